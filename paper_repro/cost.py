@@ -1,0 +1,85 @@
+"""What a cell costs before it is run: parameters, multiply-adds and memory, counted on the meta device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from paper_repro.errors import UsageError
+from paper_repro.targets import instantiate
+
+LAYER_NORM_PER_ELEMENT = 5
+BYTES_PER_PARAMETER = 16
+"""float32 weight, gradient and two moments."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counts of one cell."""
+
+    parameters: int
+    multiply_adds: int
+    """Of one forward pass of one batch: matrix products, and 5 per element of a LayerNorm (fvcore's convention)."""
+    memory_bytes: int
+    """Weights, gradients, Adam moments and what autograd keeps between forward and backward."""
+
+
+def measure(config: Mapping[str, Any]) -> Cost:
+    """Build the cell's module on the meta device and count.
+
+    It also finds what is wrong with the config before hours are spent on it.
+
+    Raises:
+        UsageError: a constructor refuses its arguments, or the optimiser its settings.
+    """
+    data = instantiate(config["data"])
+    with torch.device("meta"):
+        model = instantiate(config["model"])
+    optimizer = instantiate(config["optimizer"])
+    module = instantiate(config["module"], model=model, optimizer=optimizer, schedule=instantiate(config["schedule"]))
+    try:
+        optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"optimizer: {error}") from error
+    batch = tree_map(lambda item: item.to("meta") if isinstance(item, Tensor) else item, data.example_batch())
+    parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    activations = _activation_bytes(module, batch)
+    return Cost(parameters, multiply_adds(module, batch), BYTES_PER_PARAMETER * parameters + activations)
+
+
+def multiply_adds(module: Any, batch: Any) -> int:
+    """Multiply-adds of ``module.loss(batch)``.
+
+    Matrix products count one per multiply-add; a LayerNorm counts 5 per element, as fvcore does (the convention of the
+    FLOP column of CEM's Table 3); element-wise operations count nothing.
+    """
+    layer_norm = {torch.ops.aten.native_layer_norm: _layer_norm_flops}
+    with FlopCounterMode(display=False, custom_mapping=layer_norm) as counter, torch.no_grad():
+        module.loss(batch)
+    return int(counter.get_total_flops()) // 2
+
+
+def _layer_norm_flops(input_shape: torch.Size, *_: Any, **__: Any) -> int:
+    return 2 * LAYER_NORM_PER_ELEMENT * input_shape.numel()
+
+
+def _activation_bytes(module: nn.Module, batch: Any) -> int:
+    kept: dict[int, int] = {}
+    own = {id(parameter) for parameter in module.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        base = tensor._base if tensor._base is not None else tensor
+        if id(base) not in own:
+            kept[id(base)] = base.numel() * base.element_size()
+            alive.append(base)
+        return tensor
+
+    alive: list[Tensor] = []
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        module.loss(batch)  # type: ignore[operator]
+    return sum(kept.values())

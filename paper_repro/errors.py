@@ -1,0 +1,20 @@
+"""Errors that the user can mend: each says what was found, what was expected and what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A command, a config or a file that the user wrote is wrong (exit code 2)."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` with the valid name nearest to ``name``, or the valid names if none is near."""
+    names = sorted({str(item) for item in valid})
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f" (did you mean '{close[0]}'?)"
+    if not names:
+        return ""
+    shown = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")
+    return f" (valid: {shown})"

@@ -1,0 +1,77 @@
+"""Figures: rows of a CSV, and axes drawn from these rows alone; the same records give the same bytes."""
+
+import csv
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paper_repro.artifacts import Artifact
+from paper_repro.files import write_atomically
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+Row = dict[str, Any]
+
+PAPER_COLOR, REFERENCE_COLOR, OWN_COLOR = "#222222", "#E08214", "#2166AC"
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "paper_repro",
+    "svg.fonttype": "none",
+}
+
+
+class Figure(ABC):
+    """One figure; the Python file beside the artifact's YAML holds a subclass."""
+
+    size: tuple[float, float] = (7.0, 4.0)
+    """Width and height in inches."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.artifact: Artifact = view.artifact
+
+    @abstractmethod
+    def rows(self) -> list[Row]:
+        """All that is drawn, as the rows of figure.csv (every row with the same keys)."""
+
+    @abstractmethod
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        """Draw ``rows``, and nothing that is not in them."""
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write figure.csv, .png and .svg into ``folder``."""
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure as Canvas
+
+        rows = self.rows()
+        contents = {"figure.csv": _csv(rows)}
+        with rc_context(STYLE):
+            canvas = Canvas(figsize=self.size, layout="constrained")
+            FigureCanvasAgg(canvas)
+            self.draw(canvas, rows)
+            for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+                stream = io.BytesIO()
+                canvas.savefig(stream, format=kind, dpi=160, metadata=metadata)
+                contents[f"figure.{kind}"] = stream.getvalue()
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
+        return [folder / name for name in contents]
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    stream = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return stream.getvalue().encode()

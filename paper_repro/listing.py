@@ -1,0 +1,79 @@
+"""What there is to rerun, and what a plan would cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from paper_repro import artifacts, records
+from paper_repro.artifacts import EXACT, Artifact
+from paper_repro.plan import Plan, find_data
+from paper_repro.progress import duration
+from paper_repro.records import record_path
+
+
+def listing(runs: Path, results: Path, style: str = "simple") -> str:
+    """Every artifact: id, title, scales, whether its data is present, and at which scales there are results."""
+    rows = []
+    for name in artifacts.find():
+        artifact = artifacts.load(name)
+        rows.append(
+            [
+                name,
+                artifact.title,
+                ", ".join(artifact.scales),
+                _data(artifact),
+                _scales_with_results(artifact, results),
+                _scales_with_results(artifact, runs),
+            ]
+        )
+    headers = ["artifact", "title", "scales", "data", "reference", "yours"]
+    return tabulate(rows, headers, tablefmt=style, disable_numparse=True, maxcolwidths=None)
+
+
+def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
+    """The points of a plan with how many of their cells are done, and counts and expected time of the rest."""
+    from paper_repro.estimates import estimate
+
+    estimates = estimate(plan.cells, roots)
+    rows: list[list[str]] = []
+    total = 0.0
+    for key in plan.artifact.points():
+        cells = [cell for cell in plan.cells if cell.key == key]
+        done = [cell for cell in cells if _done(roots[0], cell.id)]
+        left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)
+        total += left
+        labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
+        cost = estimates[cells[0].id].cost
+        counts = ["", "", ""]
+        if cost is not None:
+            counts = [f"{cost.parameters:,}", f"{cost.multiply_adds:,}", f"{cost.memory_bytes / 2**20:.1f} MiB"]
+        state = cells[0].missing or f"{len(done)} of {len(cells)} done"
+        rows.append([*labels, state, *counts, duration(left)])
+    headers = [axis.title for axis in plan.artifact.axes.values()]
+    headers += ["cells", "parameters", "multiply-adds", "memory a cell", "time left"]
+    workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
+    lines = [
+        f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), "
+        "estimated from records where there are any; multiply-adds are of one forward pass of a batch",
+    ]
+    return "\n".join(lines)
+
+
+def _data(artifact: Artifact) -> str:
+    lacking = [need for need in artifact.needs if find_data(need.path) is None]
+    if lacking:
+        return "; ".join(f"missing {need.title}: {need.command}" for need in lacking)
+    return "present" if artifact.needs else "generated"
+
+
+def _scales_with_results(artifact: Artifact, root: Path) -> str:
+    scales = [scale for scale in artifact.scales if (root / artifact.id / scale / "table.json").is_file()]
+    return ", ".join("yes" if scale == EXACT else scale for scale in scales) or "-"
+
+
+def _done(root: Path, cell: str) -> bool:
+    record = records.read_if_whole(record_path(root, cell))
+    return record is not None and record.done

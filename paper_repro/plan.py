@@ -1,0 +1,137 @@
+"""The cells of an artifact: every point of its axes times every seed, with the identity of each."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paper_repro import config as configs
+from paper_repro.artifacts import Artifact, Key, Scale, check_seeds
+from paper_repro.config import MACHINE
+from paper_repro.errors import UsageError
+from paper_repro.files import sha256_of_file
+
+DATA_VARIABLE = "PAPER_REPRO_DATA"
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell: its place in the artifact, its config and its identity.
+
+    ``id`` is the hash of the config without its machine section and of the files the config reads (``data.files``);
+    ``recipe`` leaves the files out.  They are equal where no files are read.
+    """
+
+    key: Key
+    seed: int
+    config: dict[str, Any] = field(repr=False)
+    recipe: str
+    id: str
+    missing: str = ""
+    """What data is absent, and how to get it; such a cell cannot be run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An artifact at one scale, as somebody asked for it."""
+
+    artifact: Artifact
+    scale_name: str
+    scale: Scale
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+    """The user's own, on top of the scale's; a plan that they alter is never judged."""
+    cells: tuple[PlannedCell, ...]
+
+    @property
+    def altering(self) -> list[str]:
+        """The overrides that change results (those of the machine do not)."""
+        return [text for text in self.overrides if configs.parse_override(text).key.split(".")[0] != MACHINE]
+
+    @property
+    def altered(self) -> bool:
+        return bool(self.altering)
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables and figures go, below runs/ or results/."""
+        suffix = f"+{configs.fingerprint(self.altering)[:6]}" if self.altered else ""
+        return Path(self.artifact.id) / f"{self.scale_name}{suffix}"
+
+
+def make(
+    artifact: Artifact, scale: str = "cpu", seeds: Sequence[int] | None = None, overrides: Sequence[str] = ()
+) -> Plan:
+    """The plan of an artifact.
+
+    Raises:
+        UsageError: a scale that the artifact lacks, bad seeds, or overrides that do not fit the config.
+    """
+    name, spec = artifact.scale(scale)
+    chosen = list(spec.seeds if seeds is None else seeds)
+    try:
+        check_seeds(chosen)
+    except ValueError as error:
+        raise UsageError(f"seeds: {error}") from error
+    cells = []
+    for key in artifact.points():
+        texts = artifact.overrides(key, spec) + list(overrides)
+        composed = configs.compose_seeds(artifact.experiment, texts, chosen)
+        cells += [_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
+    _refuse_twins(artifact, cells)
+    return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells))
+
+
+def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
+    """One cell outside any artifact."""
+    return _cell((), seed, configs.compose(experiment, overrides, seed))
+
+
+def find_data(name: str, root: str | None = None) -> Path | None:
+    """The file ``name`` in the configured folder, then in $PAPER_REPRO_DATA; None if it is in neither."""
+    for folder in (root, os.environ.get(DATA_VARIABLE)):
+        if folder and (path := Path(folder) / name).is_file():
+            return path
+    return None
+
+
+def _cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
+    recipe = configs.recipe(config)
+    data = config.get("data") or {}
+    wanted: Mapping[str, str] = data.get("files") or {}
+    if not wanted:
+        return PlannedCell(key, seed, config, recipe, recipe)
+    root = config.get(MACHINE, {}).get("data_root")
+    hashes = {}
+    for role, name in sorted(wanted.items()):
+        path = find_data(name, root)
+        if path is None:
+            places = f"{root or 'machine.data_root (not set)'} and ${DATA_VARIABLE}/{name}"
+            return PlannedCell(key, seed, config, recipe, recipe, f"needs {name}; looked in {places}")
+        hashes[role] = _hash_once(path)
+    identity = hashlib.sha256(f"{recipe}/{configs.canonical_json(hashes)}".encode()).hexdigest()
+    return PlannedCell(key, seed, config, recipe, identity[: configs.IDENTITY_LENGTH])
+
+
+_HASHES: dict[tuple[str, int, int], str] = {}
+
+
+def _hash_once(path: Path) -> str:
+    status = path.stat()
+    known = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    if known not in _HASHES:
+        _HASHES[known] = sha256_of_file(path)
+    return _HASHES[known]
+
+
+def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell]) -> None:
+    places: dict[str, PlannedCell] = {}
+    for cell in cells:
+        twin = places.setdefault(cell.id, cell)
+        if twin is not cell:
+            raise UsageError(
+                f"{artifact.path}: {dict(twin.key)} and {dict(cell.key)} at seed {cell.seed} are the same experiment: "
+                "an override that nothing distinguishes"
+            )

@@ -1,0 +1,37 @@
+"""Making the user's records the committed reference."""
+
+from pathlib import Path
+
+from paper_repro import records
+from paper_repro.errors import UsageError
+from paper_repro.plan import Plan
+from paper_repro.records import record_path
+from paper_repro.render import render
+
+
+def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
+    """Copy the records of a plan's cells into ``results`` and render the artifact there.
+
+    Raises:
+        UsageError: the plan is altered, a cell has no result, or a record was made from uncommitted code.
+    """
+    if plan.altered:
+        raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
+    found = {cell.id: records.read_if_whole(record_path(runs, cell.id)) for cell in plan.cells}
+    open_cells = [cell for cell, record in found.items() if record is None or not record.done]
+    if open_cells:
+        raise UsageError(
+            f"{len(open_cells)} of {len(found)} cells have no result in {runs} (the first: {open_cells[0]}); "
+            f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
+        )
+    dirty = [cell for cell, record in found.items() if record is not None and record.provenance.get("dirty")]
+    if dirty:
+        raise UsageError(
+            f"{len(dirty)} records come from uncommitted code (the first: {dirty[0]}); "
+            "commit, delete them and run again"
+        )
+    for cell, record in found.items():
+        assert record is not None
+        records.write(record_path(results, cell), record)
+    _, written = render(plan, results, None)
+    return written

@@ -1,0 +1,380 @@
+"""Runs the cells of a plan that have no result yet: in batches where that is possible, each cell exactly once."""
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from paper_repro import config as configs
+from paper_repro import records
+from paper_repro.errors import UsageError
+from paper_repro.leases import holder, lease_path
+from paper_repro.plan import Plan, PlannedCell
+from paper_repro.progress import Display, Job, Sweep
+from paper_repro.records import record_path
+from paper_repro.tasks import DIVERGED, FAILED, FINISHED, Outcome
+
+POLL_SECONDS = 0.25
+ELSEWHERE_POLL_SECONDS = 1.0
+ATTEMPTS = 2
+"""How often a job is given to a worker before its cells count as failed (a worker may be killed from outside)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Cells that one worker runs together, in the order of the plan."""
+
+    cells: tuple[PlannedCell, ...]
+
+    @property
+    def label(self) -> str:
+        first = self.cells[0]
+        shared = [value for axis, value in first.key if all((axis, value) in cell.key for cell in self.cells)]
+        return " ".join(shared) or first.id[:8]
+
+
+@dataclass
+class Result:
+    """What a call to ``run`` left behind."""
+
+    by_status: dict[str, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    """Why cells could not be run at all (absent data)."""
+    interrupted: bool = False
+    fatal: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return 130
+        whole = not self.fatal and not self.missing and set(self.by_status) <= {FINISHED}
+        return 0 if whole else 1
+
+
+def open_runs_folder(runs: Path) -> None:
+    """Make sure that records can be written below ``runs``.
+
+    Raises:
+        UsageError: it is read-only, full, or no folder.
+    """
+    probe = runs / f".probe-{os.getpid()}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+    except OSError as error:
+        probe.unlink(missing_ok=True) if os.access(runs, os.W_OK) else None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
+        raise UsageError(f"{runs}: cannot write there ({error.strerror}); say runs=DIR for another folder") from error
+
+
+def batches(cells: Sequence[PlannedCell]) -> list[Batch]:
+    """Group cells that differ only in what their config's ``machine.batch.over`` allows, at most ``most`` together.
+
+    The grouping depends on the plan alone, not on what is already done, so that a cut-off batch is found again.
+    """
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in cells:
+        batching = cell.config.get(configs.MACHINE, {}).get("batch")
+        shape = cell.id
+        if batching:
+            shape = configs.fingerprint(configs.without(cell.config, [configs.MACHINE, *batching["over"]]))
+        groups.setdefault(shape, []).append(cell)
+    result = []
+    for members in groups.values():
+        batching = members[0].config.get(configs.MACHINE, {}).get("batch") or {"most": 1}
+        most = int(batching["most"])
+        # Even shares: 20 cells at most 12 are 10 and 10, so that two workers end together.
+        count = -(-len(members) // most)
+        size = -(-len(members) // count)
+        result += [Batch(tuple(members[start : start + size])) for start in range(0, len(members), size)]
+    return result
+
+
+def run(
+    cells: Sequence[PlannedCell],
+    runs: Path,
+    display_stream: Any = None,
+    work: Mapping[str, float] | None = None,
+    workers: int | None = None,
+) -> Result:
+    """Run every cell that has no result in ``runs``.
+
+    Args:
+        work: expected work of a cell by id, in any unit; the largest batches go first and the ETA is weighed by it.
+        workers: processes at a time; the config's ``machine.workers`` by default.
+    """
+    open_runs_folder(runs)
+    missing = sorted({cell.missing for cell in cells if cell.missing})
+    able = [cell for cell in cells if not cell.missing]
+    done = {cell.id for cell in able if _done(runs, cell.id)}
+    weights = {cell.id: (work or {}).get(cell.id, 1.0) for cell in able}
+    todo = [batch for batch in batches(able) if any(cell.id not in done for cell in batch.cells)]
+    todo.sort(key=lambda batch: -sum(weights[cell.id] for cell in batch.cells))
+    interrupted, fatal = False, ""
+    if todo:
+        sweep = Sweep(total=len(able), done=len(done))
+        sweep.work_total = sum(weights[cell.id] for batch in todo for cell in batch.cells if cell.id not in done)
+        count = workers or int(todo[0].cells[0].config.get(configs.MACHINE, {}).get("workers", 1))
+        with Display(sweep, display_stream) as display:
+            pool = _Pool(runs, todo, weights, sweep, display, min(count, len(todo)))
+            interrupted, fatal = pool.drain()
+    found = [records.read_if_whole(record_path(runs, cell.id)) for cell in able]
+    by_status: dict[str, int] = {}
+    for record in found:
+        status = record.status if record is not None else "not run"
+        by_status[status] = by_status.get(status, 0) + 1
+    return Result(by_status, missing, interrupted, fatal)
+
+
+def _done(runs: Path, cell: str) -> bool:
+    record = records.read_if_whole(record_path(runs, cell))
+    return record is not None and record.done
+
+
+class _WorkerProcess:
+    """One worker and the job it is on."""
+
+    def __init__(self, runs: Path, config: Mapping[str, Any]) -> None:
+        command = [sys.executable, "-m", "paper_repro.worker", "--runs", str(runs)]
+        for part in ("task", "module"):
+            if part in config:
+                command += ["--preload", str(config[part]["_target_"]).rpartition(".")[0]]
+        logs = runs / "logs"
+        logs.mkdir(exist_ok=True)
+        with (logs / f"worker-{os.getpid()}.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(config),
+                start_new_session=True,
+            )
+        self.batch: Batch | None = None
+        self.ended = False
+        self._buffer = b""
+
+    @property
+    def pipe(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a worker that has died says so by its closed output
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events that have arrived; an empty read means that the worker is gone."""
+        content = os.read(self.pipe.fileno(), 65536)
+        if not content:
+            self.ended = True
+        self._buffer += content
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def dismiss(self) -> None:
+        """Let an idle worker go."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+
+class _Pool:
+    """Workers, the batches still to be given out, and what is shown of them."""
+
+    def __init__(
+        self,
+        runs: Path,
+        todo: list[Batch],
+        weights: Mapping[str, float],
+        sweep: Sweep,
+        display: Display,
+        count: int,
+    ) -> None:
+        self._runs, self._todo, self._weights = runs, list(todo), weights
+        self._sweep, self._display, self._count = sweep, display, count
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_WorkerProcess] = []
+        self._elsewhere: list[Batch] = []
+        self._attempts: dict[Batch, int] = {}
+        self._fatal = ""
+        self._stopping = False
+        self._last_look = 0.0
+
+    def drain(self) -> tuple[bool, str]:
+        """Run until nothing is left or the user stops it; whether it was stopped, and what made it give up."""
+        interrupted = False
+        while True:
+            try:
+                self._turn()
+                if not self._workers and not (self._todo or self._elsewhere):
+                    break
+                if not self._workers and (self._stopping or self._fatal):
+                    break
+            except KeyboardInterrupt:
+                if interrupted:
+                    self._kill()
+                    break
+                interrupted = True
+                self._stop("stopping: saving what is running; Ctrl-C again to stop at once")
+        for worker in self._workers:
+            worker.process.wait()
+        return interrupted, self._fatal
+
+    def _turn(self) -> None:
+        self._hand_out()
+        self._look_elsewhere()
+        for key, _ in self._selector.select(POLL_SECONDS):
+            self._hear(key.data)
+        self._display.update()
+
+    def _hand_out(self) -> None:
+        while self._todo and not self._stopping and len(self._workers) < self._count:
+            worker = _WorkerProcess(self._runs, self._todo[0].cells[0].config)
+            self._workers.append(worker)
+            self._selector.register(worker.pipe, selectors.EVENT_READ, worker)
+            self._give(worker)
+
+    def _give(self, worker: _WorkerProcess) -> None:
+        batch = self._todo.pop(0)
+        worker.batch = batch
+        open_cells = [cell for cell in batch.cells if not _done(self._runs, cell.id)]
+        work = sum(self._weights[cell.id] for cell in open_cells)
+        self._sweep.running[id(worker)] = Job(batch.label, len(open_cells), work)
+        cells = [{"id": cell.id, "recipe": cell.recipe, "config": cell.config} for cell in batch.cells]
+        worker.send({"cells": cells})
+
+    def _hear(self, worker: _WorkerProcess) -> None:
+        for event in worker.events():
+            kind = event["event"]
+            job = self._sweep.running.get(id(worker))
+            if kind == "progress" and job is not None:
+                job.step, job.steps, job.loss = event["step"], event["steps"], event["loss"]
+            elif kind == "done":
+                self._note_done(event)
+            elif kind == "busy":
+                assert worker.batch is not None
+                self._elsewhere.append(worker.batch)
+                self._next(worker)
+            elif kind == "end":
+                if job is not None:
+                    self._sweep.work_done += job.work
+                self._next(worker)
+            elif kind == "fatal":
+                self._fatal = event["message"]
+                self._stop(self._fatal)
+        if worker.ended:
+            self._bury(worker)
+
+    def _note_done(self, event: Mapping[str, Any]) -> None:
+        if event["status"] == FINISHED:
+            self._sweep.done += 1
+            return
+        self._sweep.failed += 1
+        noun = "diverged" if event["status"] == DIVERGED else event["status"]
+        self._display.say(f"cell {event['cell']} {noun}: {event['note']}")
+
+    def _next(self, worker: _WorkerProcess) -> None:
+        """Give a free worker another batch, or let it go; a cell that runs alone has a process of its own."""
+        self._sweep.running.pop(id(worker), None)
+        alone = worker.batch is not None and len(worker.batch.cells) == 1
+        worker.batch = None
+        if self._todo and not self._stopping and not alone:
+            self._give(worker)
+        else:
+            worker.dismiss()
+
+    def _bury(self, worker: _WorkerProcess) -> None:
+        self._selector.unregister(worker.pipe)
+        self._workers.remove(worker)
+        self._sweep.running.pop(id(worker), None)
+        code = worker.process.wait()
+        batch = worker.batch
+        if batch is None or self._stopping:
+            return
+        self._attempts[batch] = self._attempts.get(batch, 0) + 1
+        if self._attempts[batch] < ATTEMPTS:
+            self._display.say(f"{batch.label}: its process ended ({_cause(code)}); going on from its last checkpoint")
+            self._todo.insert(0, batch)
+            return
+        for cell in batch.cells:
+            if not _done(self._runs, cell.id):
+                self._record_death(cell, code)
+
+    def _record_death(self, cell: PlannedCell, code: int) -> None:
+        note = f"its process ended twice ({_cause(code)}); see {self._runs / 'logs'}"
+        outcome = Outcome(FAILED, note=note)
+        origin = records.provenance(records.cpu_description(1))
+        record = records.from_outcome(cell.id, cell.recipe, cell.config, outcome, origin)
+        records.write(record_path(self._runs, cell.id), record)
+        self._note_done({"cell": cell.id, "status": FAILED, "note": note})
+
+    def _look_elsewhere(self) -> None:
+        """Batches that another runner holds: done by it, or free again?"""
+        if time.monotonic() - self._last_look < ELSEWHERE_POLL_SECONDS:
+            return
+        self._last_look = time.monotonic()
+        waiting: list[Batch] = []
+        for batch in self._elsewhere:
+            open_cells = [cell for cell in batch.cells if not _done(self._runs, cell.id)]
+            if not open_cells:
+                continue
+            if any(holder(lease_path(self._runs, cell.id)) for cell in open_cells):
+                waiting.append(batch)
+            else:
+                self._todo.append(batch)
+        self._elsewhere = [] if self._stopping else waiting
+        self._sweep.elsewhere = sum(len(batch.cells) for batch in waiting)
+
+    def _stop(self, why: str) -> None:
+        self._display.say(why)
+        self._stopping = True
+        self._todo.clear()
+        self._elsewhere.clear()
+        for worker in self._workers:
+            worker.send({"stop": True})
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            worker.process.send_signal(signal.SIGKILL)
+
+
+def _cause(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed by signal 9: out of memory?"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _environment(config: Mapping[str, Any]) -> dict[str, str]:
+    threads = str(config.get(configs.MACHINE, {}).get("threads", 1))
+    # glibc gives large blocks back to the system at every free by default; each step would fault them in again.
+    allocator = {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "10000000000"}
+    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **allocator}
+
+
+def run_plan(plan: Plan, runs: Path, roots: Sequence[Path]) -> Result:
+    """Check every config of a plan and estimate its cost, then run it.
+
+    Raises:
+        UsageError: a config that cannot be built; nothing has been run.
+    """
+    todo = [cell for cell in plan.cells if not cell.missing and not _done(runs, cell.id)]
+    work: dict[str, float] = {}
+    if any("model" in cell.config for cell in todo):
+        from paper_repro.estimates import estimate
+
+        work = {cell: item.seconds for cell, item in estimate(todo, roots).items()}
+    return run(plan.cells, runs, work=work)

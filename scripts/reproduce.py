@@ -1,0 +1,93 @@
+"""Rerun a table or figure of a paper and print it beside the paper's numbers.
+
+    reproduce.py cem/table3                      run what has no result yet, then render
+    reproduce.py cem/table3 scale=smoke          another scale: smoke, cpu (default), gpu, paper
+    reproduce.py cem/table3 seeds=0,1            other seeds
+    reproduce.py cem/table3 optimizer.lr=0.003   an altered run: own folder, not judged against the paper
+    reproduce.py cem/table3 runs=DIR             another folder for records, tables and figures
+    reproduce.py --list                          every artifact, its scales, its data and the results there are
+    reproduce.py cem/table3 --plan               the cells and what they cost; runs nothing
+    reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
+    reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+
+Exit codes: 0 all done, 1 some cells failed, diverged or lack their data, 2 wrong usage or config, 130 interrupted.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paper_repro import artifacts
+from paper_repro.command_line import RESULTS, Words, parse, run_main
+from paper_repro.errors import UsageError
+
+FLAGS = ("--list", "--plan", "--render", "--publish", "--help", "-h")
+SETTINGS = ("scale", "seeds", "runs")
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = parse(arguments, FLAGS, SETTINGS)
+    if words.flags & {"--help", "-h"} or not arguments:
+        print(__doc__)
+        return 0 if arguments else 2
+    actions = sorted(words.flags)
+    if len(actions) > 1:
+        raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
+    if "--list" in words.flags:
+        from paper_repro.listing import listing
+
+        print(listing(words.runs, RESULTS))
+        return 0
+    if not words.names:
+        raise UsageError("which artifact? --list shows them all")
+    codes = [_one(name, words, actions[0] if actions else "") for name in words.names]
+    return max(codes)
+
+
+def _one(name: str, words: Words, action: str) -> int:
+    from paper_repro import plan as plans
+
+    artifact = artifacts.load(name)
+    plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
+    if action == "--plan":
+        from paper_repro.listing import plan_table
+
+        print(plan_table(plan, [words.runs, RESULTS]))
+        return 0
+    if action == "--publish":
+        from paper_repro.publish import publish
+
+        for path in publish(plan, words.runs, RESULTS):
+            print(path)
+        return 0
+    code = 0
+    if action != "--render":
+        code = _run(plan, words.runs)
+    _show(plan, words.runs)
+    return code
+
+
+def _run(plan: "plans.Plan", runs: Path) -> int:  # type: ignore[name-defined]  # noqa: F821
+    from paper_repro import runner
+
+    runner.open_runs_folder(runs)
+    result = runner.run_plan(plan, runs, [runs, RESULTS])
+    for reason in result.missing:
+        print(f"not run: {reason}", file=sys.stderr)
+    if result.interrupted:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+    if result.fatal:
+        print(f"error: {result.fatal}", file=sys.stderr)
+    return result.exit_code
+
+
+def _show(plan: "plans.Plan", runs: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
+    from paper_repro.render import render
+
+    _, written = render(plan, runs, RESULTS)
+    print(next(path for path in written if path.name == "table.md").read_text())
+    print("\n".join(str(path) for path in written), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))
