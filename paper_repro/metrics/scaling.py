@@ -1,0 +1,167 @@
+"""Scaling laws: a power law fitted to losses, and the relative gap of two exponents.  Needs no torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from paper_repro.metrics import quantities
+from paper_repro.metrics.quantities import Quantity
+
+_FEWEST_POINTS = 3
+"""A line has two parameters; the third point is the first that leaves an error to estimate."""
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """``loss = irreducible_loss + exp(intercept) * compute^(-exponent)``, as fitted."""
+
+    quantity: ClassVar[Quantity] = quantities.SCALING_EXPONENT
+
+    exponent: float
+    intercept: float
+    """Natural logarithm of the reducible loss at compute 1."""
+    irreducible_loss: float
+    r_squared: float
+    """Of log(loss - irreducible_loss); NaN if all losses are equal, for then there is nothing to explain."""
+    exponent_standard_error: float
+    exponent_interval: tuple[float, float]
+    confidence: float
+    residuals: tuple[float, ...]
+    """log(loss - irreducible_loss) minus the line, in the order of the points."""
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        return len(self.residuals) - 2
+
+    def loss(self, compute: float) -> float:
+        """The fitted loss at ``compute`` (positive, in the unit of the fit)."""
+        return self.irreducible_loss + math.exp(self.intercept - self.exponent * math.log(compute))
+
+
+def fit_power_law(
+    compute: Sequence[float], loss: Sequence[float], *, irreducible_loss: float = 0.0, confidence: float = 0.95
+) -> PowerLaw:
+    """Ordinary least squares of ``log(L - E) = a - alpha log C`` over all points, seeds pooled and not averaged.
+
+    Equation: EBT, appendix D.1.1.  The paper's 8.97 % gap comes out with E = 0 and with every (size, seed) as a point
+    of its own.  The interval is Student's t with n - 2 degrees of freedom.  It takes the points as independent:
+    curvature that seeds of one size share is not in it.
+
+    Args:
+        compute: FLOPs, parameters or tokens, positive; the exponent is the same for every unit.
+        loss: nats per token, one for each compute.
+        irreducible_loss: E, chosen by the caller, below every loss.
+        confidence: of the interval, in (0, 1).
+
+    Raises:
+        ValueError: lengths that differ, fewer than three points, compute that is not positive or the same everywhere, a
+            loss that is not finite or not above ``irreducible_loss``, a confidence outside (0, 1).
+    """
+    _check_confidence(confidence)
+    x, y = _log_points(compute, loss, irreducible_loss)
+    centred = x - x.mean()
+    slope = float(centred @ (y - y.mean()) / (centred @ centred))
+    intercept = float(y.mean() - slope * x.mean())
+    residuals = y - y.mean() - slope * centred
+    unexplained, total = float(residuals @ residuals), float(np.square(y - y.mean()).sum())
+    standard_error = math.sqrt(unexplained / (len(x) - 2) / float(centred @ centred))
+    half_width = _student_quantile(len(x) - 2, confidence) * standard_error
+    return PowerLaw(
+        exponent=-slope,
+        intercept=intercept,
+        irreducible_loss=irreducible_loss,
+        r_squared=1 - unexplained / total if np.ptp(y) > 0 else math.nan,
+        exponent_standard_error=standard_error,
+        exponent_interval=(-slope - half_width, -slope + half_width),
+        confidence=confidence,
+        residuals=tuple(residuals.tolist()),
+    )
+
+
+@dataclass(frozen=True)
+class ExponentGap:
+    """How much faster one model's loss falls than another's."""
+
+    quantity: ClassVar[Quantity] = quantities.SCALING_EXPONENT_GAP
+
+    percent: float
+    interval: tuple[float, float]
+    """In percent."""
+    confidence: float
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.percent:+.2f} % [{low:+.2f}, {high:+.2f}]"
+
+
+def exponent_gap(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float = 0.95) -> ExponentGap:
+    """``100 (alpha_candidate / alpha_baseline - 1)``, in percent, with an interval by the delta method.
+
+    On the logarithm of the ratio the variance is ``(se_c / alpha_c)^2 + (se_b / alpha_b)^2``, and the quantile is
+    Student's t with Welch-Satterthwaite degrees of freedom.  Not a bootstrap over points: with five sizes, the largest
+    two with one seed each, a resample often lacks an end of the range and then fits another law.
+    The two fits must be of different runs.
+
+    Raises:
+        ValueError: an exponent that is not positive, fits with different irreducible losses, or a confidence outside
+            (0, 1).
+    """
+    _check_confidence(confidence)
+    for role, law in (("candidate", candidate), ("baseline", baseline)):
+        if not law.exponent > 0:
+            raise ValueError(
+                f"the {role}'s exponent is {law.exponent:g}: a ratio needs positive ones, its loss does not fall"
+            )
+    if candidate.irreducible_loss != baseline.irreducible_loss:
+        raise ValueError(
+            f"irreducible losses {candidate.irreducible_loss:g} and {baseline.irreducible_loss:g}: exponents compare "
+            "only at one common value, fit both again with it"
+        )
+    ratio = candidate.exponent / baseline.exponent
+    parts = [(law.exponent_standard_error / law.exponent) ** 2 for law in (candidate, baseline)]
+    variance = sum(parts)
+    half_width = 0.0
+    if variance > 0:
+        shares = [part / variance for part in parts]
+        freedoms = (candidate.degrees_of_freedom, baseline.degrees_of_freedom)
+        freedom = 1 / sum(share**2 / n for share, n in zip(shares, freedoms, strict=True))
+        half_width = _student_quantile(freedom, confidence) * math.sqrt(variance)
+    low, high = ratio * math.exp(-half_width), ratio * math.exp(half_width)
+    return ExponentGap(100 * (ratio - 1), (100 * (low - 1), 100 * (high - 1)), confidence)
+
+
+def _log_points(
+    compute: Sequence[float], loss: Sequence[float], irreducible_loss: float
+) -> tuple[np.ndarray, np.ndarray]:
+    if len(compute) != len(loss):
+        raise ValueError(f"{len(compute)} compute values and {len(loss)} losses: give one loss for each compute")
+    if len(compute) < _FEWEST_POINTS:
+        raise ValueError(
+            f"{len(compute)} points, a power law with an error needs at least {_FEWEST_POINTS}: run more sizes"
+        )
+    for cost, value in zip(compute, loss, strict=True):
+        if not (math.isfinite(cost) and cost > 0):
+            raise ValueError(f"compute {cost:g}: expected positive and finite numbers")
+        if not (math.isfinite(value) and value > irreducible_loss):
+            raise ValueError(
+                f"loss {value:g} at compute {cost:g}: expected a finite number above the irreducible loss "
+                f"{irreducible_loss:g}; leave diverged runs out, or lower the irreducible loss"
+            )
+    x = np.log(np.asarray(compute, dtype=np.float64))
+    if np.ptp(x) == 0:
+        raise ValueError(f"all {len(x)} points have compute {compute[0]:g}: a power law needs at least two sizes")
+    return x, np.log(np.asarray(loss, dtype=np.float64) - irreducible_loss)
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95")
+
+
+def _student_quantile(degrees_of_freedom: float, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))

@@ -1,0 +1,189 @@
+import math
+
+import numpy as np
+import pytest
+
+from paper_repro.metrics.speedup import FinishedRun, tokens_to_same_loss, tune
+
+TOKENS_PER_STEP_1K = 0.52e6
+
+
+def curve(points, rate=1e-3, seed=0):
+    return [FinishedRun(tokens, loss, rate, seed) for tokens, loss in points]
+
+
+def read_off(steps_and_losses):
+    return curve([(steps * TOKENS_PER_STEP_1K, loss) for steps, loss in steps_and_losses])
+
+
+def test_losses_read_off_the_authors_plot_give_its_speedups():
+    gpt = read_off([(10e3, 2.885), (100e3, 2.69), (200e3, 2.65)])
+    ngpt = read_off([(10e3, 2.77), (50e3, 2.605)])
+    early, late = tokens_to_same_loss(gpt, ngpt)
+    # log-linear between 10k and 100k steps: 10^((2.885 - 2.77) / 0.195) = 3.888
+    assert (early.ratio, early.bound) == (pytest.approx(10 ** (0.115 / 0.195), rel=1e-12), "=")
+    assert (late.ratio, late.bound) == (pytest.approx(4, rel=1e-12), ">")
+    assert str(early) == "3.89x"
+    assert str(late) == "> 4x"
+
+
+def test_longer_context_of_the_same_plot():
+    gpt, ngpt = read_off([(50e3, 2.637), (200e3, 2.594)]), read_off([(10e3, 2.597), (20e3, 2.537)])
+    early, late = tokens_to_same_loss(gpt, ngpt)
+    assert early.ratio == pytest.approx(5 * 4 ** (0.04 / 0.043), rel=1e-12)  # 18.2, read as about 18
+    assert (late.ratio, late.bound) == (pytest.approx(10, rel=1e-12), ">")
+
+
+def test_two_power_laws_a_constant_factor_apart_have_that_speedup_at_knots():
+    budgets = [2.0**step for step in range(30, 38)]
+    baseline = curve([(tokens, 100 * tokens**-0.1) for tokens in budgets])
+    candidate = curve([(tokens, 100 * (4 * tokens) ** -0.1) for tokens in budgets])
+    speedups = tokens_to_same_loss(baseline, candidate)
+    assert [speedup.ratio for speedup in speedups[:6]] == pytest.approx([4.0] * 6, rel=1e-9)
+    assert [speedup.bound for speedup in speedups[6:]] == [">", ">"]
+    assert [speedup.ratio for speedup in speedups[6:]] == pytest.approx([2.0, 1.0], rel=1e-12)
+
+
+def test_model_against_itself_is_not_faster():
+    runs = curve([(1e9, 3.0), (2e9, 2.8), (4e9, 2.7)])
+    assert [str(speedup) for speedup in tokens_to_same_loss(runs, runs)] == ["1x", "1x", "1x"]
+
+
+def test_worse_than_the_smallest_baseline_is_an_upper_bound():
+    (speedup,) = tokens_to_same_loss(curve([(2e9, 2.8), (4e9, 2.7)]), curve([(4e9, 3.5)]))
+    assert (speedup.ratio, speedup.bound) == (0.5, "<")
+    assert str(speedup) == "< 0.5x"
+
+
+def test_best_learning_rate_is_taken_at_each_budget():
+    runs = [
+        *curve([(1e9, 3.0), (4e9, 2.9)], rate=3e-3),
+        *curve([(1e9, 3.2), (4e9, 2.6)], rate=1e-3),
+    ]
+    assert [(best.loss, best.learning_rate) for best in tune(runs)] == [(3.0, 3e-3), (2.6, 1e-3)]
+
+
+def test_rates_are_compared_by_the_mean_over_seeds_not_the_luckiest():
+    runs = [FinishedRun(1e9, loss, 3e-3, seed) for seed, loss in enumerate([2.5, 3.5])]
+    runs += [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.8, 2.9])]
+    (best,) = tune(runs)
+    assert (best.learning_rate, best.num_seeds) == (1e-3, 2)
+    assert best.loss == pytest.approx(2.85, rel=1e-15)
+
+
+def test_budget_that_a_smaller_one_beats_is_not_interpolated_through():
+    with_bump = curve([(1e9, 3.0), (2e9, 3.1), (4e9, 2.8)])
+    without = curve([(1e9, 3.0), (4e9, 2.8)])
+    candidate = curve([(1e9, 2.9)])
+    assert tokens_to_same_loss(with_bump, candidate) == tokens_to_same_loss(without, candidate)
+    assert tokens_to_same_loss(with_bump, candidate)[0].ratio == pytest.approx(2, rel=1e-12)
+
+
+def test_rate_of_which_a_seed_diverged_is_no_candidate():
+    runs = [FinishedRun(1e9, 2.0, 8e-3, 0), FinishedRun(1e9, math.nan, 8e-3, 1), FinishedRun(1e9, 3.0, 1e-3, 0)]
+    assert [best.learning_rate for best in tune(runs)] == [1e-3]
+    (speedup,) = tokens_to_same_loss(runs, curve([(1e9, 3.0)]))
+    assert speedup.ratio == pytest.approx(1, rel=1e-14)  # exp(log(1e9)): log 1e9 = 20.7 times 2^-53, twice
+
+
+def seeded(points, noise, seeds, stream):
+    generator = np.random.default_rng(stream)
+    return [
+        FinishedRun(tokens, loss + noise * generator.standard_normal(), 1e-3, seed)
+        for tokens, loss in points
+        for seed in range(seeds)
+    ]
+
+
+BASELINE_POINTS = [(1e9, 3.2), (4e9, 3.0), (16e9, 2.8)]
+
+
+def test_step_time_divides_everything_once():
+    (speedup,) = tokens_to_same_loss(seeded(BASELINE_POINTS, 0.01, 3, 0), seeded([(1e9, 2.9)], 0.01, 3, 1))
+    corrected = speedup.step_time_corrected(1.6)
+    assert corrected.ratio == speedup.ratio / 1.6
+    assert corrected.interval == (speedup.interval[0] / 1.6, speedup.interval[1] / 1.6)
+    assert corrected.step_time_ratio == 1.6
+    with pytest.raises(ValueError, match=r"already corrected by 1\.6"):
+        corrected.step_time_corrected(1.6)
+    for wrong in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="expected t_candidate / t_baseline"):
+            speedup.step_time_corrected(wrong)
+
+
+def test_step_time_keeps_a_bound_a_bound():
+    (speedup,) = tokens_to_same_loss(curve([(4e9, 2.8)]), curve([(1e9, 2.5)]))
+    assert str(speedup.step_time_corrected(1.6)) == "> 2.5x"
+
+
+def test_interval_is_the_bootstrap_distribution_of_a_case_that_can_be_enumerated():
+    # losses fall by 1 per factor e of tokens and only the candidate has noise: log ratio = 3 - mean of two draws
+    baseline = [FinishedRun(math.e**step, 5.0 - step, 1e-3, seed) for step in range(5) for seed in range(2)]
+    candidate = [FinishedRun(1.0, loss, 1e-3, seed) for seed, loss in enumerate([2.0, 3.0])]
+    # means 2, 2.5, 3 with probability 1/4, 1/2, 1/4
+    (wide,) = tokens_to_same_loss(baseline, candidate, confidence=0.95)
+    (narrow,) = tokens_to_same_loss(baseline, candidate, confidence=0.40)
+    assert wide.ratio == pytest.approx(math.exp(2.5), rel=1e-12)
+    assert wide.interval == pytest.approx((math.exp(2), math.exp(3)), rel=1e-12)
+    assert narrow.interval == pytest.approx((math.exp(2.5), math.exp(2.5)), rel=1e-12)
+
+
+def test_interval_contains_the_estimate_and_shrinks_with_the_noise():
+    widths = []
+    for noise in (0.02, 0.002):
+        runs = seeded(BASELINE_POINTS, noise, 5, 0)
+        (speedup,) = tokens_to_same_loss(runs, seeded([(1e9, 2.9)], noise, 5, 1))
+        assert speedup.interval[0] < speedup.ratio < speedup.interval[1]
+        widths.append(speedup.interval[1] - speedup.interval[0])
+    assert widths[1] < widths[0] / 5
+
+
+def test_interval_is_open_where_replicates_leave_the_baseline():
+    baseline = [FinishedRun(*point, 1e-3, seed) for point in BASELINE_POINTS for seed in range(2)]
+    below_the_last = [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.79, 2.83])]
+    above_the_first = [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([3.19, 3.23])]
+    (speedup,) = tokens_to_same_loss(baseline, below_the_last)
+    assert speedup.bound == "="
+    assert speedup.interval == (pytest.approx(16 * 4**-0.15, rel=1e-12), math.inf)
+    (speedup,) = tokens_to_same_loss(baseline, above_the_first)
+    assert speedup.bound == "<"
+    assert speedup.interval == (0.0, pytest.approx(4**0.05, rel=1e-12))
+
+
+def test_same_seed_same_interval_and_another_seed_another():
+    baseline, candidate = seeded(BASELINE_POINTS, 0.02, 5, 0), seeded([(1e9, 2.9)], 0.02, 5, 1)
+    first = tokens_to_same_loss(baseline, candidate, seed=3)
+    assert first == tokens_to_same_loss(baseline[::-1], candidate[::-1], seed=3)
+    assert first != tokens_to_same_loss(baseline, candidate, seed=4)
+
+
+def test_no_interval_where_a_budget_has_one_seed():
+    baseline = seeded(BASELINE_POINTS[:2], 0.01, 3, 0) + seeded(BASELINE_POINTS[2:], 0.01, 1, 2)
+    (speedup,) = tokens_to_same_loss(baseline, seeded([(1e9, 2.9)], 0.01, 3, 1))
+    assert speedup.interval is None
+
+
+RUN = FinishedRun(1e9, 3.0, 1e-3, 0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ([], "no finished runs"),
+        ([RUN, RUN], "another run with these tokens, rate and seed"),
+        ([FinishedRun(0.0, 3.0, 1e-3, 0)], "positive and finite"),
+        ([FinishedRun(1e9, 3.0, math.nan, 0)], "positive and finite"),
+        ([RUN, FinishedRun(4e9, math.inf, 1e-3, 0)], r"every learning rate diverged at 4e\+09 tokens"),
+    ],
+)
+def test_unusable_runs_are_refused(runs, message):
+    with pytest.raises(ValueError, match=message):
+        tokens_to_same_loss(runs, [RUN])
+    with pytest.raises(ValueError, match=message):
+        tokens_to_same_loss([RUN], runs)
+
+
+@pytest.mark.parametrize("options", [{"replicates": 0}, {"confidence": 1.0}, {"confidence": 0.0}])
+def test_unusable_bootstraps_are_refused(options):
+    with pytest.raises(ValueError, match="expected at least 1, and between 0 and 1"):
+        tokens_to_same_loss([RUN], [RUN], **options)
