@@ -1,0 +1,400 @@
+"""Functions drawn from Gaussian processes and sampled at random points, the data of CEM's Table 3.
+
+The paper gives neither the inputs nor the parameters of the kernels; the defaults here were fitted to its table.
+Letters: N points, K input dimensions, F random features; d is the Euclidean distance of two points.
+"""
+
+import hashlib
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from scipy.special import gammaincinv, ndtri
+from torch import Tensor
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
+from paper_repro.errors import nearest
+from paper_repro.files import cached
+from paper_repro.seeds import mix
+
+Array = NDArray[np.float64]
+
+JITTER = 1e-8
+EVALUATION_ROWS = 2_000
+SAMPLERS = ("random_features", "cholesky")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DATA_VERSION = 1
+"""Raised when the same arguments give other data, so that no old cache is read."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel with its length left open; ``shape`` is Matern's smoothness or the rational quadratic's alpha."""
+
+    lengthscale: float
+    correlation: Callable[[Array, float], Array]
+    """(d^2 / lengthscale^2, shape) to the correlation of the stationary part."""
+    mixing: Callable[[Array, float], Array] | None = None
+    """(uniforms, shape) to the factor on Gaussian frequencies that gives the kernel's spectrum; None for a factor 1."""
+    shape_name: str | None = None
+    shape: float = 0.0
+    on_circles: bool = False
+    """Distances are taken between (cos x, sin x)."""
+    linear: bool = False
+    """x . x' is added."""
+
+
+def _squared_exponential(squared: Array, _shape: float) -> Array:
+    return np.exp(-squared / 2)
+
+
+def _matern(squared: Array, smoothness: float) -> Array:
+    r = np.sqrt(2 * smoothness * squared)
+    if smoothness == 0.5:
+        return np.exp(-r)
+    return (1 + r if smoothness == 1.5 else 1 + r + r * r / 3) * np.exp(-r)
+
+
+def _matern_mixing(uniforms: Array, smoothness: float) -> Array:
+    return np.sqrt(smoothness / gammaincinv(smoothness, uniforms))
+
+
+def _rational_quadratic(squared: Array, alpha: float) -> Array:
+    return (1 + squared / (2 * alpha)) ** -alpha
+
+
+def _rational_quadratic_mixing(uniforms: Array, alpha: float) -> Array:
+    return np.sqrt(gammaincinv(alpha, uniforms) / alpha)
+
+
+FAMILIES = {
+    "rbf": Family(4.5, _squared_exponential),
+    "matern": Family(3.5, _matern, _matern_mixing, "smoothness", 1.5),
+    "periodic": Family(2.65, _squared_exponential, on_circles=True),
+    "rational_quadratic": Family(2.8, _rational_quadratic, _rational_quadratic_mixing, "alpha", 1.0),
+    "non_stationary": Family(3.55, _matern, _matern_mixing, shape=2.5, linear=True),
+}
+SMOOTHNESSES = (0.5, 1.5, 2.5)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A covariance of unit variance (plus x . x' for "non_stationary"), with l the lengthscale.
+
+    * rbf: exp(-d^2 / (2 l^2))
+    * matern, smoothness 1/2, 3/2, 5/2: exp(-r), (1 + r) exp(-r), (1 + r + r^2/3) exp(-r), r = sqrt(2 smoothness) d / l
+    * periodic, period 2 pi: exp(-2 sum_i sin^2((x_i - x'_i) / 2) / l^2), that is rbf between (cos x, sin x)
+    * rational_quadratic: (1 + d^2 / (2 alpha l^2))^-alpha
+    * non_stationary: x . x' + matern of smoothness 5/2
+
+    Raises:
+        ValueError: an unknown name, a parameter out of range, or one that this kernel does not have.
+    """
+
+    name: str
+    lengthscale: float
+    shape: float
+
+    @classmethod
+    def of(
+        cls, name: str, lengthscale: float | None = None, smoothness: float | None = None, alpha: float | None = None
+    ) -> "Kernel":
+        """The kernel ``name``; what is None takes the value fitted to Table 3."""
+        if name not in FAMILIES:
+            raise ValueError(f"kernel must be one of {', '.join(FAMILIES)}, got {name!r}{nearest(str(name), FAMILIES)}")
+        family = FAMILIES[name]
+        given = {"smoothness": smoothness, "alpha": alpha}
+        for parameter, value in given.items():
+            if value is not None and parameter != family.shape_name:
+                raise ValueError(f"{parameter}={value} has no effect on kernel {name!r}: leave it out")
+        shape = given.get(family.shape_name or "")
+        if smoothness is not None and smoothness not in SMOOTHNESSES:
+            raise ValueError(f"smoothness must be one of {SMOOTHNESSES}, got {smoothness!r}")
+        return cls(
+            name,
+            _positive("lengthscale", family.lengthscale if lengthscale is None else lengthscale),
+            _positive(family.shape_name or "shape", shape) if shape is not None else family.shape,
+        )
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.name]
+
+    def covariance(self, left: Array, right: Array) -> Array:
+        """The covariance matrix (N, M) of the function's values at ``left`` (N, K) and ``right`` (M, K)."""
+        squared = cdist(self.embed(left), self.embed(right), "sqeuclidean") / self.lengthscale**2
+        stationary = self.family.correlation(squared, self.shape)
+        return stationary + left @ right.T if self.family.linear else stationary
+
+    def embed(self, points: Array) -> Array:
+        """The points between which distances are taken: (N, K), or (N, 2K) on circles."""
+        return np.concatenate([np.cos(points), np.sin(points)], axis=1) if self.family.on_circles else points
+
+
+def uniforms(shape: tuple[int, ...], *stream: int | str) -> Array:
+    """Uniform numbers inside (0, 1), the middles of 2^52 equal cells, from Philox keyed by the stream's name.
+
+    Bit-equal on every machine: NumPy guarantees the raw output of its bit generators.
+    """
+    raw = np.random.Philox(key=mix(*stream)).random_raw(math.prod(shape))
+    return ((raw >> np.uint64(12)).astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
+
+
+@dataclass(frozen=True)
+class RandomFeatures:
+    """f(x) = sqrt(2/F) sum_j w_j cos(omega_j . z + b_j) + slope . x, with z = ``kernel.embed(x)``.
+
+    Over w ~ N(0, 1), b ~ U(0, 2 pi), slope ~ N(0, 1) and omega from the kernel's spectrum its covariance is exactly the
+    kernel's; given omega and b it is a Gaussian process whose covariance differs by O(F^-1/2).
+    """
+
+    kernel: Kernel
+    frequencies: Array
+    """omega, (F, K), on circles (F, 2K)."""
+    phases: Array
+    """b, (F,)."""
+    weights: Array
+    """w, (F,)."""
+    slope: Array | None
+    """(K,), for a kernel with x . x'."""
+
+    @classmethod
+    def draw(cls, kernel: Kernel, num_inputs: int, num_features: int, seed: int) -> "RandomFeatures":
+        family = kernel.family
+
+        def stream(name: str, *shape: int) -> Array:
+            return uniforms(shape, seed, "gaussian_process", kernel.name, name)
+
+        frequencies = ndtri(stream("frequencies", num_features, num_inputs * (2 if family.on_circles else 1)))
+        frequencies /= kernel.lengthscale
+        if family.mixing is not None:
+            frequencies *= family.mixing(stream("mixing", num_features), kernel.shape)[:, None]
+        return cls(
+            kernel,
+            frequencies,
+            2 * math.pi * stream("phases", num_features),
+            ndtri(stream("weights", num_features)),
+            ndtri(stream("slope", num_inputs)) if family.linear else None,
+        )
+
+    def __call__(self, points: Array) -> Array:
+        """The function's values, (N,), at ``points``, (N, K)."""
+        z = torch.from_numpy(np.ascontiguousarray(self.kernel.embed(points)))
+        phases, weights = torch.from_numpy(self.phases), torch.from_numpy(self.weights)
+        transposed = torch.from_numpy(self.frequencies).T.contiguous()
+        rows = max(1, (1 << 17) // len(weights))
+        out = torch.empty(len(z), dtype=torch.float64)
+        for some, into in zip(z.split(rows), out.split(rows), strict=True):
+            torch.mv(torch.addmm(phases, some, transposed).cos_(), weights, out=into)
+        values = out.numpy() * math.sqrt(2 / len(weights))
+        return values if self.slope is None else values + points @ self.slope
+
+
+def draw_exactly(kernel: Kernel, points: Array, seed: int) -> Array:
+    """The values, (N,), of one draw at ``points``, (N, K): L n with L L^T = covariance + 1e-8 I and n ~ N(0, I).
+
+    N^3 / 3 multiply-adds and 40 N^2 bytes: 25 s on one thread and 6 GB for 12,000 points.
+    """
+    covariance = kernel.covariance(points, points)
+    covariance[np.diag_indices(len(points))] += JITTER
+    normals = ndtri(uniforms((len(points),), seed, "gaussian_process", kernel.name, "values"))
+    return np.linalg.cholesky(covariance) @ normals
+
+
+class GaussianProcessData(CounterBasedDataModule):
+    """Regression on one draw of a zero-mean Gaussian process at uniform points (CEM, Table 3).
+
+    Splits "train" and "test"; a batch is (inputs (B, K), targets (B,)).  Points and function depend on the seed, with
+    random features the function does not depend on the points, nor on how many there are.
+
+    Reproducibility: the inputs and the batch order are bit-equal on every machine; normals, spectrum and function
+    values go through special functions, cosines and sums, so they agree to rounding (1e-12) only, and a hash of the
+    targets may differ between machines.
+
+    Args:
+        kernel: "rbf", "matern", "periodic", "rational_quadratic" or "non_stationary", see ``Kernel``.
+        lengthscale, smoothness, alpha: of the kernel; None takes the value fitted to Table 3.
+        batch_size: rows of a training batch; an epoch drops the rest that does not fill one.
+        sampler: "random_features", or "cholesky", which is exact and cubic in the number of points.
+        num_features: F of the random features.
+        noise: standard deviation of the normal noise added to each value, in units of the kernel's.
+        standardize: subtract the mean of the training values and divide by their standard deviation, on both splits.
+        input_range: each coordinate of a point is uniform between these two.
+        cache: folder that keeps drawn functions, or None.
+        dtype: "float32" or "float64", of the batches; the draw is always made in float64.
+
+    Raises:
+        ValueError: an argument out of range, an unknown name, or an option that the others leave without effect.
+    """
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        lengthscale: float | None = None,
+        smoothness: float | None = None,
+        alpha: float | None = None,
+        num_inputs: int = 10,
+        num_train: int = 10_000,
+        num_test: int = 2_000,
+        batch_size: int = 200,
+        sampler: str = "random_features",
+        num_features: int | None = None,
+        noise: float = 0.0,
+        standardize: bool = True,
+        input_range: tuple[float, float] = (-1.0, 1.0),
+        seed: int = 0,
+        cache: str | Path | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        self.kernel = Kernel.of(kernel, lengthscale, smoothness, alpha)
+        self.num_inputs = _at_least("num_inputs", num_inputs, 1)
+        self.sizes = {"train": _at_least("num_train", num_train, 1), "test": _at_least("num_test", num_test, 1)}
+        self.batch_size = _at_least("batch_size", batch_size, 1)
+        if batch_size > num_train:
+            raise ValueError(f"batch_size must be at most num_train ({num_train}), got {batch_size}")
+        self.sampler = _one_of("sampler", sampler, SAMPLERS)
+        if sampler == "cholesky" and num_features is not None:
+            raise ValueError(f"num_features={num_features} has no effect with sampler='cholesky': leave it out")
+        self.num_features = _at_least("num_features", 12_288 if num_features is None else num_features, 1)
+        if noise != 0:
+            _positive("noise", noise)
+        self.noise, self.standardize = float(noise), bool(standardize)
+        self.input_range = _interval("input_range", input_range)
+        self.seed = _at_least("seed", seed, 0)
+        self.cache = None if cache is None else Path(cache)
+        self.dtype = DTYPES[_one_of("dtype", dtype, DTYPES)]
+        self._splits: dict[str, tuple[Tensor, Tensor]] = {}
+        self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "test")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sizes["train"] // self.batch_size
+
+    def prepare_data(self) -> None:
+        """Draw the function, or read it from the cache; done on first use where nobody calls it."""
+        if self._splits:
+            return
+        inputs, values = self._drawn()
+        if self.standardize:
+            train = values[: self.sizes["train"]]
+            scale = float(train.std())
+            if scale == 0:
+                raise ValueError("standardize needs training values that differ: set num_train to 2 or more")
+            values = (values - train.mean()) / scale
+        sizes = list(self.sizes.values())
+        tensors = (torch.from_numpy(array).to(self.dtype).split(sizes) for array in (inputs, values))
+        self._splits = dict(zip(self.sizes, zip(*tensors, strict=True), strict=True))
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = permutation(self.sizes["train"], mix(self.seed, "order", epoch))
+            inputs, targets = self._split("train")
+            self._epoch = (epoch, (inputs[order], targets[order]))
+        inputs, targets = self._epoch[1]
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        return inputs[rows], targets[rows]
+
+    def example_batch(self) -> tuple[Tensor, Tensor]:
+        """Zeros of a training batch's shapes; nothing is drawn."""
+        inputs = torch.zeros(self.batch_size, self.num_inputs, dtype=self.dtype)
+        return inputs, inputs[:, 0]
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = self._split(split)
+        return zip(inputs.split(EVALUATION_ROWS), targets.split(EVALUATION_ROWS), strict=True)
+
+    def data_hashes(self) -> dict[str, str]:
+        """SHA-256 of the inputs and of the targets as they are served: training rows, then test rows."""
+        hashes = {}
+        for position, name in enumerate(("inputs", "targets")):
+            digest = hashlib.sha256()
+            for split in self.splits:
+                digest.update(self._split(split)[position].contiguous().numpy().tobytes())
+            hashes[name] = digest.hexdigest()
+        return hashes
+
+    def _split(self, split: str) -> tuple[Tensor, Tensor]:
+        _one_of("split", split, self.splits)
+        self.prepare_data()
+        return self._splits[split]
+
+    def _drawn(self) -> tuple[Array, Array]:
+        """Inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
+        if self.cache is None:
+            return self._draw()
+        content = cached(self.cache / f"gaussian_process-{self._identity()}.npz", lambda: _pack(*self._draw()))
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return archive["inputs"], archive["values"]
+
+    def _draw(self) -> tuple[Array, Array]:
+        low, high = self.input_range
+        points = [
+            uniforms((size, self.num_inputs), self.seed, "gaussian_process", "inputs", split)
+            for split, size in self.sizes.items()
+        ]
+        inputs = low + (high - low) * np.concatenate(points)
+        if self.sampler == "cholesky":
+            values = draw_exactly(self.kernel, inputs, self.seed)
+        else:
+            values = RandomFeatures.draw(self.kernel, self.num_inputs, self.num_features, self.seed)(inputs)
+        if self.noise:
+            noise = ndtri(uniforms(values.shape, self.seed, "gaussian_process", self.kernel.name, "noise"))
+            values = values + self.noise * noise
+        return inputs, values
+
+    def _identity(self) -> str:
+        what = {
+            **asdict(self.kernel),
+            **self.sizes,
+            "version": DATA_VERSION,
+            "num_inputs": self.num_inputs,
+            "sampler": self.sampler,
+            "num_features": self.num_features if self.sampler == "random_features" else None,
+            "noise": self.noise,
+            "input_range": self.input_range,
+            "seed": self.seed,
+        }
+        return hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()[:20]
+
+
+def _pack(inputs: Array, values: Array) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, inputs=inputs, values=values)
+    return stream.getvalue()
+
+
+def _at_least(name: str, value: int, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def _positive(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+    return float(value)
+
+
+def _one_of(name: str, value: str, valid: Iterable[str]) -> str:
+    if value not in valid:
+        raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}{nearest(str(value), valid)}")
+    return value
+
+
+def _interval(name: str, value: Sequence[float]) -> tuple[float, float]:
+    numbers = isinstance(value, Sequence) and all(isinstance(end, int | float) for end in value)
+    if not numbers or len(value) != 2 or not -math.inf < value[0] < value[1] < math.inf:
+        raise ValueError(f"{name} must be two finite numbers, the lower first, got {value!r}")
+    return float(value[0]), float(value[1])

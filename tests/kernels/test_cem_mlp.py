@@ -1,0 +1,198 @@
+"""The closed form against the definition.  Both do the same products in another order, hence the tolerances:
+float64 1e-12 (a few thousand roundings of 1e-16 on values of order one), float32 2e-5 likewise."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.cem_mlp import closed_form, descend
+
+NAMES = ("x", "gamma", "reading", "writing")
+
+
+def _inputs(
+    stack: tuple[int, ...], tokens: tuple[int, ...], width: int, hidden: int, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    shapes = ((*tokens, width), (*tokens, hidden), (hidden, width), (hidden, width))
+    scales = (1.0, 1.0, width**-0.5, hidden**-0.5)
+    return {
+        name: (torch.randn(*stack, *shape, generator=generator, dtype=torch.float64) * scale).to(dtype)
+        for name, shape, scale in zip(NAMES, shapes, scales, strict=True)
+    }
+
+
+def _values_and_gradients(
+    implementation: str, inputs: dict[str, Tensor], tied: bool, **options: object
+) -> dict[str, Tensor]:
+    leaves = {
+        name: value.clone().requires_grad_() for name, value in inputs.items() if not (tied and name == "writing")
+    }
+    writing = leaves["reading"] if tied else leaves["writing"]
+    out = descend(leaves["x"], leaves["gamma"], leaves["reading"], writing, implementation=implementation, **options)  # type: ignore[arg-type]
+    weights = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
+    gradients = torch.autograd.grad((out * weights).sum(), list(leaves.values()))
+    return {"out": out.detach(), **dict(zip(leaves, gradients, strict=True))}
+
+
+def _assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()), msg=name
+        )
+
+
+@pytest.fixture(params=["one by one", "as one"])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(closed_form, "SMALL", 0 if request.param == "one by one" else 1 << 62)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("layout")
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 8])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
+@pytest.mark.parametrize(
+    ("stack", "tokens", "width", "hidden"),
+    [((), (6,), 5, 7), ((3,), (1,), 5, 7), ((3,), (2, 3), 4, 1), ((2, 2), (5,), 1, 6), ((), (), 3, 4)],
+)
+def test_closed_form_has_the_values_and_gradients_of_the_definition(
+    stack: tuple[int, ...],
+    tokens: tuple[int, ...],
+    width: int,
+    hidden: int,
+    tied: bool,
+    num_steps: int,
+    activation: str,
+) -> None:
+    inputs = _inputs(stack, tokens, width, hidden)
+    options = {"num_steps": num_steps, "step_size": 0.7, "activation": activation}
+    expected = _values_and_gradients("reference", inputs, tied, **options)
+    _assert_same(_values_and_gradients("closed_form", inputs, tied, **options), expected, 1e-12)
+
+
+@pytest.mark.usefixtures("layout")
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
+def test_closed_form_in_float32_at_the_size_of_table_3(tied: bool, activation: str) -> None:
+    inputs = _inputs((2,), (200,), 64, 170, torch.float32)
+    options = {"num_steps": 4, "step_size": 1.0, "activation": activation}
+    expected = _values_and_gradients("reference", {k: v.double() for k, v in inputs.items()}, tied, **options)
+    found = _values_and_gradients("closed_form", inputs, tied, **options)
+    _assert_same({name: value.double() for name, value in found.items()}, expected, 2e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
+@pytest.mark.parametrize(
+    "in_dims", [(0, 0, 0, 0), (1, 0, 0, 0), (0, 0, None, None), (None, 0, 0, 0), (0, None, None, 1)]
+)
+def test_closed_form_under_vmap_and_grad(in_dims: tuple[int | None, ...], tied: bool) -> None:
+    single = _inputs((), (6,), 5, 7)
+    batched = _inputs((3,), (6,), 5, 7)
+    arguments = [
+        single[name] if dim is None else batched[name].movedim(0, dim).contiguous()
+        for name, dim in zip(NAMES, in_dims, strict=True)
+    ]
+
+    def loss(implementation: str, x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor) -> Tensor:
+        last = reading if tied else writing
+        return descend(x, gamma, reading, last, num_steps=2, implementation=implementation).square().sum()
+
+    def gradients(implementation: str) -> tuple[Tensor, ...]:
+        function = torch.func.grad(lambda *tensors: loss(implementation, *tensors), argnums=(0, 1, 2, 3))
+        return torch.func.vmap(function, in_dims)(*arguments)
+
+    for found, expected in zip(gradients("closed_form"), gradients("reference"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("implementation", ["auto", "closed_form"])
+def test_gradients_of_a_stack_reach_the_stacked_parameters_through_vmap(implementation: str) -> None:
+    inputs = _inputs((3,), (6,), 5, 7)
+
+    def through_vmap(name: str) -> list[Tensor]:
+        leaves = [inputs[key].clone().requires_grad_() for key in NAMES[:3]]
+        out = torch.func.vmap(lambda x, g, v: descend(x, g, v, v, num_steps=3, implementation=name))(*leaves)
+        return list(torch.autograd.grad(out.square().sum(), leaves))
+
+    for found, expected in zip(through_vmap(implementation), through_vmap("reference"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-11)
+
+
+def test_vmap_inside_vmap() -> None:
+    inputs = _inputs((2, 3), (6,), 5, 7)
+
+    def twice(implementation: str) -> Tensor:
+        inner = torch.func.vmap(lambda *t: descend(*t, num_steps=2, implementation=implementation))
+        return torch.func.vmap(inner)(*inputs.values())
+
+    torch.testing.assert_close(twice("closed_form"), twice("reference"), rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck_of_the_closed_form() -> None:
+    leaves = [value.requires_grad_() for value in _inputs((2,), (3,), 2, 3).values()]
+    assert torch.autograd.gradcheck(lambda *t: descend(*t, num_steps=2, implementation="closed_form"), leaves)
+
+
+def test_backward_twice_through_a_retained_graph_gives_the_same_gradients() -> None:
+    leaves = [value.requires_grad_() for value in _inputs((), (4,), 5, 7).values()]
+    out = descend(*leaves, num_steps=3).sum()
+    first = torch.autograd.grad(out, leaves, retain_graph=True)
+    for found, expected in zip(torch.autograd.grad(out, leaves), first, strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_inputs_are_left_untouched() -> None:
+    leaves = [value.requires_grad_() for value in _inputs((), (4,), 5, 7).values()]
+    before = [leaf.detach().clone() for leaf in leaves]
+    descend(*leaves, num_steps=3).sum().backward()
+    assert all(torch.equal(leaf, value) for leaf, value in zip(leaves, before, strict=True))
+
+
+def test_second_derivatives_come_from_the_definition_and_are_refused_by_the_closed_form() -> None:
+    leaves = [value.requires_grad_() for value in _inputs((), (2,), 3, 4).values()]
+    assert torch.autograd.gradgradcheck(lambda *t: descend(*t, num_steps=2, implementation="reference"), leaves)
+    (gradient,) = torch.autograd.grad(descend(*leaves, num_steps=2).sum(), leaves[0], create_graph=True)
+    with pytest.raises(NotImplementedError, match="implementation='reference'"):
+        gradient.sum().backward()
+
+
+def test_forward_mode_is_refused_by_the_closed_form() -> None:
+    x, *rest = _inputs((), (2,), 3, 4).values()
+    with pytest.raises(NotImplementedError, match="implementation='reference'"):
+        torch.func.jvp(lambda value: descend(value, *rest, num_steps=2), (x,), (x,))
+
+
+def test_autocast_takes_the_definition() -> None:
+    inputs = list(_inputs((), (4,), 5, 7, torch.float32).values())
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = descend(*inputs, num_steps=2, implementation="reference")
+        assert torch.equal(descend(*inputs, num_steps=2), expected)
+        with pytest.raises(ValueError, match="autocast"):
+            descend(*inputs, num_steps=2, implementation="closed_form")
+
+
+def test_no_tokens_give_an_empty_result() -> None:
+    inputs = _inputs((), (0,), 5, 7)
+    assert descend(*inputs.values(), num_steps=2).shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 0}, "num_steps .* got 0"),
+        ({"step_size": float("nan")}, "step_size must be finite"),
+        ({"activation": "relu"}, "activation must be one of silu, gelu, got 'relu'"),
+        ({"implementation": "fast"}, "implementation must be one of"),
+        ({"gamma": torch.zeros(6, 8)}, r"got \(6, 5\), \(6, 8\)"),
+        ({"writing": torch.zeros(7, 4)}, "shapes must be"),
+        ({"x": torch.zeros(2, 6, 5)}, "shapes must be"),
+        ({"reading": torch.zeros(3, 7, 5), "writing": torch.zeros(3, 7, 5)}, "shapes must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {**_inputs((), (6,), 5, 7), "num_steps": 1, **change}
+    with pytest.raises(ValueError, match=message):
+        descend(**arguments)  # type: ignore[arg-type]
