@@ -1,0 +1,170 @@
+"""Files that survive a kill and a full disk: whole or absent, and checked when read."""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock
+
+DIGEST_SUFFIX = ".sha256"
+PART_SUFFIX = ".part"
+
+
+class CorruptFileError(ValueError):
+    """A file on disk is not what was once written there."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` so that every reader, and every crash, sees the old file or the new one, whole.
+
+    The temporary file lies in the same folder (``os.replace`` is atomic within one file system only) and is flushed to
+    the disk before it takes the name.
+
+    Raises:
+        OSError: the disk is full or the folder read-only; the previous file is untouched.
+    """
+    with _taking_the_name_of(path) as stream:
+        stream.write(content)
+
+
+@contextlib.contextmanager
+def _taking_the_name_of(path: Path) -> Iterator[BinaryIO]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART_SUFFIX, dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_path(path: Path) -> Path:
+    """The sidecar that holds the SHA-256 of ``path``."""
+    return path.with_name(path.name + DIGEST_SUFFIX)
+
+
+def write_with_digest(path: Path, content: bytes) -> None:
+    """Write ``content`` and, beside it, its SHA-256: ``stream_with_digest`` for what is in memory anyway."""
+    stream_with_digest(path, lambda stream: stream.write(content))
+
+
+def stream_with_digest(path: Path, write: Callable[["HashingStream"], object]) -> None:
+    """Let ``write`` fill a stream that becomes ``path``, and put its SHA-256 beside it.
+
+    The content is hashed on its way to the disk, so it is never in memory twice.  The sidecar takes its place just
+    before the file does: after a crash between the two, the old content does not match it and is treated as damaged,
+    never the other way round.  Callers that must survive that keep an older file (see ``training.checkpoints``).
+
+    Raises:
+        OSError: the disk is full or the folder read-only; the previous file and its digest are untouched.
+    """
+    with _taking_the_name_of(path) as stream:
+        hashing = HashingStream(stream)
+        try:
+            write(hashing)
+        except Exception:
+            # torch.save turns what its stream raised into an error about positions.
+            if hashing.error is not None:
+                raise hashing.error from None
+            raise
+        stream.flush()
+        os.fsync(stream.fileno())
+        write_atomically(digest_path(path), hashing.digest.hexdigest().encode() + b"\n")
+
+
+class HashingStream:
+    """A stream to write to, from first byte to last, that knows the SHA-256 of what went through."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self.digest = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, content: bytes | memoryview) -> int:
+        self.digest.update(content)
+        try:
+            return self.stream.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def read_with_digest(path: Path) -> bytes:
+    """The content of ``path``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptFileError: the sidecar is missing, or the content does not have the digest that was written beside it.
+    """
+    content = path.read_bytes()
+    _compare(path, sha256_of_bytes(content))
+    return content
+
+
+def check_digest(path: Path) -> None:
+    """Compare ``path`` with the digest beside it without holding the content in memory.
+
+    Raises:
+        FileNotFoundError, CorruptFileError: as ``read_with_digest``.
+    """
+    _compare(path, sha256_of_file(path))
+
+
+def _compare(path: Path, found: str) -> None:
+    sidecar = digest_path(path)
+    expected = sidecar.read_bytes() if sidecar.is_file() else b""
+    if found.encode() + b"\n" != expected:
+        raise CorruptFileError(
+            f"{path}: damaged: its SHA-256 is {found[:12]}..., "
+            f"{sidecar.name} says {expected[:12].decode(errors='replace') or 'nothing'}"
+        )
+
+
+def cached(path: Path, build: Callable[[], bytes]) -> bytes:
+    """The content of ``path``, built once by whichever process asks first, and again if the file is damaged."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(path.name + ".lock")):
+        try:
+            return read_with_digest(path)
+        except (FileNotFoundError, CorruptFileError):
+            content = build()
+            write_with_digest(path, content)
+            return content
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the operating system's lock on ``path``; it is freed when the process ends, however it ends."""
+    with FileLock(path):
+        yield

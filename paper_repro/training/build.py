@@ -1,0 +1,111 @@
+"""From one cell's resolved config to what is trained."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError, nearest
+from paper_repro.seeds import mix
+from paper_repro.targets import instantiate, locate
+from paper_repro.tasks import Cell
+from paper_repro.training.machine import Machine
+from paper_repro.training.module import PaperModule
+
+SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
+FROM_MACHINE = ("cache", "data_root")
+"""Arguments that a data module may take; they come from the machine section, being no part of a cell's identity."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The ``training`` section.
+
+    Raises:
+        UsageError: ``steps`` below 1, or a ``clip_norm`` that is not positive (null: no clipping).
+    """
+
+    steps: int
+    clip_norm: float | None = None
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise UsageError(f"training.steps must be a whole number of 1 or more, got {self.steps!r}")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
+
+
+@dataclass
+class Parts:
+    """One cell, built."""
+
+    cell: Cell
+    module: PaperModule
+    data: CounterBasedDataModule
+    recipe: Recipe
+    machine: Machine
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable parameters; tied ones count once."""
+        return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
+
+
+def build(cell: Cell) -> Parts:
+    """Build a cell's model (initialised under ``mix(seed, "init")``), module and data.
+
+    Raises:
+        UsageError: a section is missing, a key is unknown, or a value is refused.
+    """
+    config = cell.config
+    for section in SECTIONS:
+        if section not in config:
+            raise UsageError(f"cell {cell.id}: the config has no section {section!r}, which training needs")
+    recipe = read_recipe(config["training"])
+    seed = int(config["seed"])
+    torch.manual_seed(mix(seed, "init"))
+    model = instantiate(config["model"])
+    _check_class(config["module"], "module", PaperModule)
+    # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
+    make_module = instantiate({**config["module"], "_partial_": True})
+    module = make_module(
+        model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
+    )
+    module.seed = seed
+    return Parts(cell, module, _data(config), recipe, Machine.of(config.get("machine") or {}))
+
+
+def read_recipe(section: Mapping[str, Any]) -> Recipe:
+    """The ``training`` section, every key known.
+
+    Raises:
+        UsageError: an unknown or missing key, or a value out of range.
+    """
+    valid = inspect.signature(Recipe).parameters
+    for key in section:
+        if key not in valid:
+            raise UsageError(f"unknown key 'training.{key}'{nearest(str(key), valid)}")
+    if "steps" not in section:
+        raise UsageError("training.steps is missing: the number of optimiser steps")
+    return Recipe(**section)
+
+
+def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
+    node = config["data"]
+    _check_class(node, "data", CounterBasedDataModule)
+    machine = config.get("machine") or {}
+    taken = inspect.signature(locate(node["_target_"])).parameters
+    extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
+    data: CounterBasedDataModule = instantiate(node, **extra)
+    return data
+
+
+def _check_class(node: Mapping[str, Any], section: str, expected: type) -> None:
+    target = node.get("_target_", "(none)")
+    found = locate(target)
+    if not (isinstance(found, type) and issubclass(found, expected)):
+        raise UsageError(f"{section}._target_ {target}: not a {expected.__name__}")

@@ -1,0 +1,266 @@
+"""Checkpoints and final weights that survive a kill, a full disk and a flipped bit, or say that they did not."""
+
+import logging
+import pickle  # noqa: TID251 - only the class of the error that torch.load raises
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from paper_repro.errors import UsageError
+from paper_repro.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
+
+KEEP = 2
+DAMAGED_SUFFIX = ".damaged"
+WEIGHTS = "weights.safetensors"
+_NAME = re.compile(r"step-(\d{9,})\.ckpt")
+_PLAIN = (Tensor, str, bytes, bool, int, float, type(None))
+_SHOWN = 5
+_log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """A checkpoint that is whole and belongs to whoever asked."""
+
+    step: int
+    path: Path
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint after ``step`` optimiser steps lies; each has a file and a digest of its own."""
+    return folder / f"step-{step:09d}.ckpt"
+
+
+def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
+    """Write a checkpoint to a ``checkpoint_path``, then drop all but the last two.
+
+    Args:
+        content: tensors and plain containers only (what ``torch.load(weights_only=True)`` accepts).
+        identity: the ids of the cells it belongs to.
+
+    Raises:
+        TypeError: ``content`` holds something else, with the key under which it stands.
+        OSError: the disk is full; earlier checkpoints are untouched.
+    """
+    for key, value in _not_plain(content, ""):
+        raise TypeError(f"checkpoint key {key}: found {type(value).__name__}, expected tensors and plain containers")
+    if not _whole(path):
+        wrapped = {"identity": list(identity), "content": content}
+        stream_with_digest(path, lambda stream: torch.save(wrapped, stream))  # type: ignore[arg-type]
+    _prune(path.parent)
+
+
+def newest(folder: Path, identity: Sequence[str]) -> Found | None:
+    """The newest whole checkpoint in ``folder``; None if there is none.
+
+    A damaged one is set aside under the suffix ``.damaged``, with a warning, and the one before it is looked at.
+
+    Raises:
+        UsageError: the checkpoint belongs to other cells.
+    """
+    steps = _steps(folder)
+    for step in steps:
+        path = checkpoint_path(folder, step)
+        try:
+            _read(path, identity, mmap=True)
+        except CorruptFileError as error:
+            aside = path.with_name(path.name + DAMAGED_SUFFIX)
+            path.replace(aside)
+            digest_path(path).unlink(missing_ok=True)
+            warnings.warn(f"{error}; set aside as {aside.name}, going back to the one before", stacklevel=2)
+        else:
+            return Found(step, path)
+    if steps:
+        warnings.warn(f"{folder}: no whole checkpoint is left, training starts anew", stacklevel=2)
+    return None
+
+
+def load(path: Path, identity: Sequence[str]) -> dict[str, Any]:
+    """The content of one checkpoint, its tensors on the CPU.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptFileError: it is damaged.
+        UsageError: it belongs to other cells.
+    """
+    content = _read(path, identity, mmap=False)["content"]
+    assert isinstance(content, dict)
+    return content
+
+
+class DurableCheckpointIO(CheckpointIO):
+    """Lightning's checkpoints, kept and checked by ``save`` and ``load``.
+
+    Lightning's own writer puts its temporary file on another file system and loads a flipped byte without noticing.
+
+    Raises:
+        UsageError: a URL (Lightning would fetch and unpickle it), or a checkpoint of other cells.
+    """
+
+    def __init__(self, identity: Sequence[str]) -> None:
+        self.identity = list(identity)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if storage_options is not None:
+            raise TypeError("storage_options are not supported: checkpoints are local files")
+        save(_local(path), checkpoint, self.identity)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        if weights_only is False:
+            raise UsageError("weights_only=False would unpickle arbitrary objects: leave it out, or set it to True")
+        return load(_local(path), self.identity)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        local = _local(path)
+        local.unlink(missing_ok=True)
+        digest_path(local).unlink(missing_ok=True)
+
+
+def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
+    """Write ``module.state_dict()`` as safetensors, with a digest beside it and the cell's id in the metadata.
+
+    Tensors that share memory (tied weights) are written once, under the first of their names.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
+    content = safetensors.torch.save(tensors, metadata={"cell": cell_id})
+    stream_with_digest(path, lambda stream: stream.write(content))
+
+
+def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> None:
+    """Copy the weights in ``path`` into ``module``; nothing is copied unless everything fits.
+
+    Args:
+        cell_id: the cell the weights must come from; None accepts those of any cell of the same model.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UsageError: it is damaged, of another cell, or of another model.
+    """
+    try:
+        check_digest(path)
+        with safe_open(path, framework="pt") as file:
+            found_id = (file.metadata() or {}).get("cell")
+        tensors = safetensors.torch.load_file(path)
+    except (CorruptFileError, SafetensorError) as error:
+        raise UsageError(
+            f"{error}. Delete {path} and {digest_path(path).name} and run the cell again, or copy both files anew"
+        ) from error
+    if cell_id is not None and found_id != cell_id:
+        raise UsageError(
+            f"{path}: these are the weights of cell {found_id}, expected cell {cell_id}: "
+            "give the folder of that cell, or run it"
+        )
+    expected = _distinct(module)
+    problems = _differences({n: t.shape for n, t in tensors.items()}, {n: t.shape for n, t in expected.items()})
+    if problems:
+        raise UsageError(
+            f"{path}: weights of another model than {type(module).__name__}: {'; '.join(problems)}. "
+            "Build the model from the config in the record.json of the cell that wrote them"
+        )
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(tensors[name])
+
+
+def _differences(found: dict[str, torch.Size], expected: dict[str, torch.Size]) -> list[str]:
+    def listed(kind: str, items: list[str]) -> list[str]:
+        more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+        return [f"{kind} {', '.join(items[:_SHOWN])}{more}"] if items else []
+
+    shapes = [
+        f"{name} {tuple(found[name])} (expected {tuple(shape)})"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    return [
+        *listed("missing", [name for name in expected if name not in found]),
+        *listed("unexpected", [name for name in found if name not in expected]),
+        *listed("of another shape", shapes),
+    ]
+
+
+def _distinct(module: nn.Module) -> dict[str, Tensor]:
+    seen: set[tuple[Any, ...]] = set()
+    result = {}
+    for name, tensor in module.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        result[name] = tensor
+    return result
+
+
+def _read(path: Path, identity: Sequence[str], mmap: bool) -> dict[str, Any]:
+    check_digest(path)
+    try:
+        wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        found = list(wrapped["identity"])
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"{path}: not a checkpoint of this project ({error})") from error
+    if found != list(identity):
+        raise UsageError(
+            f"{path}: this checkpoint belongs to cell {_ids(found)}, expected {_ids(identity)}: "
+            f"use another folder, or delete {path.parent} to start anew"
+        )
+    assert isinstance(wrapped, dict)
+    return wrapped
+
+
+def _ids(identity: Sequence[str]) -> str:
+    more = f" and {len(identity) - _SHOWN} more" if len(identity) > _SHOWN else ""
+    return ", ".join(identity[:_SHOWN]) + more
+
+
+def _whole(path: Path) -> bool:
+    try:
+        check_digest(path)
+    except (FileNotFoundError, CorruptFileError):
+        return False
+    return True
+
+
+def _steps(folder: Path) -> list[int]:
+    matches = [_NAME.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def _prune(folder: Path) -> None:
+    kept = [checkpoint_path(folder, step) for step in _steps(folder)[:KEEP]]
+    names = {name for path in kept for name in (path.name, digest_path(path).name)}
+    for path in folder.iterdir():
+        ours = path.name.startswith("step-") and ".ckpt" in path.name
+        left_over = path.name.startswith(".step-") and path.name.endswith(PART_SUFFIX)
+        if left_over or (ours and path.name not in names and not path.name.endswith(DAMAGED_SUFFIX)):
+            path.unlink(missing_ok=True)
+            _log.debug("removed %s", path)
+
+
+def _local(path: Any) -> Path:
+    if "://" in str(path):
+        raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
+    local = Path(path)
+    if _NAME.fullmatch(local.name) is None:
+        raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
+    return local
+
+
+def _not_plain(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _not_plain(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _not_plain(item, f"{key}[{index}]")
+    elif not isinstance(value, _PLAIN):
+        yield key, value

@@ -1,0 +1,185 @@
+"""Many same-shape small models trained at once, each exactly as if it were alone.
+
+The models differ in seed, data and learning rate.  A small model leaves a processor idle between its kernels; the
+models of a stack share each kernel launch.  Legend: S models, P columns of the parameter matrix.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError
+from paper_repro.training import batches
+from paper_repro.training.module import PaperModule
+from paper_repro.training.stacking import LossOf, StackedOptimizer, layout_of
+
+PRECISIONS: dict[str, torch.dtype] = {
+    "32-true": torch.float32,
+    "64-true": torch.float64,
+    "bf16-true": torch.bfloat16,
+    "bf16-mixed": torch.float32,
+}
+CLIP_EPSILON = 1e-6
+"""As in torch.nn.utils.clip_grad_norm_."""
+
+
+class Ensemble:
+    """S models, one matrix of parameters, one backward of the summed losses: each model receives its own gradient.
+
+    Args:
+        modules: of one shape (``layout_of``); they are moved to ``device`` and receive their weights in ``unstack``.
+        data: one per module, already set up.
+        steps: length of the run, for the schedules.
+        clip_norm: largest gradient norm, per model; None for no clipping.
+        precision: 32-true, 64-true, bf16-true or bf16-mixed, as in Lightning.
+
+    Raises:
+        UsageError: models that cannot be trained together; the message says why.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[PaperModule],
+        data: Sequence[CounterBasedDataModule],
+        steps: int,
+        clip_norm: float | None = None,
+        precision: str = "32-true",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
+        self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
+        self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
+        self.modules = [module.to(self.device, self.dtype) for module in modules]
+        self.data = list(data)
+        self.step = 0
+        self.layout = layout_of(self.modules)
+        self.values = torch.zeros(len(self.modules), self.layout.width, dtype=self.dtype, device=self.device)
+        self._gradients = torch.zeros_like(self.values)
+        views = [self.layout.view(self.values, index) for index in range(len(self.layout.names))]
+        self._parameters = dict(zip(self.layout.names, views, strict=True))
+        self._constants = _stacked_constants(self.modules)
+        self._stack()
+        self._optimizer = StackedOptimizer(self.modules, self.layout, self.values, self._gradients)
+        self._leaves = [view.requires_grad_() for view in views]
+        self._padding = {
+            index: self.values.new_zeros(len(self.modules), spare)
+            for index, shape in enumerate(self.layout.shapes)
+            if (spare := self.layout.stop(index) - self.layout.starts[index] - shape.numel())
+        }
+        self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
+        self._template = LossOf(self.modules[0].train())
+        self._losses = torch.func.vmap(self._loss_of_one, randomness="error")
+
+    def advance(self) -> Tensor:
+        """One optimiser step of every model; returns their losses before it, (S,), without waiting for the device."""
+        batch = batches.stack([data.train_batch(self.step) for data in self.data])
+        batch = batches.place(batch, self.device, self.dtype)
+        with self.forward_context(), _refusals_explained():
+            tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
+            losses = self._losses(tensors, batch)
+        gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
+        self._gather(gradients)
+        if self.clip_norm is not None:
+            norms = torch.linalg.vector_norm(self._gradients, dim=1, keepdim=True)
+            self._gradients.mul_((self.clip_norm / (norms + CLIP_EPSILON)).clamp_(max=1.0))
+        self._optimizer.step(self.step, self.steps)
+        self.step += 1
+        return losses.detach()
+
+    def unstack(self) -> None:
+        """Copy every model's weights and buffers back into its own module."""
+        with torch.no_grad():
+            for row, module in enumerate(self.modules):
+                for name, tensor in _tensors(module).items():
+                    tensor.copy_((self._parameters | self._constants)[name][row])
+
+    def forward_context(self) -> contextlib.AbstractContextManager[Any]:
+        """What losses and metrics are computed under: autocast for bf16-mixed."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else contextlib.nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that ``advance`` depends on; tensors share memory with the running ones."""
+        return {
+            "step": self.step,
+            "layout": self.layout.state_dict(),
+            "values": self.values,
+            "constants": self._constants,
+            "optimizer": self._optimizer.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``, bit for bit on a CPU.
+
+        Raises:
+            UsageError: the state is of models of another shape or number.
+        """
+        found, expected = state["layout"], self.layout.state_dict()
+        rows = len(state["values"])
+        if found != expected or rows != len(self.modules) or state["constants"].keys() != self._constants.keys():
+            raise UsageError(
+                f"the checkpoint holds {rows} models with {len(found['names'])} parameters each ({found['width']} "
+                f"columns), expected {len(self.modules)} with {len(expected['names'])} ({expected['width']}), of the "
+                "same names and shapes: use another folder, or delete the checkpoints to start anew"
+            )
+        with torch.no_grad():
+            self.values.copy_(state["values"])
+            for name, tensor in self._constants.items():
+                tensor.copy_(state["constants"][name])
+        self._optimizer.optimizer.load_state_dict(state["optimizer"])
+        self.step = int(state["step"])
+
+    def _loss_of_one(self, tensors: dict[str, Tensor], batch: Any) -> Tensor:
+        loss = functional_call(self._template, tensors, (batch,))
+        assert isinstance(loss, Tensor)
+        return loss
+
+    def _gather(self, gradients: Sequence[Tensor | None]) -> None:
+        columns = []
+        for index, gradient in enumerate(gradients):
+            if gradient is None:
+                raise UsageError(
+                    f"the loss does not depend on {self.layout.names[index]}: set requires_grad=False on it, or train "
+                    "these cells one by one"
+                )
+            columns.append(gradient.flatten(1) if gradient.ndim > 1 else gradient[:, None])
+            if index in self._padding:
+                columns.append(self._padding[index])
+        torch.cat(columns, dim=1, out=self._gradients)
+
+    def _stack(self) -> None:
+        with torch.no_grad():
+            for row, module in enumerate(self.modules):
+                for name, tensor in _tensors(module).items():
+                    if name in self._parameters:
+                        self._parameters[name][row].copy_(tensor)
+
+
+def _tensors(module: PaperModule) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _stacked_constants(modules: Sequence[PaperModule]) -> dict[str, Tensor]:
+    """Buffers and frozen parameters, (S, ...) each."""
+    names = [name for name, tensor in _tensors(modules[0]).items() if not tensor.requires_grad]
+    return {name: torch.stack([_tensors(module)[name].detach() for module in modules]) for name in names}
+
+
+@contextlib.contextmanager
+def _refusals_explained() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "randomness" in text or "random operation" in text:
+            reason = "the loss draws random numbers (dropout, noise), which models trained together would share"
+        elif "vmap" in text:
+            reason = f"the loss cannot be computed for many models at once ({text.splitlines()[0]})"
+        else:
+            raise
+        raise UsageError(f"{reason}: train these cells one by one, with machine.batch=null") from error

@@ -1,0 +1,147 @@
+"""The task that trains and evaluates: one cell through Lightning, several of one shape as a stack."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from paper_repro.errors import UsageError
+from paper_repro.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report
+from paper_repro.training import checkpoints, single
+from paper_repro.training.build import Parts, build
+from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.losses import LossLog
+from paper_repro.training.machine import Machine, peak_memory_mib, settings
+from paper_repro.training.watch import Watch
+
+CHECKPOINTS = "checkpoints"
+SHARED_SECTIONS = ("task", "module", "model", "training")
+"""What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
+
+
+class Fit:
+    """Train, evaluate, and leave the final weights in ``folder / <cell id> / weights.safetensors``.
+
+    Checkpoints go to ``folder / checkpoints``.  Called again with the same cells and folder, it goes on from there, and
+    the losses, weights and metrics are those of an uninterrupted run (bit for bit on a CPU).
+    """
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        """One outcome per cell, in order: finished, diverged, or oom.
+
+        Raises:
+            StopRequestedError: after a checkpoint was saved.
+            UsageError: a config, a checkpoint or a batch of cells that cannot be run.
+        """
+        if not cells:
+            return []
+        _check_alike(cells)
+        machine = Machine.of(cells[0].config.get("machine") or {})
+        device = machine.device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        with settings(machine):
+            try:
+                parts = [build(cell) for cell in cells]
+                return _fit_one(parts[0], folder, report) if len(parts) == 1 else _fit_many(parts, folder, report)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                note = f"out of memory on {device} with {len(cells)} cell(s) at once: {_advice(len(cells))}"
+                peak = peak_memory_mib(device)
+                return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
+
+
+def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
+    watch, metrics = single.train(parts, folder / CHECKPOINTS, report)
+    return [_outcome(parts, watch, 0, metrics, watch.seconds, folder)]
+
+
+def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]:
+    recipe, machine, device = parts[0].recipe, parts[0].machine, parts[0].machine.device
+    identity = [part.cell.id for part in parts]
+    for part in parts:
+        part.data.prepare_data()
+        part.data.setup("fit")
+    modules, data = [part.module for part in parts], [part.data for part in parts]
+    ensemble = Ensemble(modules, data, recipe.steps, recipe.clip_norm, recipe.precision, device)
+    log = LossLog(len(parts), recipe.steps, device)
+
+    def save(step: int) -> None:
+        content = {"ensemble": ensemble.state_dict(), "watch": watch.state_dict()}
+        checkpoints.save(checkpoints.checkpoint_path(folder / CHECKPOINTS, step), content, identity)
+
+    watch = Watch(log, machine, report, save)
+    found = checkpoints.newest(folder / CHECKPOINTS, identity)
+    if found is not None:
+        content = checkpoints.load(found.path, identity)
+        ensemble.load_state_dict(content["ensemble"])
+        watch.load_state_dict(content["watch"])
+        watch.resumed_at(found.step)
+    watch.stop_if_requested(ensemble.step)
+    while ensemble.step < recipe.steps:
+        log.add(ensemble.step, ensemble.advance())
+        if not watch.after_step(ensemble.step):
+            break
+    ensemble.unstack()
+    outcomes, share = [], 1 / len(parts)
+    for index, (part, diverged_at) in enumerate(zip(parts, log.diverged(), strict=True)):
+        metrics = {}
+        if diverged_at is None:
+            part.data.setup("test")
+            with ensemble.forward_context():
+                metrics = part.module.evaluate(part.data)
+        outcomes.append(_outcome(part, watch, index, metrics, 0.0, folder))
+    for outcome in outcomes:
+        outcome.seconds = watch.seconds * share
+    return outcomes
+
+
+def _outcome(
+    parts: Parts, watch: Watch, index: int, metrics: dict[str, float], seconds: float, folder: Path
+) -> Outcome:
+    log: LossLog = watch.log
+    diverged_at = log.diverged()[index]
+    outcome = Outcome(
+        FINISHED,
+        metrics=metrics,
+        curves={"train_loss": log.curve(index)},
+        parameters=parts.num_parameters,
+        seconds=seconds,
+        peak_memory_mib=peak_memory_mib(parts.machine.device),
+        data_hashes=parts.data.data_hashes(),
+    )
+    lower = "lower optimizer.lr, or clip gradients (training.clip_norm)"
+    bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if diverged_at is not None:
+        outcome.status, outcome.metrics = DIVERGED, {}
+        outcome.note = f"the loss was not finite at step {diverged_at + 1} of {log.steps}: {lower}"
+    elif bad:
+        outcome.status, outcome.metrics = DIVERGED, {}
+        outcome.note = f"{', '.join(bad)} not finite after the last step, {log.steps}: {lower}"
+    else:
+        checkpoints.save_weights(folder / parts.cell.id / checkpoints.WEIGHTS, parts.module, parts.cell.id)
+    return outcome
+
+
+def _check_alike(cells: Sequence[Cell]) -> None:
+    first = cells[0]
+    for cell in cells[1:]:
+        odd = [key for key in SHARED_SECTIONS if cell.config.get(key) != first.config.get(key)]
+        if odd:
+            raise UsageError(
+                f"cells {first.id} and {cell.id} differ in {', '.join(odd)} and cannot be trained together: "
+                "leave these keys out of machine.batch.over"
+            )
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    # On a CPU torch raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def _advice(cells: int) -> str:
+    if cells > 1:
+        return "lower machine.batch.most, so that fewer cells are trained together"
+    return "use a smaller data batch, a lower training.precision, or a machine with more memory"

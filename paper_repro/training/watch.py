@@ -1,0 +1,79 @@
+"""What happens after every training step, whoever trains: curve, progress, checkpoint, stop."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from paper_repro.tasks import Report, StopRequestedError
+from paper_repro.training.losses import LossLog
+from paper_repro.training.machine import Machine
+
+
+class Watch:
+    """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
+
+    Args:
+        save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
+    """
+
+    def __init__(self, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None]) -> None:
+        self.log = log
+        self.machine = machine
+        self.report = report
+        self.save = save
+        self._earlier_seconds = 0.0
+        self._started = self._reported = self._saved_at = time.monotonic()
+        self._saved_step: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the start, those of the interrupted runs before this one included."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+    def after_step(self, step: int) -> bool:
+        """Account for step ``step`` (the number of steps done, its losses already in the log).
+
+        Returns whether training should go on: False once every model has diverged.
+
+        Raises:
+            StopRequestedError: after a checkpoint was saved.
+        """
+        now = time.monotonic()
+        last = step == self.log.steps
+        if last or now - self._reported >= self.machine.progress_every_seconds:
+            self._reported = now
+            self.report.progress(step, self.log.steps, self.log.mean_latest())
+            if None not in self.log.diverged():
+                return False
+        if last or self._due(step, now):
+            self._save(step)
+        self.stop_if_requested(step)
+        return True
+
+    def stop_if_requested(self, step: int) -> None:
+        """Raises StopRequestedError if the user wants to stop; the checkpoint of ``step`` is on the disk by then."""
+        if self.report.stop_requested:
+            if step > 0:
+                self._save(step)
+            raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
+
+    def resumed_at(self, step: int) -> None:
+        """The checkpoint of ``step`` is on the disk already."""
+        self._saved_step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": self.log.state_dict(), "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.log.load_state_dict(state["losses"])
+        self._earlier_seconds = float(state["seconds"])
+
+    def _due(self, step: int, now: float) -> bool:
+        steps, seconds = self.machine.checkpoint_every_steps, self.machine.checkpoint_every_seconds
+        return bool(steps and step % steps == 0) or bool(seconds and now - self._saved_at >= seconds)
+
+    def _save(self, step: int) -> None:
+        if self._saved_step != step:
+            self.save(step)
+            self._saved_step = step
+        self._saved_at = time.monotonic()

@@ -1,0 +1,84 @@
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.models.cem import EnergyMLP, GatedMLP, GaussianProcessRegressor, PlainMLP
+from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.schedules import Cosine
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.weight * x.sum(-1)
+
+
+def module_of(model):
+    return CEMGaussianProcess(model, functools.partial(torch.optim.AdamW, lr=0.005), Cosine())
+
+
+def test_loss_is_the_mean_squared_error():
+    inputs, targets = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5.0, 17.0])
+    assert module_of(Sum()).loss((inputs, targets)).item() == ((6 - 5) ** 2 + (14 - 17) ** 2) / 2
+
+
+def test_rmse_is_pooled_over_batches_of_different_size():
+    module = module_of(Sum())
+    metrics = module.new_metrics()
+    module.update_metrics(metrics, (torch.zeros(3, 2), torch.tensor([1.0, 2.0, 2.0])))
+    module.update_metrics(metrics, (torch.zeros(1, 2), torch.tensor([4.0])))
+    assert set(metrics) == {"rmse"}
+    assert float(metrics["rmse"].compute()) == pytest.approx((25 / 4) ** 0.5, rel=1e-12)
+
+
+class Fixed:
+    """The same batch at every step, another for each seed."""
+
+    def __init__(self, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.batch = torch.rand(16, 10, generator=generator), torch.rand(16, generator=generator)
+
+    def train_batch(self, step):
+        return self.batch
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda: PlainMLP(64, 64),
+        lambda: GatedMLP(64, 64),
+        lambda: EnergyMLP(64, 64, num_steps=1),
+        lambda: EnergyMLP(64, 64, num_steps=4),
+        lambda: EnergyMLP(64, 64, num_steps=2, implementation="reference"),
+        lambda: EnergyMLP(64, 64, num_steps=2, preconditioner="diagonal_low_rank", learn_step_size=True),
+    ],
+)
+def test_every_model_of_table_3_trains_the_same_in_a_stack_and_alone(block):
+    modules, copies = ([], [])
+    for seed in range(3):
+        for group in (modules, copies):
+            torch.manual_seed(seed)
+            group.append(module_of(GaussianProcessRegressor(block())))
+    data = [Fixed(seed) for seed in range(3)]
+    ensemble = Ensemble(modules, data, steps=5, clip_norm=1.0, precision="64-true")
+    for _ in range(5):
+        ensemble.advance()
+    ensemble.unstack()
+    for own, copy, stacked in zip(data, copies, modules, strict=True):
+        copy.double()
+        optimizer = copy.optimizer(copy.parameter_groups())
+        for step in range(5):
+            optimizer.param_groups[0]["lr"] = 0.005 * copy.schedule.factor(step, 5)
+            optimizer.zero_grad()
+            copy.loss(tuple(tensor.double() for tensor in own.batch)).backward()
+            nn.utils.clip_grad_norm_(copy.parameters(), 1.0)
+            optimizer.step()
+        for (name, expected), found in zip(copy.named_parameters(), stacked.parameters(), strict=True):
+            # float64: only the order of sums differs, over 5 steps.
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11, msg=name)

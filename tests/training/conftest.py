@@ -1,0 +1,84 @@
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.tasks import Cell, StopRequestedError
+from paper_repro.training.fit import Fit
+
+DOUBLES = "paper_repro.training.doubles"
+if DOUBLES not in sys.modules:
+    # Configs may only name what is under paper_repro.
+    spec = importlib.util.spec_from_file_location(DOUBLES, Path(__file__).with_name("doubles.py"))
+    sys.modules[DOUBLES] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[DOUBLES])
+
+
+class Recorder:
+    """A report that asks to stop once ``stop_at`` steps are done."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stop_at, self.seen, self.asked = stop_at, [], 0
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        self.seen.append((step, steps, loss))
+
+    @property
+    def stop_requested(self) -> bool:
+        self.asked += 1
+        return self.stop_at is not None and self.seen[-1:] != [] and self.seen[-1][0] >= self.stop_at
+
+
+def make_cell(seed: int = 0, lr: float = 0.01, steps: int = 12, **changes: Any) -> Cell:
+    config = {
+        "task": {"_target_": "paper_repro.training.fit.Fit"},
+        "module": {"_target_": "paper_repro.lightning_modules.cem_gaussian_process.CEMGaussianProcess"},
+        "model": {"_target_": f"{DOUBLES}.Small"},
+        "data": {"_target_": f"{DOUBLES}.Waves", "seed": seed},
+        "optimizer": {
+            "_target_": "torch.optim.AdamW",
+            "_partial_": True,
+            "lr": lr,
+            "betas": [0.9, 0.95],
+            "eps": 1e-8,
+            "weight_decay": 0.1,
+        },
+        "schedule": {"_target_": "paper_repro.training.schedules.Cosine", "warmup_fraction": 0.0, "final_factor": 0.0},
+        "training": {"steps": steps, "clip_norm": 1.0, "precision": "32-true"},
+        "seed": seed,
+        "machine": {
+            "accelerator": "cpu",
+            "devices": 1,
+            "threads": 1,
+            "checkpoint_every_seconds": None,
+            "checkpoint_every_steps": None,
+            "progress_every_seconds": 0.0,
+        },
+    }
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        config[section] = {**config[section], name: value} if name else value
+    return Cell(f"cell-{seed}-{lr}", config)
+
+
+@pytest.fixture
+def cell():
+    return make_cell
+
+
+@pytest.fixture
+def recorder():
+    return Recorder
+
+
+@pytest.fixture
+def run():
+    def run_to_the_end(cells, folder, stops=()):
+        for stop in stops:
+            with pytest.raises(StopRequestedError):
+                Fit().run(cells, folder, Recorder(stop))
+        return Fit().run(cells, folder, Recorder())
+
+    return run_to_the_end

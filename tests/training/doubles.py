@@ -1,0 +1,77 @@
+"""A small data module and small modules, importable as ``paper_repro.training.doubles`` (see conftest.py)."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.seeds import mix
+
+DOUBLES_NAME = __name__
+
+
+class Waves(CounterBasedDataModule):
+    """y = sum of sines of 10 inputs with seeded frequencies; from step ``poison_from`` on the targets are NaN."""
+
+    splits = ("train", "test")
+
+    def __init__(self, seed: int, batch_size: int = 8, points: int = 64, poison_from: int | None = None) -> None:
+        super().__init__()
+        self.seed, self.batch_size, self.poison_from = seed, batch_size, poison_from
+        generator = torch.Generator().manual_seed(mix(seed, "waves"))
+        self.inputs = torch.rand(points, 10, generator=generator) * 2 - 1
+        frequencies = torch.randn(10, generator=generator) * 2
+        self.targets = torch.sin(self.inputs * frequencies).sum(-1)
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(mix(self.seed, "batch", step))
+        chosen = torch.randint(len(self.inputs), (self.batch_size,), generator=generator)
+        targets = self.targets[chosen]
+        if self.poison_from is not None and step >= self.poison_from:
+            targets = targets * torch.nan
+        return self.inputs[chosen], targets
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        chosen = slice(0, 48) if split == "train" else slice(48, None)
+        yield from zip(self.inputs[chosen].split(20), self.targets[chosen].split(20), strict=True)
+
+    def data_hashes(self) -> dict[str, str]:
+        return {"seed": str(self.seed)}
+
+
+class Small(nn.Module):
+    """10 -> 6 -> 1 with a norm, a buffer, and with ``dropout`` random numbers."""
+
+    def __init__(self, hidden: int = 6, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(10, hidden), nn.LayerNorm(hidden), nn.Linear(hidden, 1)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("shift", torch.randn(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.dropout(F.silu(self.norm(self.first(x)) + self.shift))).squeeze(-1)
+
+
+class Memory(nn.Module):
+    """Fails as torch does when a CPU has no memory left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight + torch.empty(1 << 60)
+
+
+class TwoGroups(CEMGaussianProcess):
+    """Matrices decay and learn slowly, vectors do neither."""
+
+    def parameter_groups(self) -> list[dict]:
+        trained = [p for p in self.parameters() if p.requires_grad]
+        return [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.5, "lr": 0.004},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]

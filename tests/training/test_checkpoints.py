@@ -1,0 +1,214 @@
+import errno
+import random
+import re
+import resource
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from paper_repro.errors import UsageError
+from paper_repro.files import CorruptFileError, digest_path
+from paper_repro.training import checkpoints
+from paper_repro.training.checkpoints import DurableCheckpointIO, checkpoint_path, load_weights, save_weights
+
+ID = ["abc123"]
+
+
+def save(folder, step, identity=ID):
+    path = checkpoint_path(folder, step)
+    checkpoints.save(
+        path, {"step": step, "weights": torch.full((50,), float(step)), "more": [1, (2.5, None)]}, identity
+    )
+    return path
+
+
+def newest(folder, identity=ID):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return checkpoints.newest(folder, identity)
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << (position % 8)
+    path.write_bytes(bytes(content))
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    found = newest(tmp_path) or save(tmp_path, 7)
+    content = checkpoints.load(found, ID)
+    assert newest(tmp_path) == (7, found)
+    assert content["more"] == [1, (2.5, None)]
+    assert torch.equal(content["weights"], torch.full((50,), 7.0))
+
+
+def test_the_last_two_are_kept_and_left_overs_of_a_kill_are_removed(tmp_path):
+    (tmp_path / ".step-000000003.ckpt.xyz.part").write_bytes(b"half")
+    digest_path(checkpoint_path(tmp_path, 2)).write_bytes(b"no file for this digest")
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    expected = {f"step-0000000{step}.ckpt{suffix}" for step in (20, 30) for suffix in ("", ".sha256")}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+
+
+def test_every_flipped_byte_is_noticed_and_the_one_before_is_used(tmp_path):
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    good, digest = path.read_bytes(), digest_path(path).read_bytes()
+    positions = random.Random(0).sample(range(len(good)), 200)
+    for position in positions:
+        path.write_bytes(good)
+        digest_path(path).write_bytes(digest)
+        flip(path, position)
+        with pytest.raises(CorruptFileError):
+            checkpoints.load(path, ID)
+        assert newest(tmp_path).step == 10
+
+
+def test_truncation_and_a_flip_in_the_digest_are_noticed(tmp_path):
+    save(tmp_path, 10)
+    for length in (0, 1, 100, -1):
+        path = save(tmp_path, 20)
+        path.write_bytes(path.read_bytes()[:length])
+        assert newest(tmp_path).step == 10
+    flip(digest_path(save(tmp_path, 20)), 5)
+    assert newest(tmp_path).step == 10
+
+
+def test_a_damaged_checkpoint_is_reported_and_set_aside(tmp_path):
+    save(tmp_path, 10)
+    path = save(tmp_path, 20)
+    flip(path, 300)
+    with pytest.warns(UserWarning, match=re.escape(str(path))):
+        assert checkpoints.newest(tmp_path, ID).step == 10
+    assert path.with_name(path.name + ".damaged").is_file()
+    for step in (15, 20):
+        save(tmp_path, step)
+    assert newest(tmp_path).step == 20
+    flip(path, 300)
+    assert newest(tmp_path).step == 15
+
+
+def test_with_nothing_whole_left_training_starts_anew_and_says_so(tmp_path):
+    assert checkpoints.newest(tmp_path / "absent", ID) is None
+    for step in (10, 20):
+        flip(save(tmp_path, step), 99)
+    with pytest.warns(UserWarning) as caught:
+        assert checkpoints.newest(tmp_path, ID) is None
+    assert len(caught) == 3
+    assert "training starts anew" in str(caught[-1].message)
+
+
+def test_a_kill_between_digest_and_file_leaves_older_ones_readable(tmp_path):
+    save(tmp_path, 10)
+    path = checkpoint_path(tmp_path, 20)
+    digest_path(path).write_bytes(b"0" * 64)
+    assert newest(tmp_path).step == 10
+    path.with_name(f".{path.name}.abc.part").write_bytes(b"half")
+    assert newest(tmp_path).step == 10
+
+
+@pytest.mark.parametrize("numbers", [60_000, 5_000_000])
+def test_a_disk_that_takes_no_more_is_an_os_error_and_costs_nothing_earlier(numbers, tmp_path):
+    before = save(tmp_path, 10)
+    content = {"weights": torch.rand(numbers)}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            checkpoints.save(checkpoint_path(tmp_path, 20), content, ID)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert newest(tmp_path) == (10, before)
+    assert {path.name for path in tmp_path.iterdir()} == {before.name, digest_path(before).name}
+
+
+def test_saving_a_step_again_never_touches_the_whole_file(tmp_path):
+    path = save(tmp_path, 10)
+    before = path.stat().st_ino
+    save(tmp_path, 10)
+    assert path.stat().st_ino == before
+
+
+def test_a_checkpoint_of_another_cell_is_refused_with_both_ids(tmp_path):
+    save(tmp_path, 10, ["other1", "other2"])
+    with pytest.raises(UsageError, match=r"other1, other2, expected abc123.*another folder"):
+        newest(tmp_path)
+
+
+def test_only_plain_contents_are_written(tmp_path):
+    with pytest.raises(TypeError, match=r"a\.b\[1\]: found Linear"):
+        checkpoints.save(checkpoint_path(tmp_path, 1), {"a": {"b": [1, nn.Linear(1, 1)]}}, ID)
+    assert not list(tmp_path.iterdir())
+
+
+def test_lightning_io_refuses_urls_other_names_and_unsafe_loading(tmp_path):
+    io = DurableCheckpointIO(ID)
+    for url in ("https://example.org/step-000000001.ckpt", "s3://bucket/step-000000001.ckpt"):
+        with pytest.raises(UsageError, match="URL"):
+            io.load_checkpoint(url)
+    with pytest.raises(UsageError, match=r"expected step-000000000\.ckpt"):
+        io.save_checkpoint({}, tmp_path / "last.ckpt")
+    path = checkpoint_path(tmp_path, 3)
+    io.save_checkpoint({"x": torch.ones(2)}, path)
+    with pytest.raises(UsageError, match="weights_only=False"):
+        io.load_checkpoint(path, weights_only=False)
+    assert torch.equal(io.load_checkpoint(str(path), map_location="cpu", weights_only=True)["x"], torch.ones(2))
+    io.remove_checkpoint(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_come_back_with_tied_ones_written_once(tmp_path):
+    def tied():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        model[1].weight = model[0].weight
+        return model
+
+    first, second = tied(), tied()
+    save_weights(tmp_path / "w", first, "abc123")
+    load_weights(tmp_path / "w", second, "abc123")
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(second.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), r"missing 1\.weight, 1\.bias"),
+        (lambda: nn.Sequential(nn.Linear(3, 2, bias=False)), r"unexpected 0\.bias"),
+        (lambda: nn.Sequential(nn.Linear(5, 2)), r"0\.weight \(2, 3\) \(expected \(2, 5\)\)"),
+    ],
+)
+def test_weights_of_another_model_are_refused_and_nothing_is_copied(tmp_path, make, message):
+    save_weights(tmp_path / "w", nn.Sequential(nn.Linear(3, 2)), "abc123")
+    model = make()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(UsageError, match=message):
+        load_weights(tmp_path / "w", model)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_weights_of_another_cell_or_damaged_ones_are_refused(tmp_path):
+    path, model = tmp_path / "w", nn.Linear(3, 2)
+    save_weights(path, model, "abc123")
+    with pytest.raises(UsageError, match="cell abc123, expected cell def456"):
+        load_weights(path, model, "def456")
+    good = path.read_bytes()
+    for position in range(len(good)):
+        path.write_bytes(good)
+        flip(path, position)
+        with pytest.raises(UsageError, match="damaged"):
+            load_weights(path, model)
+    for length in (0, 8, len(good) - 1):
+        path.write_bytes(good[:length])
+        with pytest.raises(UsageError, match="damaged"):
+            load_weights(path, model)
+    path.write_bytes(good)
+    digest_path(path).unlink()
+    with pytest.raises(UsageError, match="says nothing"):
+        load_weights(path, model)
+    with pytest.raises(FileNotFoundError):
+        load_weights(tmp_path / "absent", model)

@@ -1,0 +1,281 @@
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from paper_repro.errors import UsageError
+from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.training.doubles import Small, TwoGroups, Waves
+from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.schedules import Constant, Cosine
+from paper_repro.training.stacking import layout_of
+
+
+def adamw(**changes):
+    return functools.partial(torch.optim.AdamW, **{"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.1, **changes})
+
+
+def module_of(seed, model=Small, optimizer=None, schedule=None, kind=CEMGaussianProcess):
+    torch.manual_seed(seed)
+    return kind(model(), optimizer or adamw(), schedule or Cosine())
+
+
+def build(count=3, steps=20, modules=None, **options):
+    modules = modules or [module_of(seed) for seed in range(count)]
+    data = [Waves(seed) for seed in range(len(modules))]
+    return Ensemble(modules, data, steps, clip_norm=options.pop("clip_norm", 1.0), **options)
+
+
+def train_alone(module, data, steps, clip_norm):
+    """The plain loop that the stack must equal."""
+    optimizer = module.optimizer(module.parameter_groups())
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for step in range(steps):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * module.schedule.factor(step, steps)
+        inputs, targets = (tensor.double() for tensor in data.train_batch(step))
+        optimizer.zero_grad()
+        module.loss((inputs, targets)).backward()
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        adamw(),
+        adamw(amsgrad=True),
+        functools.partial(torch.optim.Adam, lr=0.01),
+        functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True),
+        functools.partial(torch.optim.RMSprop, lr=0.01),
+        functools.partial(torch.optim.Adafactor, lr=0.01),
+        functools.partial(torch.optim.Adagrad, lr=0.01),
+    ],
+    ids=lambda make: make.func.__name__,
+)
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_every_optimiser_does_to_the_stack_what_it_does_to_each_model(make, clip_norm):
+    def modules():
+        schedules = [Cosine(), Constant(0.5), Cosine(final_factor=0.5)]
+        return [
+            module_of(
+                seed,
+                optimizer=functools.partial(make, lr=make.keywords["lr"] * (1 + seed)),
+                schedule=schedules[seed],
+                kind=TwoGroups if make.func is torch.optim.AdamW else CEMGaussianProcess,
+            )
+            for seed in range(3)
+        ]
+
+    together, alone = modules(), modules()
+    ensemble = build(modules=together, clip_norm=clip_norm, precision="64-true")
+    for _ in range(20):
+        ensemble.advance()
+    ensemble.unstack()
+    for seed, module in enumerate(alone):
+        train_alone(module.double(), Waves(seed), 20, clip_norm)
+        for (name, expected), found in zip(module.named_parameters(), together[seed].parameters(), strict=True):
+            # float64 throughout; only the order of sums differs, over 20 steps.
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_losses_are_those_before_the_step_and_every_model_has_its_own():
+    ensemble = build()
+    expected = [
+        module.loss(data.train_batch(0)).item() for module, data in zip(ensemble.modules, ensemble.data, strict=True)
+    ]
+    assert ensemble.advance().tolist() == pytest.approx(expected, rel=1e-5)
+    assert len(set(expected)) == 3
+
+
+def test_no_model_sees_another():
+    small, large = build(2), build(4)
+    for _ in range(20):
+        one, two = small.advance(), large.advance()
+        torch.testing.assert_close(one, two[:2], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("stop", [1, 5, 19])
+def test_state_dict_restores_losses_weights_and_optimiser_bit_for_bit(stop):
+    whole, first, second = build(), build(), build()
+    losses = [whole.advance() for _ in range(20)]
+    for _ in range(stop):
+        first.advance()
+    second.load_state_dict(first.state_dict())
+    assert second.step == stop
+    for step in range(stop, 20):
+        assert torch.equal(second.advance(), losses[step])
+    assert torch.equal(second.values, whole.values)
+    states = [ensemble.state_dict()["optimizer"]["state"] for ensemble in (whole, second)]
+    assert all(torch.equal(states[0][i][name], states[1][i][name]) for i in states[0] for name in states[0][i])
+
+
+def test_padding_between_parameters_stays_zero():
+    ensemble = build()
+    for _ in range(5):
+        ensemble.advance()
+    used = torch.zeros(ensemble.layout.width, dtype=torch.bool)
+    for start, shape in zip(ensemble.layout.starts, ensemble.layout.shapes, strict=True):
+        used[start : start + shape.numel()] = True
+    assert not used.all()
+    assert (ensemble.values[:, ~used] == 0).all()
+    assert ensemble.values[:, used].abs().sum() > 0
+
+
+def test_groups_lie_side_by_side_and_cover_every_parameter():
+    module = module_of(0, kind=TwoGroups)
+    layout = layout_of([module, module_of(1, kind=TwoGroups)])
+    assert [[layout.names[i] for i in group] for group in layout.groups] == [
+        ["model.first.weight", "model.last.weight"],
+        ["model.first.bias", "model.norm.weight", "model.norm.bias", "model.last.bias"],
+    ]
+    assert sorted(layout.names) == sorted(name for name, _ in module.named_parameters())
+
+
+def test_an_empty_group_changes_nothing():
+    def one_weight(kind):
+        modules = [module_of(seed, model=lambda: nn.Linear(10, 1, bias=False), kind=kind) for seed in range(2)]
+        for module in modules:
+            module.optimizer = adamw(lr=0.004, weight_decay=0.5)
+        ensemble = Ensemble(modules, [Columns(seed) for seed in range(2)], 5)
+        return torch.stack([ensemble.advance() for _ in range(5)])
+
+    assert torch.equal(one_weight(TwoGroups), one_weight(CEMGaussianProcess))
+
+
+def test_frozen_parameters_and_buffers_stay_each_models_own():
+    modules = [module_of(seed) for seed in range(2)]
+    for module in modules:
+        module.model.first.weight.requires_grad_(False)
+    before = [{name: tensor.clone() for name, tensor in module.state_dict().items()} for module in modules]
+    ensemble = build(modules=modules)
+    for _ in range(5):
+        ensemble.advance()
+    ensemble.unstack()
+    for module, old in zip(modules, before, strict=True):
+        kept = {"model.first.weight", "model.shift"}
+        assert {name for name, tensor in module.state_dict().items() if torch.equal(tensor, old[name])} == kept
+
+
+def test_evaluate_gives_what_lightning_gives(tmp_path):
+    import lightning as L
+
+    module, data = module_of(0), Waves(0)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.test(module, datamodule=data, verbose=False)
+    by_lightning, logged = dict(module.results), {k: float(v) for k, v in trainer.callback_metrics.items()}
+    assert module.evaluate(data) == by_lightning
+    assert set(by_lightning) == {"train_rmse", "test_rmse"}
+    # Lightning keeps logged values in float32.
+    assert logged == pytest.approx(by_lightning, rel=1e-6)
+
+
+def test_bf16_mixed_trains_and_evaluates_under_autocast():
+    ensemble, exact = build(precision="bf16-mixed"), build()
+    for _ in range(20):
+        mixed_losses, losses = ensemble.advance(), exact.advance()
+    assert ensemble.values.dtype == torch.float32
+    assert not torch.equal(mixed_losses, losses)
+    # bfloat16 has 8 bits of mantissa: 0.4 % per operation, a few operations deep, 20 steps.
+    torch.testing.assert_close(mixed_losses.float(), losses, rtol=0.1, atol=0)
+
+
+class Branching(Small):
+    def forward(self, x):
+        return super().forward(x) if float(x.sum()) > 0 else -super().forward(x)
+
+
+class Idle(Small):
+    def __init__(self):
+        super().__init__()
+        self.idle = nn.Parameter(torch.zeros(3))
+
+
+class Columns(Waves):
+    def train_batch(self, step):
+        inputs, targets = super().train_batch(step)
+        return inputs, targets[:, None]
+
+
+class Uneven(Waves):
+    def __init__(self, seed):
+        super().__init__(seed, batch_size=8 + seed)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (functools.partial(Small, dropout=0.5), r"draws random numbers.*machine\.batch=null"),
+        (Branching, r"many models at once.*machine\.batch=null"),
+        (Idle, r"does not depend on model\.idle"),
+    ],
+)
+def test_losses_that_cannot_be_stacked_are_refused(model, message):
+    ensemble = build(modules=[module_of(seed, model=model) for seed in range(2)])
+    with pytest.raises(UsageError, match=message):
+        ensemble.advance()
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (
+            lambda: module_of(1, model=functools.partial(Small, hidden=7)),
+            r"model\.first\.weight \(7, 10\).*expected.*\(6, 10\)",
+        ),
+        (lambda: module_of(1, model=functools.partial(Small, dropout=0.1)), "p=0.1"),
+        (lambda: module_of(1, kind=TwoGroups), "TwoGroups"),
+        (lambda: module_of(1, optimizer=functools.partial(torch.optim.SGD, lr=0.1)), "one optimiser class"),
+        (lambda: module_of(1, optimizer=functools.partial(torch.optim.LBFGS, lr=0.1)), "LBFGS"),
+    ],
+)
+def test_models_of_different_kinds_are_refused(second, message):
+    with pytest.raises(UsageError, match=message):
+        build(modules=[module_of(0), second()])
+
+
+def test_uneven_batches_unknown_precision_and_foreign_states_are_refused():
+    with pytest.raises(UsageError, match=r"\(8, 10\), \(9, 10\)"):
+        Ensemble([module_of(0), module_of(1)], [Uneven(0), Uneven(1)], 5).advance()
+    with pytest.raises(UsageError, match="16-mixed"):
+        build(precision="16-mixed")
+    with pytest.raises(UsageError, match=r"holds 2 models with 6 parameters each .* expected 3"):
+        build(3).load_state_dict(build(2).state_dict())
+
+
+class MissingGroup(CEMGaussianProcess):
+    def parameter_groups(self):
+        return [{"params": [self.model.first.weight]}]
+
+
+def test_a_parameter_in_no_group_is_named():
+    with pytest.raises(UsageError, match=r"parameter_groups.*model\.first\.bias"):
+        build(modules=[module_of(0, kind=MissingGroup)])
+
+
+class Dictionary(CEMGaussianProcess):
+    def loss(self, batch):
+        return F.mse_loss(self.model(batch["x"]["inputs"]), batch["y"])
+
+
+class DictionaryWaves(Waves):
+    def train_batch(self, step):
+        inputs, targets = super().train_batch(step)
+        return {"x": {"inputs": inputs}, "y": targets}
+
+
+def test_nested_batches_give_the_same_losses_as_pairs():
+    pairs = build(2)
+    modules = [module_of(seed, kind=Dictionary) for seed in range(2)]
+    nested = Ensemble(modules, [DictionaryWaves(seed) for seed in range(2)], 20, clip_norm=1.0)
+    for _ in range(3):
+        assert torch.equal(pairs.advance(), nested.advance())

@@ -1,0 +1,278 @@
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.errors import UsageError
+from paper_repro.tasks import StopRequestedError
+from paper_repro.training import checkpoints
+from paper_repro.training.build import build
+from paper_repro.training.doubles import DOUBLES_NAME as DOUBLES
+from paper_repro.training.fit import Fit
+
+NOISY = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}}
+
+
+def weights(folder, cell):
+    return load_file(folder / cell.id / "weights.safetensors")
+
+
+def assert_same_run(first, second, cells, folder, other):
+    for one, two, cell in zip(first, second, cells, strict=True):
+        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
+        found, expected = weights(folder, cell), weights(other, cell)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def batch_of(cell, **changes):
+    return [cell(seed=seed, lr=lr, **changes) for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.003))]
+
+
+@pytest.mark.parametrize("kind", ["single", "single_with_dropout", "stacked"])
+def test_a_run_stopped_at_several_steps_equals_an_uninterrupted_one_bit_for_bit(kind, cell, run, tmp_path):
+    cells = batch_of(cell) if kind == "stacked" else [cell(**(NOISY if "dropout" in kind else {}))]
+    whole = run(cells, tmp_path / "whole")
+    stopped = run(cells, tmp_path / "stopped", stops=(1, 2, 7, 11))
+    assert_same_run(stopped, whole, cells, tmp_path / "stopped", tmp_path / "whole")
+    optimizers = []
+    for name in ("whole", "stopped"):
+        content = checkpoints.load(
+            checkpoints.checkpoint_path(tmp_path / name / "checkpoints", 12), [cell.id for cell in cells]
+        )
+        states = content["optimizer_states"] if len(cells) == 1 else [content["ensemble"]["optimizer"]]
+        optimizers.append([entry for state in states for entry in state["state"].values()])
+    assert len(optimizers[0]) == len(optimizers[1]) > 0
+    for one, two in zip(*optimizers, strict=True):
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_damaged_newest_checkpoint_costs_time_but_changes_nothing(count, cell, run, recorder, tmp_path):
+    cells = batch_of(cell, machine__checkpoint_every_steps=3)[:count]
+    whole = run(cells, tmp_path / "whole")
+    with pytest.raises(StopRequestedError):
+        Fit().run(cells, tmp_path / "damaged", recorder(8))
+    newest = checkpoints.checkpoint_path(tmp_path / "damaged" / "checkpoints", 8)
+    newest.write_bytes(newest.read_bytes()[:-20])
+    with pytest.warns(UserWarning, match=re.escape(newest.name)):
+        result = run(cells, tmp_path / "damaged")
+    assert_same_run(result, whole, cells, tmp_path / "damaged", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_after_a_stop_at_the_last_step_only_the_evaluation_is_done(count, cell, run, recorder, tmp_path, monkeypatch):
+    cells = batch_of(cell)[:count]
+    whole = run(cells, tmp_path / "whole")
+    with pytest.raises(StopRequestedError):
+        Fit().run(cells, tmp_path / "late", recorder(12))
+    assert not (tmp_path / "late" / cells[0].id).exists()
+
+    def forbidden(self, step):
+        raise AssertionError(f"trained step {step} again")
+
+    # Lightning fetches a batch before it looks at the number of steps, but must not train on it.
+    monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
+    result = Fit().run(cells, tmp_path / "late", recorder())
+    assert_same_run(result, whole, cells, tmp_path / "late", tmp_path / "whole")
+
+
+def test_a_killed_process_is_resumed_bit_for_bit(cell, run, tmp_path):
+    cells = batch_of(cell, steps=400, machine__checkpoint_every_steps=5)
+    script = tmp_path / "killed.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import conftest
+        from pathlib import Path
+        from paper_repro.training.fit import Fit
+        cells = [conftest.make_cell(seed=seed, lr=lr, steps=400, machine__checkpoint_every_steps=5)
+                 for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.003))]
+        Fit().run(cells, Path({str(tmp_path / "killed")!r}), conftest.Recorder())
+        """)
+    )
+    process = subprocess.Popen([sys.executable, str(script)])
+    folder = tmp_path / "killed" / "checkpoints"
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("step-*.ckpt"))) < 2 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.002)
+    assert process.poll() is None, "the run ended before it could be killed"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / cells[0].id).exists()
+    result = run(cells, tmp_path / "killed")
+    whole = run(cells, tmp_path / "whole")
+    assert_same_run(result, whole, cells, tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-10)])
+@pytest.mark.parametrize("module", ["CEMGaussianProcess", "TwoGroups"])
+def test_models_trained_together_equal_those_trained_alone(module, precision, tolerance, cell, run, tmp_path):
+    places = {"CEMGaussianProcess": "paper_repro.lightning_modules.cem_gaussian_process", "TwoGroups": DOUBLES}
+    cells = batch_of(cell, steps=50, training__precision=precision, module={"_target_": f"{places[module]}.{module}"})
+    cells[2].config["optimizer"]["weight_decay"] = 0.3
+    together = run(cells, tmp_path / "together")
+    for cell_alone, outcome in zip(cells, together, strict=True):
+        alone = run([cell_alone], tmp_path / cell_alone.id)[0]
+        found, expected = weights(tmp_path / "together", cell_alone), weights(tmp_path / cell_alone.id, cell_alone)
+        for name, tensor in expected.items():
+            assert tensor.dtype == (torch.float64 if "64" in precision else torch.float32)
+            distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
+            assert float(distance) < tolerance, name
+        assert outcome.metrics == pytest.approx(alone.metrics, rel=tolerance)
+        assert outcome.parameters == alone.parameters
+        curves = outcome.curves["train_loss"], alone.curves["train_loss"]
+        assert [value for _, value in curves[0]] == pytest.approx([value for _, value in curves[1]], rel=tolerance)
+
+
+def test_a_cell_with_another_learning_rate_or_seed_is_another_model(cell, run, tmp_path):
+    cells = batch_of(cell)
+    run(cells, tmp_path)
+    kernels = [weights(tmp_path, item)["model.first.weight"] for item in cells]
+    distances = [float((kernels[a] - kernels[b]).abs().max()) for a, b in ((0, 1), (1, 2), (0, 2))]
+    assert min(distances) > 1e-3
+
+
+def test_one_diverging_model_leaves_the_others_bit_identical(cell, run, tmp_path):
+    healthy = [cell(seed=seed) for seed in range(3)]
+    sick = [cell(seed=seed, **({"data__poison_from": 5} if seed == 1 else {})) for seed in range(3)]
+    first, second = run(healthy, tmp_path / "healthy"), run(sick, tmp_path / "sick")
+    kept = [0, 2]
+    assert_same_run(
+        [second[i] for i in kept],
+        [first[i] for i in kept],
+        [sick[i] for i in kept],
+        tmp_path / "sick",
+        tmp_path / "healthy",
+    )
+    assert second[1].status == "diverged"
+    assert "at step 6 of 12" in second[1].note
+    assert second[1].metrics == {}
+    assert [step for step, _ in second[1].curves["train_loss"]] == [1, 2, 3, 4, 5]
+    assert not (tmp_path / "sick" / sick[1].id).exists()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_diverged_run_stops_early_and_says_at_which_step(count, cell, recorder, tmp_path):
+    cells = [cell(seed=seed, data__poison_from=3, steps=500) for seed in range(count)]
+    report = recorder()
+    outcomes = Fit().run(cells, tmp_path, report)
+    assert all(outcome.status == "diverged" and "at step 4 of 500" in outcome.note for outcome in outcomes)
+    assert report.seen[-1][0] == 4
+    assert math.isnan(report.seen[-1][2])
+
+
+def test_weights_that_blow_up_in_the_last_step_are_divergence_too(cell, run, tmp_path):
+    optimizer = {"_target_": "torch.optim.SGD", "_partial_": True, "lr": 1e38}
+    for count in (1, 2):
+        cells = [cell(seed=s, steps=1, optimizer=optimizer, training__clip_norm=None) for s in range(count)]
+        outcomes = run(cells, tmp_path / str(count))
+        assert [outcome.status for outcome in outcomes] == ["diverged"] * count
+        assert "not finite after the last step" in outcomes[0].note
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_memory_is_an_outcome_with_advice(count, cell, run, tmp_path, monkeypatch):
+    cells = [cell(seed=seed, model={"_target_": f"{DOUBLES}.Memory"}) for seed in range(count)]
+    outcomes = run(cells, tmp_path)
+    assert [outcome.status for outcome in outcomes] == ["oom"] * count
+    assert ("machine.batch.most" if count == 2 else "smaller data batch") in outcomes[0].note
+
+
+def test_progress_is_reported_no_more_often_than_asked(cell, recorder, tmp_path):
+    for count in (1, 2):
+        cells = [cell(seed=seed, steps=60, machine__progress_every_seconds=30.0) for seed in range(count)]
+        report = recorder()
+        Fit().run(cells, tmp_path / str(count), report)
+        assert [(step, steps) for step, steps, _ in report.seen] == [(60, 60)]
+        assert report.asked > 60
+
+
+def test_a_stop_before_the_first_step_saves_nothing(cell, tmp_path):
+    class Impatient:
+        stop_requested = True
+
+        def progress(self, step, steps, loss):
+            raise AssertionError("no step should be done")
+
+    for cells in ([cell()], batch_of(cell)):
+        folder = tmp_path / str(len(cells))
+        with pytest.raises(StopRequestedError):
+            Fit().run(cells, folder, Impatient())
+        assert not list(folder.rglob("*.ckpt"))
+
+
+def test_a_folder_of_another_cell_is_refused(cell, run, recorder, tmp_path):
+    for mine, other in (([cell()], [cell(seed=9)]), (batch_of(cell), batch_of(cell)[::-1])):
+        folder = tmp_path / str(len(mine))
+        with pytest.raises(StopRequestedError):
+            Fit().run(other, folder, recorder(3))
+        with pytest.raises(UsageError, match=f"belongs to cell {other[0].id}.*expected {mine[0].id}"):
+            Fit().run(mine, folder, recorder())
+
+
+def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
+    cells = [cell(seed=0), cell(seed=1, **NOISY)]
+    with pytest.raises(UsageError, match=r"differ in model.*machine\.batch\.over"):
+        Fit().run(cells, tmp_path, recorder())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": {"step": 3}}, r"training\.step' \(did you mean 'steps'\?\)"),
+        ({"training": {"clip_norm": 1.0}}, r"training\.steps is missing"),
+        ({"training__steps": 0}, r"training\.steps must be"),
+        ({"training__clip_norm": 0.0}, r"training\.clip_norm must be"),
+        ({"training__precision": "33-true"}, "33-true"),
+        ({"machine__devices": 4}, r"machine\.devices=4"),
+        ({"machine__accelerator": "abacus"}, "abacus"),
+        ({"machine__threads": 0}, r"machine\.threads"),
+        ({"module": {"_target_": "torch.optim.AdamW"}}, "AdamW"),
+        ({"data": {"_target_": "paper_repro.seeds.mix"}}, "not a CounterBasedDataModule"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_config_that_cannot_run_is_refused(count, changes, message, cell, recorder, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        Fit().run([cell(seed=seed, **changes) for seed in range(count)], tmp_path, recorder())
+
+
+def test_a_missing_section_is_named(cell, recorder, tmp_path):
+    broken = cell()
+    del broken.config["schedule"]
+    with pytest.raises(UsageError, match="no section 'schedule'"):
+        Fit().run([broken], tmp_path, recorder())
+
+
+def test_initial_weights_follow_from_the_seed_alone(cell):
+    first = build(cell(seed=3)).module.state_dict()
+    torch.rand(5)
+    again, other = build(cell(seed=3)).module.state_dict(), build(cell(seed=4)).module.state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["model.first.weight"], other["model.first.weight"])
+
+
+def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
+    for cells in ([cell()], batch_of(cell)):
+        for item, outcome in zip(cells, run(cells, tmp_path / str(len(cells))), strict=True):
+            assert outcome.status == "finished"
+            assert set(outcome.metrics) == {"train_rmse", "test_rmse"}
+            assert outcome.parameters == 10 * 6 + 6 + 6 + 6 + 6 + 1
+            assert outcome.seconds > 0
+            assert outcome.peak_memory_mib > 10
+            assert outcome.data_hashes == {"seed": str(item.config["seed"])}
+            assert len(outcome.curves["train_loss"]) == 12
+            module = build(item).module
+            checkpoints.load_weights(tmp_path / str(len(cells)) / item.id / "weights.safetensors", module, item.id)
+            assert module.evaluate(build(item).data) == pytest.approx(outcome.metrics, rel=1e-6)

@@ -1,0 +1,53 @@
+import math
+
+import pytest
+import torch
+
+from paper_repro.training.losses import LossLog
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("steps", [1, 7, 99, 100, 101, 250, 3000])
+def test_curve_holds_the_mean_of_every_hundredth_of_the_run(steps):
+    log = LossLog(2, steps, CPU)
+    values = torch.arange(steps, dtype=torch.float64).sin() + 2
+    for step in range(steps):
+        log.add(step, torch.stack([values[step], -values[step]]))
+    curve = log.curve(0)
+    assert len(curve) == min(steps, 100)
+    assert curve[-1][0] == steps
+    before = 0
+    for done, mean in curve:
+        assert mean == pytest.approx(float(values[before:done].mean()), rel=1e-12)
+        before = done
+    assert log.curve(1) == [(done, -mean) for done, mean in curve]
+
+
+def test_first_non_finite_step_is_kept_and_ends_the_curve():
+    log = LossLog(3, 10, CPU)
+    for step in range(10):
+        log.add(step, torch.tensor([1.0, math.nan if step in (4, 6) else 1.0, math.inf if step == 9 else 1.0]))
+    assert log.diverged() == [None, 4, 9]
+    assert [done for done, _ in log.curve(1)] == [1, 2, 3, 4]
+    assert len(log.curve(0)) == 10
+    assert all(math.isfinite(value) for model in range(3) for _, value in log.curve(model))
+
+
+def test_mean_of_the_latest_losses_leaves_out_what_is_not_finite():
+    log = LossLog(3, 2, CPU)
+    assert math.isnan(log.mean_latest())
+    log.add(0, torch.tensor([1.0, 3.0, math.inf]))
+    assert log.mean_latest() == 2.0
+
+
+def test_state_restores_curve_and_divergence():
+    log, other = LossLog(2, 6, CPU), LossLog(2, 6, CPU)
+    for step in range(3):
+        log.add(step, torch.tensor([1.0, math.nan]))
+    other.load_state_dict(log.state_dict())
+    for step in range(3, 6):
+        for item in (log, other):
+            item.add(step, torch.tensor([2.0, 2.0]))
+    assert other.curve(0) == log.curve(0)
+    assert other.diverged() == [None, 0]

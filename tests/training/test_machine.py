@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from paper_repro.errors import UsageError
+from paper_repro.training.machine import Machine, peak_memory_mib, settings
+
+
+def test_machine_section_may_hold_keys_of_the_runner():
+    machine = Machine.of({"accelerator": "cpu", "threads": 1, "workers": 2, "batch": {"over": ["seed"]}, "cache": "x"})
+    assert machine == Machine(accelerator="cpu", threads=1)
+    assert machine.device == torch.device("cpu")
+
+
+def test_threads_and_denormals_are_set_and_put_back():
+    tiny = torch.full((1,), 1e-300, dtype=torch.float64)
+    before = torch.get_num_threads()
+    with settings(Machine(threads=before + 1)):
+        assert torch.get_num_threads() == before + 1
+        assert float(tiny * 1e-20) == 0.0
+    assert torch.get_num_threads() == before
+    assert float(tiny * 1e-20) > 0.0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_named():
+    for accelerator in ("gpu", "cuda"):
+        with pytest.raises(UsageError, match=r"sees no GPU.*machine=cpu"):
+            _ = Machine(accelerator=accelerator).device
+    assert Machine(accelerator="auto").device.type == "cpu"
+
+
+def test_peak_memory_is_that_of_the_process_in_mib():
+    before = peak_memory_mib(torch.device("cpu"))
+    block = torch.ones(int(before / 4) * 2**20)
+    assert peak_memory_mib(torch.device("cpu")) > before / 4 + block.numel() * 4 / 2**20 / 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+def test_freed_memory_is_kept_unless_the_environment_decides():
+    code = "from paper_repro.training.machine import keep_freed_memory as k; print(k())"
+    for environment, expected in (({}, "True"), ({"MALLOC_ARENA_MAX": "2"}, "False")):
+        found = subprocess.run(
+            [sys.executable, "-c", code], env={"PATH": "", **environment}, capture_output=True, text=True, check=True
+        )
+        assert found.stdout.strip() == expected
