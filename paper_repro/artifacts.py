@@ -8,14 +8,14 @@ import importlib.util
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from paper_repro import typed_yaml
-from paper_repro.claims import Predicate, check_predicate, place_problems
+from paper_repro.claims import Predicate
 from paper_repro.errors import UsageError, nearest
 from paper_repro.typed_yaml import Node
 
@@ -55,6 +55,9 @@ class Metric:
     def __post_init__(self) -> None:
         if self.direction not in ("lower", "higher", "none"):
             raise ValueError(f"direction is lower, higher or none, not {self.direction!r}")
+        if self.format not in ("f", "e", "g"):
+            raise ValueError(f"format is f, e or g, not {self.format!r}")
+        _check_printing(self.digits, self.factor)
 
     def text(self, value: float) -> str:
         return format(value, f".{self.digits}{self.format}")
@@ -73,18 +76,22 @@ class Column:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
-        entries = node.items()
-        if "from" not in entries:
-            raise node.error(f"missing 'from' in '{node.name}'")
-        plain = node.plain()
-        plain["source"] = plain.pop("from")
-        allowed = {"title", "source", "unit", "factor", "digits", "published"}
-        for key, child in entries.items():
-            if key != "from" and key not in allowed - {"source"}:
-                raise UsageError(f"{node.path}:{child.key_line}: unknown key '{key}'{nearest(key, allowed)}")
-        if "title" not in plain:
-            raise node.error(f"missing 'title' in '{node.name}'")
-        return cls(**plain)
+        hints = {"from" if name == "source" else name: hint for name, hint in cls.__annotations__.items()}
+        values: dict[str, Any] = {}
+        for key, child in node.items().items():
+            if key not in hints:
+                raise UsageError(f"{node.path}:{child.key_line}: unknown key '{key}'{nearest(key, hints)}")
+            values[key] = typed_yaml.convert(hints[key], child)
+        for key in ("title", "from"):
+            if key not in values:
+                raise node.error(f"missing '{key}' in '{node.name}'")
+        try:
+            return cls(source=values.pop("from"), **values)
+        except ValueError as error:
+            raise node.error(str(error)) from error
+
+    def __post_init__(self) -> None:
+        _check_printing(self.digits, self.factor)
 
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
@@ -117,15 +124,17 @@ class Number:
     @classmethod
     def from_yaml(cls, node: Node) -> "Number":
         plain = node.plain()
-        if isinstance(plain, (int, float)) and not isinstance(plain, bool):
+        if _is_number(plain):
             return cls(float(plain))
-        if isinstance(plain, list) and len(plain) == 2 and all(isinstance(item, (int, float)) for item in plain):
+        if isinstance(plain, list) and len(plain) == 2 and all(map(_is_number, plain)) and plain[1] >= 0:
             return cls(float(plain[0]), float(plain[1]))
-        if isinstance(plain, dict) and set(plain) == {"seeds"} and plain["seeds"]:
-            try:
-                values = tuple((int(seed), float(value)) for seed, value in plain["seeds"].items())
-            except (TypeError, ValueError) as error:
-                raise node.error(f"'{node.name}': seeds maps whole numbers to numbers: {error}") from error
+        if isinstance(plain, dict) and set(plain) == {"seeds"} and isinstance(plain["seeds"], dict) and plain["seeds"]:
+            wrong = [item for item in plain["seeds"].items() if not (item[0].isdecimal() and _is_number(item[1]))]
+            if wrong:
+                raise node.error(
+                    f"'{node.name}': seeds maps whole numbers to numbers, not {wrong[0][0]} to {wrong[0][1]!r}"
+                )
+            values = tuple((int(seed), float(value)) for seed, value in plain["seeds"].items())
             numbers = [value for _, value in values]
             mean = math.fsum(numbers) / len(numbers)
             spread = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(len(numbers) - 1, 1))
@@ -170,6 +179,10 @@ class Tolerance:
         rules = [self.published_stds, self.relative, self.absolute, self.printed_digits]
         if sum(rule is not None for rule in rules) != 1:
             raise ValueError("a tolerance is one of published_stds, relative, absolute, printed_digits")
+        if self.printed_digits is False:
+            raise ValueError("printed_digits is true, or another rule is given")
+        if any(rule is not None and rule < 0 for rule in rules):
+            raise ValueError("a tolerance is not negative")
 
 
 @dataclass(frozen=True)
@@ -247,6 +260,11 @@ class Artifact:
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
 
+    @property
+    def quantities(self) -> dict[str, Metric | Column]:
+        """Everything a row prints, by name."""
+        return {**self.columns, **self.metrics}
+
     def points(self) -> list[Key]:
         """Every point of the axes' product, the last axis running fastest."""
         choices = [[(axis, value) for value in spec.values] for axis, spec in self.axes.items()]
@@ -287,6 +305,17 @@ class Artifact:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_printing(digits: int, factor: float) -> None:
+    if digits < 0:
+        raise ValueError(f"digits are 0 or more, not {digits}")
+    if factor <= 0:
+        raise ValueError(f"a factor is above 0, not {factor:g}")
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -345,68 +374,8 @@ def load_file(path: Path) -> Artifact:
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
             raise root.error(f"missing '{required}'")
+    from paper_repro.artifact_checks import check
+
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, **values)
-    _check(artifact, entries)
+    check(artifact, entries)
     return artifact
-
-
-def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    for word, child in entries["scales"].items().items():
-        if word not in (*SCALES, EXACT):
-            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
-    if EXACT in artifact.scales and len(artifact.scales) > 1:
-        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
-    names = {**artifact.metrics, **artifact.columns}
-    for name, tolerance in entries["tolerances"].items().items() if "tolerances" in entries else ():
-        if name not in names:
-            raise UsageError(f"{tolerance.path}:{tolerance.key_line}: unknown metric '{name}'{nearest(name, names)}")
-    for name, spec in names.items():
-        judged = spec.published and getattr(spec, "measured", True) and artifact.published is not None
-        if judged and name not in artifact.tolerances:
-            raise entries.get("tolerances", entries["title"]).error(f"no tolerance for the published '{name}'")
-    for axis in artifact.best_within:
-        if axis not in artifact.axes:
-            raise entries["best_within"].error(f"unknown axis '{axis}'{nearest(axis, artifact.axes)}")
-    _check_published(artifact, entries)
-    _check_claims(artifact, entries)
-
-
-def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    if artifact.published is None:
-        return
-    names = [name for name, spec in [*artifact.metrics.items(), *artifact.columns.items()] if spec.published]
-    seen: dict[tuple[str, Key], str] = {}
-    for row in artifact.published.rows:
-        for problem in place_problems(artifact.axes, row.at):
-            raise UsageError(f"{row.where}: {problem}")
-        for name in row.values:
-            if name not in names:
-                raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
-            for key in artifact.points():
-                if row.at.items() <= dict(key).items():
-                    if (name, key) in seen:
-                        raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
-                    seen[name, key] = row.where
-    for key in artifact.points():
-        for name in names:
-            if (name, key) not in seen:
-                place = ", ".join(f"{axis}: {value}" for axis, value in key)
-                raise entries["published"].error(f"no published '{name}' for {{{place}}}")
-
-
-def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    seen: dict[str, str] = {}
-    nodes = entries["claims"].elements() if "claims" in entries else []
-    for claim, node in zip(artifact.claims, nodes, strict=True):
-        if claim.id in seen:
-            raise node.error(f"duplicate claim id '{claim.id}' (first at {seen[claim.id]})")
-        seen[claim.id] = node.where
-        for axis in claim.over:
-            if axis not in artifact.axes:
-                raise node.error(f"unknown axis '{axis}'{nearest(axis, artifact.axes)}")
-        for axis, chosen in claim.only.items():
-            if axis not in claim.over:
-                raise node.error(f"'only' restricts axis '{axis}', which is not under 'over'")
-            for problem in (text for value in chosen for text in place_problems(artifact.axes, {axis: value})):
-                raise node.error(problem)
-        check_predicate(claim.predicate, artifact.axes, artifact.metrics, artifact.columns, claim.over, node)

@@ -58,10 +58,19 @@ class Names:
     columns: Sequence[str]
     over: Sequence[str]
 
-    def side_problems(self, metric: str, place: Place) -> Iterator[str]:
-        known = [*self.measured, *self.columns]
-        if metric not in known:
-            yield f"unknown metric '{metric}'{nearest(metric, known)}"
+    def metric_problems(self, side: "Side") -> Iterator[str]:
+        """What is wrong with a side that is measured over seeds."""
+        if side.metric not in self.measured:
+            yield f"unknown metric '{side.metric}'{nearest(side.metric, self.measured)}"
+        yield from self._open_axes(side.place)
+
+    def column_problems(self, side: "Side") -> Iterator[str]:
+        """What is wrong with a side that is counted."""
+        if side.metric not in self.columns:
+            yield f"unknown column '{side.metric}'{nearest(side.metric, self.columns)}"
+        yield from self._open_axes(side.place)
+
+    def _open_axes(self, place: Place) -> Iterator[str]:
         yield from place_problems(self.axes, place)
         for axis in self.axes:
             if axis not in place and axis not in self.over:
@@ -103,6 +112,8 @@ class Order:
         if compare not in ("difference", "ratio"):
             raise entries["compare"].error(f"compare is difference or ratio, not {compare!r}")
         margin = typed_yaml.convert(float, entries["margin"]) if "margin" in entries else 0.0
+        if compare == "ratio" and margin <= -1.0:
+            raise entries["margin"].error(f"a relative margin is above -1, not {margin:g}")
         return cls(Side.read(entries["greater"], metric), Side.read(entries["lesser"], metric), compare, margin)
 
     def judge(self, view: "View", place: Place) -> Judgement:
@@ -115,7 +126,7 @@ class Order:
 
     def problems(self, names: Names) -> Iterator[str]:
         for side in (self.greater, self.lesser):
-            yield from names.side_problems(side.metric, side.place)
+            yield from names.metric_problems(side)
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,8 @@ class Close:
         entries = _entries(node, required=("left", "right", "within"), optional=("metric",))
         metric = _optional_text(entries, "metric")
         within = typed_yaml.convert(float, entries["within"])
+        if within <= 0.0:
+            raise entries["within"].error(f"'within' is above 0, not {within:g}")
         return cls(Side.read(entries["left"], metric), Side.read(entries["right"], metric), within)
 
     def judge(self, view: "View", place: Place) -> Judgement:
@@ -145,7 +158,7 @@ class Close:
 
     def problems(self, names: Names) -> Iterator[str]:
         for side in (self.left, self.right):
-            yield from names.side_problems(side.metric, side.place)
+            yield from names.metric_problems(side)
 
 
 @dataclass(frozen=True)
@@ -179,7 +192,7 @@ class Equal:
     def problems(self, names: Names) -> Iterator[str]:
         for side in (self.side, self.other):
             if side is not None:
-                yield from names.side_problems(side.metric, side.place)
+                yield from names.column_problems(side)
 
 
 @dataclass(frozen=True)
@@ -192,7 +205,10 @@ class Every:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Every":
-        return cls(tuple(Predicate.from_yaml(child) for child in node.elements()))
+        parts = tuple(Predicate.from_yaml(child) for child in node.elements())
+        if not parts:
+            raise node.error(f"'{node.name}' lists no predicate: it would say nothing")
+        return cls(parts)
 
     def judge(self, view: "View", place: Place) -> Judgement:
         return combine([("", part.judge(view, place)) for part in self.parts], self.decisive, self.otherwise)
@@ -304,7 +320,8 @@ def check_predicate(
     node: Node,
 ) -> None:
     """Raises UsageError with the claim's file and line if the predicate refers to something that does not exist."""
-    for problem in predicate.problems(Names(axes, list(metrics), list(columns), over)):
+    measured = [name for name, metric in metrics.items() if metric.measured]
+    for problem in predicate.problems(Names(axes, measured, list(columns), over)):
         raise node.error(problem)
 
 

@@ -8,13 +8,13 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from paper_repro.errors import UsageError, nearest
@@ -50,8 +50,18 @@ def parse_override(text: str) -> Override:
     except HydraException as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"override {text!r} is not of the form key=value: {reason}") from error
-    if parsed.is_delete() or parsed.is_sweep_override():
-        raise UsageError(f"override {text!r}: deleting and sweeping are not supported; give one value for one key")
+    if not parsed.key_or_group:
+        raise UsageError(f"override {text!r} is not of the form key=value: it has no key")
+    if parsed.is_delete() or parsed.is_sweep_override() or parsed.package is not None:
+        raise UsageError(
+            f"override {text!r}: deleting, sweeping and packages are not supported; give one value for one key"
+        )
+    if parsed.key_or_group == "seed":
+        raise UsageError(f"override {text!r}: seeds are given apart: seeds=0,1 for an artifact, seed=0 for one run")
+    try:
+        canonical_json(parsed.value())
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"override {text!r}: a value must be finite, and keys in braces all words") from error
     return Override(text, parsed.key_or_group, parsed.value(), parsed.is_add() or parsed.is_force_add())
 
 
@@ -73,25 +83,18 @@ def compose_seeds(experiment: str, overrides: Sequence[str], seeds: Sequence[int
             the default's, or a ``_target_`` outside paper_repro and torch.optim.
     """
     parsed = [parse_override(text) for text in overrides]
-    groups = {item.key: str(item.value) for item in parsed if _is_group(item.key)}
+    groups = {item.key: item.value for item in parsed if _chooses(item)}
     config = copy.deepcopy(_compose_files(experiment, tuple(sorted(groups.items()))))
     for item in parsed:
-        if not _is_group(item.key):
+        if not _chooses(item):
             _apply(config, item)
-    check_targets(config)
-    tree = OmegaConf.create(config)
-    resolved = []
     for seed in seeds:
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
-        tree.seed = seed
-        try:
-            container = OmegaConf.to_container(tree, resolve=True)
-        except OmegaConfBaseException as error:
-            raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
-        assert isinstance(container, dict)
-        resolved.append({str(key): value for key, value in container.items()})
-    return resolved
+    try:
+        return list(_resolved(config, seeds))
+    except OmegaConfBaseException as error:
+        raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
 
 
 def experiments() -> list[str]:
@@ -141,8 +144,9 @@ def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def _is_group(key: str) -> bool:
-    return key != "experiment" and (CONF / key).is_dir()
+def _chooses(override: Override) -> bool:
+    """Whether this names a config of a group, as ``machine=gpu`` does, and is no value for a key."""
+    return isinstance(override.value, str) and override.key != "experiment" and (CONF / override.key).is_dir()
 
 
 @functools.lru_cache(maxsize=256)
@@ -165,6 +169,16 @@ def _compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict
     container = OmegaConf.to_container(config, resolve=False)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
+
+
+def _resolved(config: dict[str, Any], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    tree = OmegaConf.create(config)
+    for seed in seeds:
+        tree.seed = seed
+        container = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+        assert isinstance(container, dict)
+        check_targets(container)
+        yield {str(key): value for key, value in container.items()}
 
 
 def _apply(config: dict[str, Any], override: Override) -> None:
@@ -191,8 +205,8 @@ def _unknown_key(override: Override, parents: Sequence[str], node: Mapping[str, 
 
 def _checked(override: Override, default: Any) -> Any:
     value = override.value
-    interpolated = isinstance(default, str) and default.startswith("${")
-    if default is None or value is None or interpolated or (isinstance(value, str) and value.startswith("${")):
+    open_default = isinstance(default, str) and (default.startswith("${") or default == MISSING)
+    if default is None or value is None or open_default or (isinstance(value, str) and value.startswith("${")):
         return value
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

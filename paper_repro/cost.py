@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from paper_repro.errors import UsageError
-from paper_repro.targets import instantiate
+from paper_repro.tasks import Cell
+from paper_repro.training.batches import map_tensors
+from paper_repro.training.build import build
+from paper_repro.training.machine import Machine
+from paper_repro.training.module import PaperModule
 
 LAYER_NORM_PER_ELEMENT = 5
 BYTES_PER_PARAMETER = 16
@@ -37,22 +40,24 @@ def measure(config: Mapping[str, Any]) -> Cost:
     Raises:
         UsageError: a constructor refuses its arguments, or the optimiser its settings.
     """
-    data = instantiate(config["data"])
     with torch.device("meta"):
-        model = instantiate(config["model"])
-    optimizer = instantiate(config["optimizer"])
-    module = instantiate(config["module"], model=model, optimizer=optimizer, schedule=instantiate(config["schedule"]))
+        parts = build(Cell("plan", dict(config)))
+    module = parts.module
     try:
-        optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+        module.optimizer(module.parameter_groups())
     except (ValueError, TypeError) as error:
         raise UsageError(f"optimizer: {error}") from error
-    batch = tree_map(lambda item: item.to("meta") if isinstance(item, Tensor) else item, data.example_batch())
-    parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-    activations = _activation_bytes(module, batch)
-    return Cost(parameters, multiply_adds(module, batch), BYTES_PER_PARAMETER * parameters + activations)
+    batch = map_tensors(lambda tensor: tensor.to("meta"), parts.data.example_batch())
+    memory = BYTES_PER_PARAMETER * parts.num_parameters + _activation_bytes(module, batch)
+    return Cost(parts.num_parameters, multiply_adds(module, batch), memory)
 
 
-def multiply_adds(module: Any, batch: Any) -> int:
+def check_device(config: Mapping[str, Any]) -> None:
+    """Raises UsageError if the cell asks for an accelerator that is not here."""
+    _ = Machine.of(config.get("machine") or {}).device
+
+
+def multiply_adds(module: PaperModule, batch: Any) -> int:
     """Multiply-adds of ``module.loss(batch)``.
 
     Matrix products count one per multiply-add; a LayerNorm counts 5 per element, as fvcore does (the convention of the
@@ -68,7 +73,7 @@ def _layer_norm_flops(input_shape: torch.Size, *_: Any, **__: Any) -> int:
     return 2 * LAYER_NORM_PER_ELEMENT * input_shape.numel()
 
 
-def _activation_bytes(module: nn.Module, batch: Any) -> int:
+def _activation_bytes(module: PaperModule, batch: Any) -> int:
     kept: dict[int, int] = {}
     own = {id(parameter) for parameter in module.parameters()}
 
@@ -81,5 +86,5 @@ def _activation_bytes(module: nn.Module, batch: Any) -> int:
 
     alive: list[Tensor] = []
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        module.loss(batch)  # type: ignore[operator]
+        module.loss(batch)
     return sum(kept.values())

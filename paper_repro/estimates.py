@@ -8,10 +8,10 @@ from paper_repro import config as configs
 from paper_repro import records
 from paper_repro.cost import Cost, measure
 from paper_repro.plan import PlannedCell
-from paper_repro.records import Record, record_path
+from paper_repro.records import Record
 
-UNMEASURED_RATE = 2e9
-"""Forward multiply-adds per second of training assumed where no record exists: one CPU core, small models."""
+UNMEASURED_RATE = 2.5e10
+"""Multiply-adds per second assumed where no record exists: small float32 models on one CPU core."""
 FORWARD_AND_BACKWARD = 3
 
 
@@ -69,7 +69,7 @@ def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, R
     found: dict[str, Record] = {}
     for root in roots:
         for cell in cells:
-            record = records.read_if_whole(record_path(root, cell.id)) if cell.id not in found else None
+            record = records.find(root, cell.id) if cell.id not in found else None
             if record is not None:
                 found[cell.id] = record
     return found

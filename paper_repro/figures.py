@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 PAPER_COLOR, REFERENCE_COLOR, OWN_COLOR = "#222222", "#E08214", "#2166AC"
-STYLE: dict[str, Any] = {
+DOTS_PER_INCH = 160
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -49,20 +50,24 @@ class Figure(ABC):
 
     def write(self, folder: Path) -> list[Path]:
         """Write figure.csv, .png and .svg into ``folder``."""
-        from matplotlib import rc_context
+        from matplotlib import rc_context, rcdefaults, rcParams
         from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure as Canvas
 
         rows = self.rows()
         contents = {"figure.csv": _csv(rows)}
-        with rc_context(STYLE):
-            canvas = Canvas(figsize=self.size, layout="constrained")
-            FigureCanvasAgg(canvas)
+        png, svg = io.BytesIO(), io.BytesIO()
+        with rc_context():
+            rcdefaults()  # a user's own style must not change the bytes
+            rcParams.update(STYLE)
+            canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout="constrained")
             self.draw(canvas, rows)
-            for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-                stream = io.BytesIO()
-                canvas.savefig(stream, format=kind, dpi=160, metadata=metadata)
-                contents[f"figure.{kind}"] = stream.getvalue()
+            # Not savefig, which draws each format once more to measure it.
+            FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
+            canvas.set_layout_engine("none")
+            FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None})
+        contents |= {"figure.png": png.getvalue(), "figure.svg": svg.getvalue()}
         for name, content in contents.items():
             write_atomically(folder / name, content)
         return [folder / name for name in contents]

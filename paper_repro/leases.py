@@ -61,8 +61,11 @@ class Leases:
             with self._guard:
                 for cell in paths:
                     self._held.pop(cell, None)
-            for path in taken:
-                path.unlink(missing_ok=True)
+            with locked(self._root / ".lease-lock") if taken else contextlib.nullcontext():
+                for path in taken:
+                    # A process that slept past STALE_SECONDS has lost its lease: it is another's now, or nobody's.
+                    if _signature(path) == _own_signature():
+                        path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
@@ -79,18 +82,29 @@ def lease_path(root: Path, cell: str) -> Path:
 
 def holder(path: Path) -> str | None:
     """Who holds the lease, as ``pid N on HOST``; None if nobody alive does."""
+    # Leases are signed under the lock: an unsigned one was left by a process killed while it signed.
+    if (signature := _signature(path)) is None:
+        return None
+    host, pid = signature
     try:
         age = time.time() - path.stat().st_mtime
-        content = json.loads(path.read_text())
-        host, pid = str(content["host"]), int(content["pid"])
     except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        # Leases are signed under the lock: an unsigned one was left by a process killed while it signed.
         return None
     if age > STALE_SECONDS or (host == socket.gethostname() and not _alive(pid)):
         return None
     return f"pid {pid} on {host}"
+
+
+def _signature(path: Path) -> tuple[str, int] | None:
+    try:
+        content = json.loads(path.read_text())
+        return str(content["host"]), int(content["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _own_signature() -> tuple[str, int]:
+    return socket.gethostname(), os.getpid()
 
 
 def _alive(pid: int) -> bool:
@@ -109,4 +123,5 @@ def _create(path: Path) -> None:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     with os.fdopen(descriptor, "w") as stream:
-        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, stream)
+        host, pid = _own_signature()
+        json.dump({"host": host, "pid": pid}, stream)

@@ -9,26 +9,27 @@ from paper_repro import artifacts, records
 from paper_repro.artifacts import EXACT, Artifact
 from paper_repro.plan import Plan, find_data
 from paper_repro.progress import duration
-from paper_repro.records import record_path
 
 
-def listing(runs: Path, results: Path, style: str = "simple") -> str:
-    """Every artifact: id, title, scales, whether its data is present, and at which scales there are results."""
+def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
+    """Every artifact: id, title, scales, whether its data is present, and at which scales there are results.
+
+    Without ``runs``, nothing of this machine is in it.
+    """
     rows = []
     for name in artifacts.find():
         artifact = artifacts.load(name)
-        rows.append(
-            [
-                name,
-                artifact.title,
-                ", ".join(artifact.scales),
-                _data(artifact),
-                _scales_with_results(artifact, results),
-                _scales_with_results(artifact, runs),
-            ]
-        )
+        row = [name, artifact.title, ", ".join(artifact.scales)]
+        if runs is not None:
+            row.append(_data(artifact))
+        row.append(_scales_with_results(artifact, results))
+        if runs is not None:
+            row.append(_scales_with_results(artifact, runs))
+        rows.append(row)
     headers = ["artifact", "title", "scales", "data", "reference", "yours"]
-    return tabulate(rows, headers, tablefmt=style, disable_numparse=True, maxcolwidths=None)
+    if runs is None:
+        headers = ["artifact", "title", "scales", "reference"]
+    return tabulate(rows, headers, tablefmt=style, disable_numparse=True)
 
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
@@ -40,7 +41,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     total = 0.0
     for key in plan.artifact.points():
         cells = [cell for cell in plan.cells if cell.key == key]
-        done = [cell for cell in cells if _done(roots[0], cell.id)]
+        done = [cell for cell in cells if records.is_done(roots[0], cell.id)]
         left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)
         total += left
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
@@ -72,8 +73,3 @@ def _data(artifact: Artifact) -> str:
 def _scales_with_results(artifact: Artifact, root: Path) -> str:
     scales = [scale for scale in artifact.scales if (root / artifact.id / scale / "table.json").is_file()]
     return ", ".join("yes" if scale == EXACT else scale for scale in scales) or "-"
-
-
-def _done(root: Path, cell: str) -> bool:
-    record = records.read_if_whole(record_path(root, cell))
-    return record is not None and record.done

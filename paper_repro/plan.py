@@ -108,11 +108,16 @@ def _cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     for role, name in sorted(wanted.items()):
         path = find_data(name, root)
         if path is None:
-            places = f"{root or 'machine.data_root (not set)'} and ${DATA_VARIABLE}/{name}"
-            return PlannedCell(key, seed, config, recipe, recipe, f"needs {name}; looked in {places}")
+            return PlannedCell(key, seed, config, recipe, recipe, _absent(name, root))
         hashes[role] = _hash_once(path)
     identity = hashlib.sha256(f"{recipe}/{configs.canonical_json(hashes)}".encode()).hexdigest()
     return PlannedCell(key, seed, config, recipe, identity[: configs.IDENTITY_LENGTH])
+
+
+def _absent(name: str, root: str | None) -> str:
+    places = (("machine.data_root", root), (f"${DATA_VARIABLE}", os.environ.get(DATA_VARIABLE)))
+    looked = [f"{where} ({Path(folder) / name if folder else 'not set'})" for where, folder in places]
+    return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; put it there"
 
 
 _HASHES: dict[tuple[str, int, int], str] = {}

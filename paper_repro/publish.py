@@ -17,7 +17,7 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
-    found = {cell.id: records.read_if_whole(record_path(runs, cell.id)) for cell in plan.cells}
+    found = {cell.id: records.find(runs, cell.id) for cell in plan.cells}
     open_cells = [cell for cell, record in found.items() if record is None or not record.done]
     if open_cells:
         raise UsageError(

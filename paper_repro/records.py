@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 20_000
 CURVE_POINTS = 60
+NOTE_CHARACTERS = 500
 SEAL = "sha256"
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core", "triton")
 
@@ -66,7 +67,7 @@ def from_outcome(cell: str, recipe: str, config: Mapping[str, Any], outcome: Out
         multiply_adds=outcome.multiply_adds,
         seconds=round(outcome.seconds, 3),
         peak_memory_mib=None if outcome.peak_memory_mib is None else round(outcome.peak_memory_mib, 1),
-        note=outcome.note[:500],
+        note=outcome.note[:NOTE_CHARACTERS].encode(errors="replace").decode(),
         provenance={**provenance, "data": dict(outcome.data_hashes)},
     )
 
@@ -110,22 +111,34 @@ def read(path: Path) -> Record:
         content = json.loads(raw)
         seal = content.pop(SEAL)
         record = Record(**content)
+        whole = _seal(content) == seal and _sealed(content) == raw
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
-    if _seal(content) != seal or _sealed(content) != raw:
+    if not whole:
         raise CorruptFileError(f"{path}: its hash does not fit its content; delete it to run the cell again")
     return record
 
 
-def read_if_whole(path: Path) -> Record | None:
-    """The record, or None where there is none or a damaged one (which then counts as not run)."""
+def find(root: Path, cell: str) -> Record | None:
+    """The record of a cell below ``root``; None where there is none, or a damaged or misplaced one, which is said."""
+    path = record_path(root, cell)
     try:
-        return read(path)
+        record = read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptFileError as error:
         _log.warning("%s", error)
         return None
+    if record.cell != cell:
+        _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
+        return None
+    return record
+
+
+def is_done(root: Path, cell: str) -> bool:
+    """Whether the cell has a result below ``root``."""
+    record = find(root, cell)
+    return record is not None and record.done
 
 
 def record_path(root: Path, cell: str) -> Path:

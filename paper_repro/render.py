@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any
 
 from paper_repro import views
 from paper_repro.errors import UsageError
@@ -10,8 +10,6 @@ from paper_repro.figures import Figure
 from paper_repro.plan import Plan
 from paper_repro.tables import Table
 from paper_repro.views import View
-
-Base = TypeVar("Base")
 
 
 def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[View, list[Path]]:
@@ -30,7 +28,7 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[View, list[P
     return view, written
 
 
-def _the_one(companion: ModuleType | None, base: type[Base]) -> type[Base] | None:
+def _the_one(companion: ModuleType | None, base: Any) -> Any:
     """The subclass of ``base`` that the companion file defines, if it defines one."""
     if companion is None:
         return None

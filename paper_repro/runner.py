@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from paper_repro import config as configs
 from paper_repro import records
 from paper_repro.errors import UsageError
 from paper_repro.leases import holder, lease_path
-from paper_repro.plan import Plan, PlannedCell
+from paper_repro.plan import PlannedCell
 from paper_repro.progress import Display, Job, Sweep
 from paper_repro.records import record_path
 from paper_repro.tasks import DIVERGED, FAILED, FINISHED, Outcome
@@ -66,13 +67,11 @@ def open_runs_folder(runs: Path) -> None:
     Raises:
         UsageError: it is read-only, full, or no folder.
     """
-    probe = runs / f".probe-{os.getpid()}"
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=runs, buffering=0) as probe:
+            probe.write(b"x" * records.LIMIT_BYTES)
     except OSError as error:
-        probe.unlink(missing_ok=True) if os.access(runs, os.W_OK) else None
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
         raise UsageError(f"{runs}: cannot write there ({error.strerror}); say runs=DIR for another folder") from error
@@ -94,6 +93,8 @@ def batches(cells: Sequence[PlannedCell]) -> list[Batch]:
     for members in groups.values():
         batching = members[0].config.get(configs.MACHINE, {}).get("batch") or {"most": 1}
         most = int(batching["most"])
+        if most < 1:
+            raise UsageError(f"machine.batch.most must be 1 or more, got {most}")
         # Even shares: 20 cells at most 12 are 10 and 10, so that two workers end together.
         count = -(-len(members) // most)
         size = -(-len(members) // count)
@@ -117,7 +118,7 @@ def run(
     open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
-    done = {cell.id for cell in able if _done(runs, cell.id)}
+    done = {cell.id for cell in able if records.is_done(runs, cell.id)}
     weights = {cell.id: (work or {}).get(cell.id, 1.0) for cell in able}
     todo = [batch for batch in batches(able) if any(cell.id not in done for cell in batch.cells)]
     todo.sort(key=lambda batch: -sum(weights[cell.id] for cell in batch.cells))
@@ -129,17 +130,12 @@ def run(
         with Display(sweep, display_stream) as display:
             pool = _Pool(runs, todo, weights, sweep, display, min(count, len(todo)))
             interrupted, fatal = pool.drain()
-    found = [records.read_if_whole(record_path(runs, cell.id)) for cell in able]
+    found = [records.find(runs, cell.id) for cell in able]
     by_status: dict[str, int] = {}
     for record in found:
         status = record.status if record is not None else "not run"
         by_status[status] = by_status.get(status, 0) + 1
     return Result(by_status, missing, interrupted, fatal)
-
-
-def _done(runs: Path, cell: str) -> bool:
-    record = records.read_if_whole(record_path(runs, cell))
-    return record is not None and record.done
 
 
 class _WorkerProcess:
@@ -251,7 +247,7 @@ class _Pool:
     def _give(self, worker: _WorkerProcess) -> None:
         batch = self._todo.pop(0)
         worker.batch = batch
-        open_cells = [cell for cell in batch.cells if not _done(self._runs, cell.id)]
+        open_cells = [cell for cell in batch.cells if not records.is_done(self._runs, cell.id)]
         work = sum(self._weights[cell.id] for cell in open_cells)
         self._sweep.running[id(worker)] = Job(batch.label, len(open_cells), work)
         cells = [{"id": cell.id, "recipe": cell.recipe, "config": cell.config} for cell in batch.cells]
@@ -311,7 +307,7 @@ class _Pool:
             self._todo.insert(0, batch)
             return
         for cell in batch.cells:
-            if not _done(self._runs, cell.id):
+            if not records.is_done(self._runs, cell.id):
                 self._record_death(cell, code)
 
     def _record_death(self, cell: PlannedCell, code: int) -> None:
@@ -329,7 +325,7 @@ class _Pool:
         self._last_look = time.monotonic()
         waiting: list[Batch] = []
         for batch in self._elsewhere:
-            open_cells = [cell for cell in batch.cells if not _done(self._runs, cell.id)]
+            open_cells = [cell for cell in batch.cells if not records.is_done(self._runs, cell.id)]
             if not open_cells:
                 continue
             if any(holder(lease_path(self._runs, cell.id)) for cell in open_cells):
@@ -360,21 +356,22 @@ def _cause(code: int) -> str:
 
 def _environment(config: Mapping[str, Any]) -> dict[str, str]:
     threads = str(config.get(configs.MACHINE, {}).get("threads", 1))
-    # glibc gives large blocks back to the system at every free by default; each step would fault them in again.
-    allocator = {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "10000000000"}
-    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **allocator}
+    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
-def run_plan(plan: Plan, runs: Path, roots: Sequence[Path]) -> Result:
-    """Check every config of a plan and estimate its cost, then run it.
+def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path]) -> Result:
+    """Check every config and estimate its cost (from the records below ``roots``), then run what has no result.
 
     Raises:
         UsageError: a config that cannot be built; nothing has been run.
     """
-    todo = [cell for cell in plan.cells if not cell.missing and not _done(runs, cell.id)]
+    open_runs_folder(runs)
+    todo = [cell for cell in cells if not cell.missing and not records.is_done(runs, cell.id)]
     work: dict[str, float] = {}
     if any("model" in cell.config for cell in todo):
+        from paper_repro.cost import check_device
         from paper_repro.estimates import estimate
 
+        check_device(todo[0].config)
         work = {cell: item.seconds for cell, item in estimate(todo, roots).items()}
-    return run(plan.cells, runs, work=work)
+    return run(cells, runs, work=work)

@@ -16,6 +16,9 @@ from paper_repro.files import write_atomically
 from paper_repro.records import Record
 from paper_repro.views import Point, View, column_value, values
 
+CLAIM_PARTS = 6
+"""Of a claim with more parts than this the printed table lists only those that do not hold."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -66,7 +69,7 @@ class Table:
             parts.append(_markdown_table(self.summary_grid()))
         if self.artifact.claims:
             parts += ["## Claims", _markdown_table(self.claims_grid())]
-        parts += ["## Notes", "\n".join(f"* {note}" for note in self.notes())]
+        parts += ["## Notes", "\n".join(f"* {_one_line(note)}" for note in self.notes())]
         return "\n\n".join(parts) + "\n"
 
     def grid(self, markup: tuple[str, str] = ("**", "**")) -> Grid:
@@ -184,16 +187,17 @@ class Table:
         rows = []
         for claim, judgement in self.judgements():
             rows.append([claim.id, claim.says, f"**{judgement.verdict}**", judgement.because])
-            for label, part in judgement.parts:
-                if label:
-                    rows.append(["", label, part.verdict, part.because])
+            parts = [(label, part) for label, part in judgement.parts if label]
+            if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
+                parts = [(label, part) for label, part in parts if part.verdict != claims.HOLDS]
+            rows += [["", label, part.verdict, part.because] for label, part in parts]
         return Grid(["claim", "what the paper says", "verdict", "because"], rows)
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
         notes = [*artifact.notes, *self.remarks()]
         by_rule: dict[str, list[str]] = {}
-        titles = {name: spec.title for name, spec in [*artifact.metrics.items(), *artifact.columns.items()]}
+        titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
             by_rule.setdefault(f"{_rule(tolerance)}: {tolerance.reason}", []).append(titles[name])
         notes += [f"Reproduced ({', '.join(names)}) means {rule}" for rule, names in by_rule.items()]
@@ -279,7 +283,7 @@ class Table:
         return stream.getvalue()
 
     def latex(self) -> str:
-        grid = self.grid(markup=("\\textbf{", "}"))
+        grid = self.grid(markup=_BOLD)
         lines = [f"% {self.artifact.id}, scale {self.view.scale_name}; needs the booktabs package"]
         lines += [f"\\begin{{tabular}}{{{'l' * len(grid.headers)}}}", "\\toprule"]
         lines += [" & ".join(_latex(header) for header in grid.headers) + " \\\\", "\\midrule"]
@@ -290,17 +294,27 @@ class Table:
 _SOURCES = ("paper", "own", "reference")
 
 
+_BOLD = ("\x02", "\x03")
+"""Stand for bold in a grid until its text has been escaped."""
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "±": "$\\pm$", "≠": "$\\neq$", "×": "$\\times$"}
+    | {_BOLD[0]: "\\textbf{", _BOLD[1]: "}"}
+)
+
+
 def _markdown_table(grid: Grid) -> str:
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in grid.rows]
-    return tabulate(rows, headers=grid.headers, tablefmt="github", disable_numparse=True)
+    headers, *rows = [[_one_line(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
+    return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
 
 def _latex(text: str) -> str:
-    kept = text.replace("\\textbf{", "\x00").replace("}", "\x01") if "\\textbf{" in text else text
-    for character in "&%$#_":
-        kept = kept.replace(character, f"\\{character}")
-    kept = kept.replace("±", "$\\pm$").replace("≠", "$\\neq$").replace("×", "$\\times$")
-    return kept.replace("\x00", "\\textbf{").replace("\x01", "}")
+    return _one_line(text).translate(_LATEX)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _number(metric: Metric, number: Number | None) -> str:
@@ -361,7 +375,13 @@ def _claim_document(claim: Any, judgement: claims.Judgement) -> dict[str, Any]:
         "id": claim.id,
         "catalogue": claim.catalogue,
         "says": claim.says,
+        **_judgement_document(judgement),
+    }
+
+
+def _judgement_document(judgement: claims.Judgement) -> dict[str, Any]:
+    return {
         "verdict": judgement.verdict,
         "because": judgement.because,
-        "parts": [{"at": label, "verdict": part.verdict, "because": part.because} for label, part in judgement.parts],
+        "parts": [{"at": label, **_judgement_document(part)} for label, part in judgement.parts],
     }

@@ -1,25 +1,31 @@
 """From ``_target_`` nodes to objects: only this package and torch.optim, and no argument goes unread."""
 
+import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from paper_repro.errors import UsageError, nearest
 
 ALLOWED = ("paper_repro.", "torch.optim.")
+DIRECTIVES = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+"""The keys of a ``_target_`` node that are for hydra, not for the target."""
+PACKAGE = Path(__file__).parent
 
 
 def check_targets(config: Any) -> None:
-    """Refuse a config that would call anything outside ``paper_repro`` and ``torch.optim``.
+    """Refuse a config that names anything outside ``paper_repro`` and ``torch.optim``.
+
+    This reads the names alone and imports nothing; ``locate`` checks what they lead to.
 
     Raises:
         UsageError: with the offending ``_target_`` and the key under which it stands.
     """
-    for path, target in _targets(config, ""):
-        if not isinstance(target, str) or not target.startswith(ALLOWED) or ".." in target:
-            raise UsageError(
-                f"{path}: _target_ {target!r} is refused: only names under paper_repro and torch.optim are accepted"
-            )
+    for path, call in _calls(config, ""):
+        if not _may_be_named(call["_target_"]):
+            raise UsageError(f"{path or 'config'}: {_refusal(call['_target_'])}")
 
 
 def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
@@ -35,6 +41,9 @@ def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
     from hydra.utils import instantiate as build
 
     check_targets(node)
+    for path, text in _texts(node, ""):
+        if "${" in text:  # hydra would resolve it, and build what comes out of it unchecked
+            raise UsageError(f"{path}: {text!r} is not resolved; give a plain value")
     for path, keys in _calls(node, ""):
         _check_arguments(path, keys, extra if path == "" else {})
     try:
@@ -47,20 +56,57 @@ def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
 def locate(target: str) -> Any:
     """The class or function of that dotted name.
 
-    Raises:
-        UsageError: there is none.
-    """
-    from hydra.utils import get_object
+    It must be defined below paper_repro or torch.optim, not merely be within reach of a module there: the ``os`` that
+    some module imports is refused.
 
-    try:
-        return get_object(target)
-    except (ImportError, ValueError, AttributeError) as error:
-        module, _, name = target.rpartition(".")
+    Raises:
+        UsageError: there is none, its module cannot be imported, or it is defined elsewhere.
+    """
+    if not _may_be_named(target):
+        raise UsageError(_refusal(target))
+    found: Any = _longest_module(target)
+    rest = target.removeprefix(found.__name__ + ".").split(".")
+    for name in rest:
+        if not hasattr(found, name):
+            known = [key for key in vars(found) if not key.startswith("_")] if hasattr(found, "__dict__") else []
+            raise UsageError(f"_target_ {target!r} does not exist{nearest(name, known)}")
+        found = getattr(found, name)
+    home = getattr(found, "__module__", None)
+    named = inspect.isclass(found) or inspect.isroutine(found)
+    if not named or not isinstance(home, str) or not f"{home}.".startswith(ALLOWED):
+        raise UsageError(_refusal(target))
+    return found
+
+
+def _longest_module(target: str) -> ModuleType:
+    parts = target.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:count])
         try:
-            known = [key for key in vars(get_object(module)) if not key.startswith("_")]
-        except Exception:
-            known = []
-        raise UsageError(f"_target_ {target!r} does not exist{nearest(name, known)}") from error
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise UsageError(f"_target_ {target!r}: {name} cannot be imported: {error}") from error
+        except Exception as error:
+            raise UsageError(f"_target_ {target!r}: {name} cannot be imported: {error!r}") from error
+    raise AssertionError(target)  # paper_repro itself can be imported
+
+
+def _may_be_named(target: Any) -> bool:
+    if not isinstance(target, str) or not target.startswith(ALLOWED):
+        return False
+    parts = target.split(".")
+    if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+        return False
+    # A checkout's root lies on the package's path: its setup.py and the package itself are no rooms of the package.
+    first, root = parts[1], PACKAGE.parent
+    inside = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file()
+    beside = first != PACKAGE.name and (root / first).is_dir()
+    return parts[0] == "torch" or inside or beside
+
+
+def _refusal(target: Any) -> str:
+    return f"_target_ {target!r} is refused: only what is defined under paper_repro and torch.optim is accepted"
 
 
 def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
@@ -70,7 +116,7 @@ def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any
         return
     valid = {parameter.name for parameter in parameters}
     for key in node:
-        if key not in valid and not key.startswith("_"):
+        if key not in valid and key not in DIRECTIVES:
             where = f"{path}.{key}" if path else str(key)
             raise UsageError(f"unknown key {where!r} for {node['_target_']}{nearest(str(key), valid)}")
     for key in extra:
@@ -89,6 +135,12 @@ def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _calls(value, f"{path}[{index}]")
 
 
-def _targets(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for where, call in _calls(node, path):
-        yield where or "config", call["_target_"]
+def _texts(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _texts(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, Sequence):
+        for index, value in enumerate(node):
+            yield from _texts(value, f"{path}[{index}]")

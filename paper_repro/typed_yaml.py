@@ -1,6 +1,7 @@
 """YAML into dataclasses, with the file and line in every complaint."""
 
 import dataclasses
+import math
 import types
 import typing
 from pathlib import Path
@@ -41,7 +42,7 @@ class Node:
             raise self.error(f"{self.name or 'this'} must be a mapping of keys to values")
         result: dict[str, Node] = {}
         for key_node, value_node in self._node.value:
-            key = str(_construct(key_node))
+            key = str(self._construct(key_node))
             if key in result:
                 line = key_node.start_mark.line + 1
                 raise UsageError(f"{self.path}:{line}: duplicate key '{key}' (first at line {result[key].key_line})")
@@ -62,7 +63,17 @@ class Node:
             return {key: child.plain() for key, child in self.items().items()}
         if self.is_sequence:
             return [child.plain() for child in self.elements()]
-        return _construct(self._node)
+        return self._construct(self._node)
+
+    def _construct(self, node: yaml.Node) -> Any:
+        loader = yaml.SafeLoader("")
+        try:
+            return loader.construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError) as error:
+            problem = getattr(error, "problem", None) or error
+            raise UsageError(f"{self.path}:{node.start_mark.line + 1}: not understood: {problem}") from error
+        finally:
+            loader.dispose()
 
 
 def read(path: Path) -> Node:
@@ -143,15 +154,9 @@ def _scalar(hint: type, node: Node) -> Any:
         return float(value)
     if type(value) is not hint:
         raise node.error(f"'{node.name}' must be {_WORDS.get(hint, hint.__name__)}, not {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise node.error(f"'{node.name}' must be finite, not {value!r}")
     return value
 
 
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _construct(node: yaml.Node) -> Any:
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    finally:
-        loader.dispose()

@@ -48,11 +48,11 @@ def on_metric(
 
 
 def on_column(column: Column, printed: Number | None, found: float | None) -> Verdict:
-    """The verdict on a counted column: it must agree with the printed digits."""
+    """The verdict on a counted column: it must agree with the printed digits, where there are any."""
     if found is None:
         return Verdict(NOT_RUN, NOT_RUN)
     if printed is None:
-        return Verdict("", "")
+        return Verdict("", column.text(found))
     wanted = f"{printed.mean:.{column.digits}f}{column.unit}"
     if column.text(found) == wanted:
         return Verdict(REPRODUCED, f"{wanted} = {found:,.0f}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from paper_repro import config as configs
 from paper_repro import records
 from paper_repro.artifacts import Artifact, Column, Key, Number
+from paper_repro.errors import UsageError
 from paper_repro.plan import Plan, PlannedCell
 from paper_repro.records import Record
 from paper_repro.tasks import DIVERGED, FINISHED
@@ -78,7 +79,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     for cell in plan.cells:
         point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
         point.cells[cell.seed] = cell
-        if (record := records.read_if_whole(records.record_path(own, cell.id))) is not None:
+        if (record := records.find(own, cell.id)) is not None:
             point.own[cell.seed] = record
         if reference is not None and (record := _reference(reference, cell)) is not None:
             point.reference[cell.seed] = record
@@ -101,14 +102,19 @@ def column_value(column: Column, point: Point, found: Mapping[int, Record]) -> f
         counted.discard(None)
         return float(counted.pop()) if len(counted) == 1 else None
     cell = next(iter(point.cells.values()))
-    return float(configs.lookup(cell.config, column.source))
+    try:
+        return float(configs.lookup(cell.config, column.source))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}"
+        ) from error
 
 
 def _reference(root: Path, cell: PlannedCell) -> Record | None:
     if not cell.missing:
-        return records.read_if_whole(records.record_path(root, cell.id))
+        return records.find(root, cell.id)
     for path in sorted((root / "cells").glob("*/record.json")):
-        record = records.read_if_whole(path)
+        record = records.find(root, path.parent.name)
         if record is not None and record.recipe == cell.recipe:
             return record
     return None

@@ -85,7 +85,7 @@ class Worker:
         recipes = {item["id"]: item["recipe"] for item in job["cells"]}
         try:
             with self.leases.hold([cell.id for cell in cells]):
-                open_cells = [cell for cell in cells if not _done(self.runs, cell.id)]
+                open_cells = [cell for cell in cells if not records.is_done(self.runs, cell.id)]
                 if open_cells:
                     self._run_held(cells, open_cells, recipes)
         except LeasedError:
@@ -196,11 +196,6 @@ def work_folder(runs: Path, cells: Sequence[str]) -> Path:
 
 def _work_folder(runs: Path, cells: Sequence[Cell]) -> Path:
     return work_folder(runs, [cell.id for cell in cells])
-
-
-def _done(runs: Path, cell: str) -> bool:
-    record = records.read_if_whole(record_path(runs, cell))
-    return record is not None and record.done
 
 
 def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:

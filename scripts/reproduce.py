@@ -70,8 +70,7 @@ def _one(name: str, words: Words, action: str) -> int:
 def _run(plan: "plans.Plan", runs: Path) -> int:  # type: ignore[name-defined]  # noqa: F821
     from paper_repro import runner
 
-    runner.open_runs_folder(runs)
-    result = runner.run_plan(plan, runs, [runs, RESULTS])
+    result = runner.run_cells(plan.cells, runs, [runs, RESULTS])
     for reason in result.missing:
         print(f"not run: {reason}", file=sys.stderr)
     if result.interrupted:

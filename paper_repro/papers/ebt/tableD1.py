@@ -77,7 +77,7 @@ class TableD1(tables.Table):
         whole, without = _gap(self.view), _gap(self.view, without="xxs")
         return [
             f"How fragile the gap is: {whole} with all sizes (95 % interval by the delta method), {without} without "
-            "XXS. The interval takes the points as independent, so curvature shared by the seeds of one size is not in it."
+            "XXS. The interval takes the points as independent: what the seeds of one size share is not in it."
         ]
 
 

@@ -1,0 +1,114 @@
+"""What can be wrong with an artifact as a whole: numbers for no cell, cells without number, claims about nothing."""
+
+from collections.abc import Iterator, Mapping
+
+from paper_repro.artifacts import EXACT, SCALES, Artifact, Claim, Column, Key
+from paper_repro.claims import check_predicate, place_problems
+from paper_repro.config import experiments
+from paper_repro.errors import UsageError, nearest
+from paper_repro.typed_yaml import Node
+
+
+def check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    """Check an artifact against itself.
+
+    Args:
+        artifact: as built from its file.
+        entries: the file's top-level nodes, for the lines.
+
+    Raises:
+        UsageError: with file and line.
+    """
+    for word, child in entries["scales"].items().items():
+        if word not in (*SCALES, EXACT):
+            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
+    if EXACT in artifact.scales and len(artifact.scales) > 1:
+        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
+    names = artifact.quantities
+    for name, tolerance in entries["tolerances"].items().items() if "tolerances" in entries else ():
+        if name not in names:
+            raise UsageError(f"{tolerance.path}:{tolerance.key_line}: unknown metric '{name}'{nearest(name, names)}")
+    for name, spec in names.items():
+        measured = isinstance(spec, Column) or spec.measured
+        if artifact.published is not None and spec.published and measured and name not in artifact.tolerances:
+            raise entries.get("tolerances", entries["title"]).error(f"no tolerance for the published '{name}'")
+    for axis in artifact.best_within:
+        if axis not in artifact.axes:
+            raise entries["best_within"].error(f"unknown axis '{axis}'{nearest(axis, artifact.axes)}")
+    for name in artifact.columns.keys() & artifact.metrics.keys():
+        raise entries["columns"].error(f"'{name}' is both a metric and a column")
+    if artifact.experiment not in (known := experiments()):
+        hint = nearest(artifact.experiment, known)
+        raise entries["experiment"].error(f"unknown experiment '{artifact.experiment}'{hint}")
+    _check_summary(artifact, entries)
+    _check_published(artifact, entries)
+    _check_claims(artifact, entries)
+
+
+def _check_summary(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    nodes = entries["summary"].items() if "summary" in entries else {}
+    for name, item in artifact.summary.items():
+        if (item.published is None) != (item.tolerance is None):
+            raise nodes[name].error(f"'{name}': a published number and a tolerance go together")
+        if item.tolerance is not None and item.tolerance.published_stds is not None:
+            raise nodes[name].error(f"'{name}': a published summary has no standard deviation to count a tolerance in")
+
+
+def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    if artifact.published is None:
+        return
+    names = [name for name, spec in artifact.quantities.items() if spec.published]
+    seen: dict[tuple[str, Key], str] = {}
+    for row in artifact.published.rows:
+        for problem in place_problems(artifact.axes, row.at):
+            raise UsageError(f"{row.where}: {problem}")
+        for name in row.values:
+            if name not in names:
+                raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
+            tolerance = artifact.tolerances.get(name)
+            if tolerance is not None and tolerance.published_stds is not None and row.values[name].std is None:
+                raise UsageError(
+                    f"{row.where}: '{name}' is judged by published_stds and is given without one: [mean, std]"
+                )
+            for key in artifact.points():
+                if row.at.items() <= dict(key).items():
+                    if (name, key) in seen:
+                        raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
+                    seen[name, key] = row.where
+    for key in artifact.points():
+        for name in names:
+            if (name, key) not in seen:
+                place = ", ".join(f"{axis}: {value}" for axis, value in key)
+                raise entries["published"].error(f"no published '{name}' for {{{place}}}")
+
+
+def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    seen: dict[str, str] = {}
+    nodes = entries["claims"].elements() if "claims" in entries else []
+    for claim, node in zip(artifact.claims, nodes, strict=True):
+        if claim.id in seen:
+            raise node.error(f"duplicate claim id '{claim.id}' (first at {seen[claim.id]})")
+        seen[claim.id] = node.where
+        for problem in _claim_problems(artifact, claim):
+            raise node.error(problem)
+        check_predicate(claim.predicate, artifact.axes, artifact.metrics, artifact.columns, claim.over, node)
+
+
+def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:
+    for axis in claim.over:
+        if axis not in artifact.axes:
+            yield f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"
+    if len(set(claim.over)) != len(claim.over):
+        yield "'over' lists an axis twice"
+    for axis, chosen in claim.only.items():
+        if axis not in claim.over:
+            yield f"'only' restricts axis '{axis}', which is not under 'over'"
+        for value in chosen:
+            yield from place_problems(artifact.axes, {axis: value})
+        if not chosen or len(set(chosen)) != len(chosen):
+            yield f"'only' lists no value of axis '{axis}', or one twice"
+    if claim.somewhere and not claim.over:
+        yield "'somewhere' needs axes under 'over' to look along"
+    for word in claim.scales:
+        if word not in artifact.scales:
+            yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"

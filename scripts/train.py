@@ -1,0 +1,46 @@
+"""Train one cell: an experiment, overrides and a seed.
+
+    train.py cem/gaussian_process model=cem/gp_recursive model.block.num_steps=2 data.kernel=matern seed=1
+    train.py cem/gaussian_process training.steps=200 runs=DIR
+
+The record goes to runs/cells/<cell>/record.json, the weights beside it; the same command again finds it done, and after
+an interruption goes on from the last checkpoint.  Exit codes as reproduce.py's.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from paper_repro.command_line import RESULTS, parse, run_main
+from paper_repro.errors import UsageError
+
+SETTINGS = ("seed", "runs")
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = parse(arguments, ("--help", "-h"), SETTINGS)
+    if words.flags or not arguments:
+        print(__doc__)
+        return 0 if arguments else 2
+    if len(words.names) != 1:
+        raise UsageError("give one experiment, for example cem/gaussian_process")
+
+    from paper_repro import plan, records, runner
+
+    try:
+        seed = int(words.settings.get("seed", "0"))
+    except ValueError as error:
+        raise UsageError(f"seed={words.settings['seed']} is not a whole number") from error
+    cell = plan.single(words.names[0], words.overrides, seed)
+    result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
+    for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
+        print(f"not run: {reason}", file=sys.stderr)
+    if (record := records.find(words.runs, cell.id)) is not None:
+        print(f"{record.status} {record.note}".strip())
+        for name, value in record.metrics.items():
+            print(f"{name} {value:.6g}")
+        print(records.record_path(words.runs, cell.id))
+    return result.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

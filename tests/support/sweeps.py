@@ -1,0 +1,70 @@
+"""Small sweeps of SlowTask: as planned cells, and as an artifact for the command line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from paper_repro import config as configs
+from paper_repro.command_line import ROOT
+from paper_repro.plan import PlannedCell
+from paper_repro.tests.support.slow_task import LOG_VARIABLE
+
+TARGET = "paper_repro.tests.support.slow_task.SlowTask"
+
+ARTIFACT = """
+title: A small sweep
+source: {{paper: none, where: a test}}
+experiment: ebt/training_cost
+metrics: {{total: {{title: Total, unit: none, direction: lower, published: false}}}}
+axes:
+  size:
+    title: Size
+    values:
+      small: {{label: Small, overrides: [trunk.layers=1]}}
+      middle: {{label: Middle, overrides: [trunk.layers=2]}}
+      large: {{label: Large, overrides: [trunk.layers=3]}}
+scales:
+  smoke:
+    comparable: false
+    seeds: [0, 1, 2, 3, 4, 5]
+    about: "{steps} slow steps."
+    overrides: [task._target_={target}, +task.steps={steps}, +task.delay={delay}, machine.workers=2]
+"""
+
+
+def cells(count: int, batch: int = 1, workers: int = 2, **task: Any) -> list[PlannedCell]:
+    """``count`` cells that differ in their seed, ``batch`` of them run together."""
+    result = []
+    for seed in range(count):
+        machine: dict[str, Any] = {"workers": workers, "threads": 1, "batch": {"over": ["seed"], "most": batch}}
+        config = {"task": {"_target_": TARGET, **task}, "seed": seed, "machine": machine}
+        recipe = configs.recipe(config)
+        result.append(PlannedCell((("seed", str(seed)),), seed, config, recipe, recipe))
+    return result
+
+
+def write_artifact(folder: Path, steps: int, delay: float) -> None:
+    """The artifact ``test/sweep``: 18 cells in 6 batches of 3."""
+    path = folder / "test" / "sweep.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(ARTIFACT.format(target=TARGET, steps=steps, delay=delay))
+
+
+def start(papers: Path, runs: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start ``reproduce.py test/sweep`` in a session of its own."""
+    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(papers), LOG_VARIABLE: str(log)}
+    command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke", f"runs={runs}"]
+    with (runs.parent / f"{runs.name}.out").open("ab") as stream:
+        return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True)
+
+
+def steps_by_cell(log: Path) -> dict[str, int]:
+    """How many steps each cell has taken, from the task's log."""
+    counts: dict[str, int] = {}
+    for line in log.read_text().splitlines() if log.is_file() else ():
+        what, cell, _ = line.split()
+        if what == "step":
+            counts[cell] = counts.get(cell, 0) + 1
+    return counts

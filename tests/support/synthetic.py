@@ -1,0 +1,158 @@
+"""A made-up artifact, and records made up for the cells of a plan and written where the runner would write them."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from paper_repro import artifacts, records
+from paper_repro import plan as plans
+from paper_repro.artifacts import Artifact
+from paper_repro.plan import Plan, PlannedCell
+from paper_repro.records import Record, record_path
+from paper_repro.tasks import FINISHED, Outcome
+
+PROVENANCE = {"commit": "0" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
+
+ARTIFACT = """\
+title: Old against new
+source:
+  paper: A paper
+  where: Table 1
+experiment: ebt/training_cost
+axes:
+  task:
+    title: Task
+    values:
+      easy:
+        label: Easy
+        overrides: [trunk.layers=1]
+      hard:
+        label: Hard
+        overrides: [trunk.layers=2]
+  model:
+    title: Model
+    values:
+      old:
+        label: Old & known
+        overrides: [trunk.width=8]
+      new:
+        label: New_{50%}
+        overrides: [trunk.width=16]
+columns:
+  size:
+    title: Size
+    from: parameters
+    unit: K
+    factor: 1000.0
+    digits: 2
+  layers:
+    title: Layers
+    from: trunk.layers
+    published: false
+metrics:
+  error:
+    title: Error
+    unit: nats
+    direction: lower
+    digits: 2
+  score:
+    title: Score
+    unit: "%"
+    direction: higher
+    digits: 1
+    published: false
+best_within: [task]
+published:
+  repeats: not given
+  rows:
+    - at: {model: old}
+      size: 1.00
+    - at: {model: new}
+      size: 2.00
+    - at: {task: easy, model: old}
+      error: [0.50, 0.05]
+    - at: {task: easy, model: new}
+      error: [0.40, 0.05]
+    - at: {task: hard, model: old}
+      error: [0.90, 0.10]
+    - at: {task: hard, model: new}
+      error: [0.90, 0.10]
+tolerances:
+  size:
+    printed_digits: true
+    reason: it is counted
+  error:
+    published_stds: 1.0
+    reason: spread over repeats
+claims:
+  - id: old_above_new
+    says: Old is above new, on every task
+    where: Table 1
+    over: [task]
+    predicate:
+      order: {metric: error, greater: {model: old}, lesser: {model: new}}
+  - id: scores_close
+    says: On the easy task both score the same
+    where: Table 1
+    predicate:
+      close: {metric: score, left: {task: easy, model: old}, right: {task: easy, model: new}, within: 0.05}
+scales:
+  smoke:
+    comparable: false
+    seeds: [0, 1, 2]
+    about: a small one.
+  paper:
+    comparable: true
+    seeds: [0, 1, 2]
+    about: as in the paper.
+notes:
+  - A note.
+"""
+
+
+def write_artifact(folder: Path, text: str = ARTIFACT, name: str = "up") -> Path:
+    path = folder / "made" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(folder: Path, text: str = ARTIFACT) -> Artifact:
+    return artifacts.load_file(write_artifact(folder, text))
+
+
+def plan(folder: Path, text: str = ARTIFACT, scale: str = "paper", overrides: tuple[str, ...] = ()) -> Plan:
+    return plans.make(load(folder, text), scale, overrides=overrides)
+
+
+def write_record(root: Path, cell: PlannedCell, outcome: Outcome) -> Record:
+    record = records.from_outcome(cell.id, cell.recipe, cell.config, outcome, PROVENANCE)
+    records.write(record_path(root, cell.id), record)
+    return record
+
+
+def fill(root: Path, plan: Plan, outcome: Callable[[PlannedCell], Outcome | None]) -> None:
+    """Write a record for every cell of a plan to which ``outcome`` gives one."""
+    for cell in plan.cells:
+        if (made := outcome(cell)) is not None:
+            write_record(root, cell, made)
+
+
+def finished(**metrics: float) -> Outcome:
+    return Outcome(FINISHED, metrics=metrics, parameters=1000, multiply_adds=10, seconds=1.0)
+
+
+def near_the_paper(plan: Plan, spread: float = 0.02) -> Callable[[PlannedCell], Outcome]:
+    """Outcomes within ``spread`` (relative) of what the paper prints, the same for the same cell in every process."""
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        metrics = {}
+        for name in plan.artifact.metrics:
+            printed = plan.artifact.printed(cell.key, name)
+            noise = int(hashlib.sha256(f"{cell.id}/{name}".encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+            metrics[name] = (1.0 if printed is None else printed.mean) * (1.0 + 2 * spread * noise)
+        curve = [(step, math.exp(-step / 500)) for step in range(0, 3000, 10)]
+        return Outcome(FINISHED, metrics, {"loss": curve}, parameters=22_657, multiply_adds=6_730_000, seconds=12.5)
+
+    return outcome

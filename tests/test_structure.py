@@ -1,0 +1,336 @@
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from paper_repro.command_line import ROOT
+
+SIBLINGS = ("datamodules", "kernels", "lightning_modules")
+FOLDERS = ("paper_repro", *SIBLINGS, "scripts")
+TORCH_FREE = (
+    "artifact_checks",
+    "artifacts",
+    "claims",
+    "command_line",
+    "config",
+    "errors",
+    "figures",
+    "files",
+    "intervals",
+    "leases",
+    "listing",
+    "plan",
+    "progress",
+    "publish",
+    "records",
+    "render",
+    "runner",
+    "seeds",
+    "tables",
+    "targets",
+    "tasks",
+    "typed_yaml",
+    "verdicts",
+    "views",
+    "worker",
+    "metrics.learning_rate",
+    "metrics.quantities",
+    "metrics.scaling",
+    "metrics.speedup",
+)
+"""Modules that a table, a figure, a listing or the runner imports: a laptop renders with them in a second."""
+STANDARD = frozenset(sys.stdlib_module_names)
+GROUND = ("errors", "files", "seeds")
+"""Base modules of the package that any room may use: they import no room themselves."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and whether the import stands at the module's top level."""
+
+    file: Path
+    line: int
+    name: str
+    top: bool
+
+    @property
+    def where(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}: imports {self.name}"
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """What a file imports, names imported from a package included, type-checking blocks left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for top, node in _statements(tree, True):
+        if isinstance(node, ast.Import):
+            yield from (Import(path, node.lineno, alias.name, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import; say paper_repro...."
+            module = node.module or ""
+            yield from (Import(path, node.lineno, f"{module}.{alias.name}", top) for alias in node.names)
+
+
+def _statements(node: ast.AST, top: bool) -> Iterator[tuple[bool, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield top, child
+        inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        yield from _statements(child, top and not inside)
+
+
+def files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def wrong(folder: str, packages: set[str], rooms: set[str], inside_functions: set[str] | None = None) -> list[str]:
+    """The imports of a folder that go another way than into these packages and these rooms of paper_repro."""
+    found = []
+    for path in files(folder):
+        for item in imports(path):
+            allowed = packages | (set() if item.top else inside_functions or set())
+            if item.package == "paper_repro":
+                room = item.name.split(".")[1]
+                good = room in rooms or room in GROUND
+            else:
+                good = item.package in STANDARD or item.package in allowed
+            if not good:
+                found.append(item.where)
+    return found
+
+
+def test_kernels_import_torch_alone_and_triton_only_where_they_are_fused() -> None:
+    assert wrong("kernels", {"torch", "triton"}, {"kernels"}) == []
+    triton = [item for path in files("kernels") for item in imports(path) if item.package == "triton"]
+    assert [item.where for item in triton if item.file.name != "fused.py"] == []
+
+
+def test_models_import_kernels() -> None:
+    assert wrong("paper_repro/models", {"torch"}, {"models", "kernels"}) == []
+
+
+def test_metrics_import_torch_and_torchmetrics_and_heavy_extras_inside_functions() -> None:
+    heavy = {
+        "scipy",
+        "sentence_transformers",
+        "language_tool_python",
+        "spellchecker",
+        "PIL",
+        "requests",
+        "transformers",
+    }
+    assert wrong("paper_repro/metrics", {"numpy", "torch", "torchmetrics"}, {"metrics"}, heavy) == []
+
+
+def test_datamodules_import_torch_lightning_and_datasets() -> None:
+    packages = {"torch", "lightning", "datasets", "numpy", "scipy"}
+    assert wrong("datamodules", packages, {"datamodules"}, {"tokenizers", "PIL"}) == []
+
+
+def test_training_imports_no_model_and_no_experiment() -> None:
+    packages = {"torch", "lightning", "torchmetrics", "safetensors", "numpy"}
+    assert wrong("paper_repro/training", packages, {"training", "tasks", "targets", "datamodules"}) == []
+    data = [item for path in files("paper_repro/training") for item in imports(path) if ".datamodules." in item.name]
+    assert [item.where for item in data if ".counter_based." not in item.name] == []
+
+
+def test_lightning_modules_import_models_training_and_metrics() -> None:
+    packages = {"torch", "lightning", "torchmetrics"}
+    assert wrong("lightning_modules", packages, {"lightning_modules", "models", "training", "metrics"}) == []
+
+
+def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
+    rooms = {
+        "artifacts",
+        "claims",
+        "figures",
+        "intervals",
+        "metrics",
+        "records",
+        "tables",
+        "tasks",
+        "verdicts",
+        "views",
+    }
+    assert wrong("paper_repro/papers", {"numpy"}, rooms, {"matplotlib", "scipy"}) == []
+
+
+def test_the_core_names_no_room_but_by_target() -> None:
+    rooms = ("models", "training", "metrics", "papers", *SIBLINGS)
+    core = [item for path in sorted((ROOT / "paper_repro").glob("*.py")) for item in imports(path)]
+    named = [item for item in core if item.package == "paper_repro" and item.name.split(".")[1] in rooms]
+    assert len(core) > 100
+    # The count of a cell builds its parts; it is imported where something is counted, never by the runner's start.
+    assert [item.where for item in named if (item.file.stem, item.name.split(".")[1]) != ("cost", "training")] == []
+    counting = [item for item in core if item.name.startswith(("paper_repro.cost", "paper_repro.estimates"))]
+    assert [item.where for item in counting if item.top and item.file.stem != "estimates"] == []
+    above = ("runner", "worker", "render", "publish", "listing", "command_line", "tables", "figures")
+    ground = [item for name in GROUND for item in imports(ROOT / "paper_repro" / f"{name}.py")]
+    assert [item.where for item in ground if item.package == "paper_repro"] == []
+    low = ("records", "artifacts", "claims", "plan", "views", "config", "targets", "tasks", "verdicts", "intervals")
+    upward = [item for name in low for item in imports(ROOT / "paper_repro" / f"{name}.py")]
+    assert [item.where for item in upward if item.package == "paper_repro" and item.name.split(".")[1] in above] == []
+
+
+def test_nothing_imports_tests_scripts_or_a_bare_sibling() -> None:
+    found = [item for path in files(*FOLDERS, "tests") for item in imports(path)]
+    assert [item.where for item in found if item.package in SIBLINGS] == []
+    shipped = [item for item in found if item.file.relative_to(ROOT).parts[0] != "tests"]
+    second_names = ("paper_repro.paper_repro", "paper_repro.tests", "paper_repro.scripts", "tests", "scripts")
+    assert [
+        item.where for item in shipped if f"{item.name}.".startswith(tuple(f"{name}." for name in second_names))
+    ] == []
+
+
+def test_the_walk_sees_every_kind_of_import(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text(
+        "import a.b, c\nfrom d.e import f\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import hidden\n"
+        "try:\n    import g\nexcept ImportError:\n    pass\n"
+        "class K:\n    import h\n    def m(self):\n        from i import j\n"
+    )
+    found = {(item.name, item.top) for item in imports(path)}
+    expected = {("a.b", True), ("c", True), ("d.e.f", True), ("typing.TYPE_CHECKING", True), ("g", True), ("h", True)}
+    assert found == expected | {("i.j", False)}
+
+
+def test_the_three_folders_are_no_packages_of_their_own() -> None:
+    for sibling in SIBLINGS:
+        assert (ROOT / sibling).is_dir() and not (ROOT / sibling / "__init__.py").exists()
+
+
+def test_every_file_keeps_to_the_length_of_a_sitting() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in files(*FOLDERS)}
+    assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 400} == {}
+
+
+def start(code: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return output.strip()
+
+
+def run(code: str, folder: Path = ROOT, **variables: str) -> str:
+    return end(start(code, folder, **variables))
+
+
+def test_what_renders_a_table_imports_no_torch_even_through_others() -> None:
+    code = f"""
+import importlib, sys
+for name in {TORCH_FREE!r}:
+    importlib.import_module(f"paper_repro.{{name}}")
+    heavy = {{"torch", "lightning", "torchmetrics", "datasets", "transformers", "triton"}} & set(sys.modules)
+    assert not heavy, f"paper_repro.{{name}} imports {{heavy}}"
+"""
+    run(code)
+
+
+def test_every_module_of_the_core_is_either_torch_free_or_known_to_count_costs() -> None:
+    core = {path.stem for path in (ROOT / "paper_repro").glob("*.py")} - {"__init__"}
+    assert core - set(TORCH_FREE) == {"cost", "estimates"}
+
+
+def test_models_and_kernels_need_torch_alone() -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT / "paper_repro").with_suffix("").parts) for path in files("paper_repro/models")
+    ]
+    modules += [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files("kernels") if path.stem != "fused"
+    ]
+    code = f"""
+import importlib, importlib.abc, sys
+BLOCKED = {{"lightning", "torchmetrics", "hydra", "omegaconf", "scipy", "datasets", "transformers", "matplotlib"}}
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError(f"{{name}} is blocked")
+sys.meta_path.insert(0, Block())
+for name in {modules!r}:
+    importlib.import_module("paper_repro." + name.removesuffix(".__init__"))
+try:
+    import scipy
+except ImportError:
+    print(len({modules!r}))
+"""
+    assert int(run(code)) == len(modules) > 0
+
+
+def test_sentence_transformers_can_be_imported_beside_our_kernels(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    code = (
+        "import paper_repro.kernels, sentence_transformers as other; print(other.__name__, len(paper_repro.__path__))"
+    )
+    started = [start(code, folder) for folder in (ROOT, tmp_path)]
+    assert [end(process) for process in started] == ["sentence_transformers 2"] * 2
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the tree so that no build folder is left in the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "tree"
+    for name in (*FOLDERS, "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(ROOT / name, copy)
+    (copy / "results" / "cells").mkdir(parents=True)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_one_package_with_every_module_config_and_table(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"paper_repro"}
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "paper_repro").rglob("*")
+        if path.suffix in (".py", ".yaml")
+    }
+    expected |= {f"paper_repro/{path.relative_to(ROOT).as_posix()}" for path in files(*SIBLINGS)}
+    assert {name for name in names if ".dist-info/" not in name} == expected
+    assert {"paper_repro/papers/cem/table3.yaml", "paper_repro/papers/cem/table3.py"} <= names
+    assert "paper_repro/conf/experiment/cem/gaussian_process.yaml" in names
+    assert "paper_repro/datamodules/counter_based.py" in names
+
+
+def test_the_unpacked_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = """
+from importlib.util import find_spec
+import paper_repro
+from paper_repro import artifacts, plan
+from paper_repro.kernels import cem_mlp
+counter_based = find_spec("paper_repro.datamodules.counter_based").origin
+assert len(plan.make(artifacts.load("cem/table3"), "smoke").cells) == 60
+assert artifacts.load("ebt/tableD1").companion() is not None
+print(len(paper_repro.__path__), paper_repro.__file__, counter_based, cem_mlp.__file__)
+"""
+    count, *places = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site")).split()
+    assert count == "1" and all(place.startswith(str(tmp_path / "site" / "paper_repro")) for place in places)
+    assert len(places) == 3
+
+
+def test_building_leaves_nothing_in_the_checkout(wheel: Path) -> None:
+    assert wheel.is_file()
+    assert not (ROOT / "build").exists() and not (ROOT / "dist").exists()
