@@ -72,9 +72,9 @@ def bench_ensemble(device: torch.device) -> Iterator[Comparison]:
     """Models of CEM's Table 3 trained as one stack, against one after the other by a plain PyTorch loop."""
     cases = [(16, 32, 3.0), (10, 200, None)] if device.type == "cpu" else [(16, 32, None), (128, 32, 50.0)]
     for models, batch_size, goal in cases:
-        for inner_steps in (2, 8):
+        for inner_steps in (1, 2, 8):
             case = f"{models} models, T={inner_steps}, batch {batch_size}"
-            yield _ensemble_case(case, models, batch_size, inner_steps, goal if inner_steps == 2 else None, device)
+            yield _ensemble_case(case, models, batch_size, inner_steps, goal, device)
 
 
 def _ensemble_case(
@@ -149,7 +149,7 @@ def _modules(count: int, inner_steps: int) -> list[CEMGaussianProcess]:
     modules = []
     for seed in range(count):
         torch.manual_seed(mix(seed, "init"))
-        model = GaussianProcessRegressor(EnergyMLP(64, 64, num_steps=inner_steps))
+        model = GaussianProcessRegressor(EnergyMLP(64, 170, num_steps=inner_steps))
         modules.append(CEMGaussianProcess(model, optimizer, Cosine()))
     return modules
 
