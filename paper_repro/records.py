@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from paper_repro.config import MACHINE, canonical_json
+from paper_repro.config import MACHINE, canonical_json, fingerprint
 from paper_repro.files import CorruptFileError, sha256_of_bytes, write_atomically
 from paper_repro.tasks import DIVERGED, FINISHED, Outcome
 
@@ -143,6 +143,13 @@ def is_done(root: Path, cell: str) -> bool:
 
 def record_path(root: Path, cell: str) -> Path:
     return root / "cells" / cell / "record.json"
+
+
+def work_folder(root: Path, cells: Sequence[str]) -> Path:
+    """Where cells that run together keep what they need to go on: the cell's own folder, or a shared one."""
+    if len(cells) == 1:
+        return record_path(root, cells[0]).parent
+    return root / "batches" / fingerprint(list(cells))
 
 
 def provenance(device: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from paper_repro.errors import UsageError
 from paper_repro.leases import holder, lease_path
 from paper_repro.plan import PlannedCell
 from paper_repro.progress import Display, Job, Sweep
-from paper_repro.records import record_path
+from paper_repro.records import record_path, work_folder
 from paper_repro.tasks import DIVERGED, FAILED, FINISHED, Outcome
 
 POLL_SECONDS = 0.25
@@ -120,7 +121,12 @@ def run(
     able = [cell for cell in cells if not cell.missing]
     done = {cell.id for cell in able if records.is_done(runs, cell.id)}
     weights = {cell.id: (work or {}).get(cell.id, 1.0) for cell in able}
-    todo = [batch for batch in batches(able) if any(cell.id not in done for cell in batch.cells)]
+    todo = []
+    for batch in batches(able):
+        if any(cell.id not in done for cell in batch.cells):
+            todo.append(batch)
+        elif len(batch.cells) > 1:  # what a worker left that was killed after its last record
+            shutil.rmtree(work_folder(runs, [cell.id for cell in batch.cells]), ignore_errors=True)
     todo.sort(key=lambda batch: -sum(weights[cell.id] for cell in batch.cells))
     interrupted, fatal = False, ""
     if todo:

@@ -26,7 +26,7 @@ from paper_repro import config as configs
 from paper_repro import records
 from paper_repro.errors import UsageError
 from paper_repro.leases import LeasedError, Leases
-from paper_repro.records import record_path
+from paper_repro.records import record_path, work_folder
 from paper_repro.targets import instantiate
 from paper_repro.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError
 
@@ -95,9 +95,9 @@ class Worker:
 
     def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], recipes: dict[str, str]) -> None:
         # A batch that was cut off goes on with the members it had, also those whose record was already written.
-        together = _work_folder(self.runs, cells)
+        together = work_folder(self.runs, [cell.id for cell in cells])
         batch = list(cells) if together.is_dir() else list(open_cells)
-        folder = _work_folder(self.runs, batch)
+        folder = work_folder(self.runs, [cell.id for cell in batch])
         folder.mkdir(parents=True, exist_ok=True)
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder)
@@ -149,11 +149,13 @@ class Worker:
         home = record_path(self.runs, cell).parent
         home.mkdir(parents=True, exist_ok=True)
         own = folder / cell
-        for path in sorted(own.iterdir()) if own.is_dir() else ():
-            path.replace(home / path.name)
+        if own.is_dir():
+            for path in sorted(own.iterdir()):
+                path.replace(home / path.name)
+            own.rmdir()
         log = folder / "log.txt"
-        if log.is_file() and log.stat().st_size:
-            shutil.copyfile(log, home / "log.txt")
+        if home != folder and log.is_file():
+            shutil.copyfile(log, home / log.name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,17 +187,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         leases.close()
     return 0
-
-
-def work_folder(runs: Path, cells: Sequence[str]) -> Path:
-    """Where cells that run together keep their checkpoints: beside the record for one, a shared folder for several."""
-    if len(cells) == 1:
-        return record_path(runs, cells[0]).parent / "checkpoints"
-    return runs / "batches" / configs.fingerprint(list(cells))
-
-
-def _work_folder(runs: Path, cells: Sequence[Cell]) -> Path:
-    return work_folder(runs, [cell.id for cell in cells])
 
 
 def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:
