@@ -7,7 +7,7 @@ Letters: N points, K input dimensions, F random features; d is the Euclidean dis
 import hashlib
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
+from paper_repro.arguments import at_least, one_of, positive
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
-from paper_repro.errors import nearest
 from paper_repro.files import cached
 from paper_repro.seeds import mix
 
@@ -106,9 +106,7 @@ class Kernel:
         cls, name: str, lengthscale: float | None = None, smoothness: float | None = None, alpha: float | None = None
     ) -> "Kernel":
         """The kernel ``name``; what is None takes the value fitted to Table 3."""
-        if name not in FAMILIES:
-            raise ValueError(f"kernel must be one of {', '.join(FAMILIES)}, got {name!r}{nearest(str(name), FAMILIES)}")
-        family = FAMILIES[name]
+        family = FAMILIES[one_of("kernel", name, FAMILIES)]
         given = {"smoothness": smoothness, "alpha": alpha}
         for parameter, value in given.items():
             if value is not None and parameter != family.shape_name:
@@ -118,8 +116,8 @@ class Kernel:
             raise ValueError(f"smoothness must be one of {SMOOTHNESSES}, got {smoothness!r}")
         return cls(
             name,
-            _positive("lengthscale", family.lengthscale if lengthscale is None else lengthscale),
-            _positive(family.shape_name or "shape", shape) if shape is not None else family.shape,
+            positive("lengthscale", family.lengthscale if lengthscale is None else lengthscale),
+            positive(family.shape_name or "shape", shape) if shape is not None else family.shape,
         )
 
     @property
@@ -254,22 +252,22 @@ class GaussianProcessData(CounterBasedDataModule):
     ) -> None:
         super().__init__()
         self.kernel = Kernel.of(kernel, lengthscale, smoothness, alpha)
-        self.num_inputs = _at_least("num_inputs", num_inputs, 1)
-        self.sizes = {"train": _at_least("num_train", num_train, 1), "test": _at_least("num_test", num_test, 1)}
-        self.batch_size = _at_least("batch_size", batch_size, 1)
+        self.num_inputs = at_least("num_inputs", num_inputs, 1)
+        self.sizes = {"train": at_least("num_train", num_train, 1), "test": at_least("num_test", num_test, 1)}
+        self.batch_size = at_least("batch_size", batch_size, 1)
         if batch_size > num_train:
             raise ValueError(f"batch_size must be at most num_train ({num_train}), got {batch_size}")
-        self.sampler = _one_of("sampler", sampler, SAMPLERS)
+        self.sampler = one_of("sampler", sampler, SAMPLERS)
         if sampler == "cholesky" and num_features is not None:
             raise ValueError(f"num_features={num_features} has no effect with sampler='cholesky': leave it out")
-        self.num_features = _at_least("num_features", 12_288 if num_features is None else num_features, 1)
+        self.num_features = at_least("num_features", 12_288 if num_features is None else num_features, 1)
         if noise != 0:
-            _positive("noise", noise)
+            positive("noise", noise)
         self.noise, self.standardize = float(noise), bool(standardize)
         self.input_range = _interval("input_range", input_range)
-        self.seed = _at_least("seed", seed, 0)
+        self.seed = at_least("seed", seed, 0)
         self.cache = None if cache is None else Path(cache)
-        self.dtype = DTYPES[_one_of("dtype", dtype, DTYPES)]
+        self.dtype = DTYPES[one_of("dtype", dtype, DTYPES)]
         self._splits: dict[str, tuple[Tensor, Tensor]] = {}
         self._epoch: tuple[int, tuple[Tensor, Tensor]] | None = None
 
@@ -326,7 +324,7 @@ class GaussianProcessData(CounterBasedDataModule):
         return hashes
 
     def _split(self, split: str) -> tuple[Tensor, Tensor]:
-        _one_of("split", split, self.splits)
+        one_of("split", split, self.splits)
         self.prepare_data()
         return self._splits[split]
 
@@ -373,24 +371,6 @@ def _pack(inputs: Array, values: Array) -> bytes:
     stream = io.BytesIO()
     np.savez(stream, inputs=inputs, values=values)
     return stream.getvalue()
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return value
-
-
-def _positive(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
-    return float(value)
-
-
-def _one_of(name: str, value: str, valid: Iterable[str]) -> str:
-    if value not in valid:
-        raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}{nearest(str(value), valid)}")
-    return value
 
 
 def _interval(name: str, value: Sequence[float]) -> tuple[float, float]:

@@ -1,13 +1,8 @@
-"""One table or figure of a paper: what was printed, which cells make it up, and how it is judged.
-
-``papers/<paper>/<name>.yaml`` is found by scanning; its id is ``<paper>/<name>``.  A further folder with the same
-layout may be given in ``$PAPER_REPRO_PAPERS``.
-"""
+"""One table or figure of a paper: what was printed, which cells make it up, and how it is judged."""
 
 import importlib.util
 import itertools
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from paper_repro import typed_yaml
-from paper_repro.claims import Predicate
+from paper_repro.claims import Claim
 from paper_repro.errors import UsageError, nearest
 from paper_repro.typed_yaml import Node
 
-PAPERS = Path(__file__).parent / "papers"
-EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
 SCALES = ("smoke", "cpu", "gpu", "paper")
 EXACT = "exact"
 """The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
@@ -186,26 +179,6 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What the paper says in words or shows, as a predicate over cells."""
-
-    id: str
-    says: str
-    where: str
-    predicate: Predicate
-    catalogue: str | None = None
-    """The id of the claim in the catalogue of all papers' claims that this one is a part of."""
-    over: list[str] = field(default_factory=list)
-    """Axes over whose every combination of values the predicate is judged; the claim holds if it holds everywhere."""
-    only: dict[str, list[str]] = field(default_factory=dict)
-    """Restricts an axis of ``over`` to some of its values."""
-    somewhere: bool = False
-    """Whether it is enough that the predicate holds at one of the places."""
-    scales: list[str] = field(default_factory=list)
-    """The scales at which it may honestly be judged (empty: all)."""
-
-
-@dataclass(frozen=True)
 class Summary:
     """A number that is computed from the whole table (by the Python file beside the YAML)."""
 
@@ -327,55 +300,3 @@ def check_seeds(seeds: Sequence[int]) -> None:
             raise ValueError(f"seed {seed} is negative")
         if list(seeds).count(seed) > 1:
             raise ValueError(f"seed {seed} is given twice: a repeated seed is no further evidence")
-
-
-def find() -> dict[str, Path]:
-    """Every artifact's id and file, found by scanning.
-
-    Raises:
-        UsageError: two files have one id, or $PAPER_REPRO_PAPERS names no folder.
-    """
-    folders = [PAPERS]
-    if extra := os.environ.get(EXTRA_PAPERS):
-        folders.append(Path(extra))
-        if not folders[-1].is_dir():
-            raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*/*.yaml")):
-            name = f"{path.parent.name}/{path.stem}"
-            if name in found:
-                raise UsageError(f"duplicate artifact id '{name}': {found[name]} and {path}")
-            found[name] = path
-    return found
-
-
-def load(name: str) -> Artifact:
-    """The artifact of that id.
-
-    Raises:
-        UsageError: unknown id (with the nearest), or an error in its file, with file and line.
-    """
-    found = find()
-    if name not in found:
-        raise UsageError(f"unknown artifact {name!r}{nearest(name, found)}; --list shows them all")
-    return load_file(found[name])
-
-
-def load_file(path: Path) -> Artifact:
-    """The artifact that a file describes, checked whole."""
-    root = typed_yaml.read(path)
-    entries = root.items()
-    allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in ("id", "path")}
-    for key, child in entries.items():
-        if key not in allowed:
-            raise UsageError(f"{path}:{child.key_line}: unknown key '{key}'{nearest(key, allowed)}")
-    values: dict[str, Any] = {key: typed_yaml.convert(allowed[key], child) for key, child in entries.items()}
-    for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
-        if required not in values:
-            raise root.error(f"missing '{required}'")
-    from paper_repro.artifact_checks import check
-
-    artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, **values)
-    check(artifact, entries)
-    return artifact

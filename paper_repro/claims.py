@@ -7,16 +7,12 @@ difference (or log ratio) over seeds, never on one run; ``all``, ``any`` and ``n
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from paper_repro import intervals, typed_yaml
 from paper_repro.errors import UsageError, nearest
 from paper_repro.typed_yaml import Node
-
-if TYPE_CHECKING:
-    from paper_repro.artifacts import Claim
-    from paper_repro.views import View
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 Place = dict[str, str]
@@ -31,10 +27,26 @@ class Judgement:
     parts: tuple[tuple[str, "Judgement"], ...] = ()
 
 
+class Evidence(Protocol):
+    """What a claim is judged from: an artifact joined with its records (``paper_repro.views.View``)."""
+
+    @property
+    def artifact(self) -> Any: ...
+
+    @property
+    def scale_name(self) -> str: ...
+
+    def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
+        """A metric by seed, of the finished cells at a place."""
+
+    def counted(self, name: str, place: Mapping[str, str]) -> float | None:
+        """A column's value at a place."""
+
+
 class Predicate(Protocol):
     """Something that can be judged from the records of an artifact."""
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         """``place`` fixes the axes over which the claim runs."""
 
     def problems(self, names: "Names") -> Iterator[str]:
@@ -47,6 +59,26 @@ class Predicate(Protocol):
             raise node.error(f"a predicate has one of the keys {', '.join(_KINDS)}")
         kind, child = next(iter(entries.items()))
         return _KINDS[kind](child)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says in words or shows, as a predicate over cells."""
+
+    id: str
+    says: str
+    where: str
+    predicate: Predicate
+    catalogue: str | None = None
+    """The id of the claim in the catalogue of all papers' claims that this one is a part of."""
+    over: list[str] = field(default_factory=list)
+    """Axes over whose every combination of values the predicate is judged; the claim holds if it holds everywhere."""
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Restricts an axis of ``over`` to some of its values."""
+    somewhere: bool = False
+    """Whether it is enough that the predicate holds at one of the places."""
+    scales: list[str] = field(default_factory=list)
+    """The scales at which it may honestly be judged (empty: all)."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +148,7 @@ class Order:
             raise entries["margin"].error(f"a relative margin is above -1, not {margin:g}")
         return cls(Side.read(entries["greater"], metric), Side.read(entries["lesser"], metric), compare, margin)
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         interval, sentence = _contrast(view, self.greater, self.lesser, place, self.compare)
         if interval is None or interval.count < 2:
             return Judgement(UNDECIDED, sentence)
@@ -146,7 +178,7 @@ class Close:
             raise entries["within"].error(f"'within' is above 0, not {within:g}")
         return cls(Side.read(entries["left"], metric), Side.read(entries["right"], metric), within)
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         interval, sentence = _contrast(view, self.left, self.right, place, "ratio")
         if interval is None or interval.count < 2:
             return Judgement(UNDECIDED, sentence)
@@ -179,7 +211,7 @@ class Equal:
         other = Side.read(entries["same_as"], column) if "same_as" in entries else None
         return cls(Side.read(entries["at"], column), value, other)
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         found = view.counted(self.side.metric, {**place, **self.side.place})
         wanted = self.value
         if self.other is not None:
@@ -210,7 +242,7 @@ class Every:
             raise node.error(f"'{node.name}' lists no predicate: it would say nothing")
         return cls(parts)
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         return combine([("", part.judge(view, place)) for part in self.parts], self.decisive, self.otherwise)
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -236,7 +268,7 @@ class Negation:
     def from_yaml(cls, node: Node) -> "Negation":
         return cls(Predicate.from_yaml(node))
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         inner = self.part.judge(view, place)
         flipped = {HOLDS: FAILS, FAILS: HOLDS, UNDECIDED: UNDECIDED}[inner.verdict]
         return Judgement(flipped, inner.because, inner.parts)
@@ -255,7 +287,7 @@ class Computed:
     def from_yaml(cls, node: Node) -> "Computed":
         return cls(typed_yaml.convert(str, node))
 
-    def judge(self, view: "View", place: Place) -> Judgement:
+    def judge(self, view: Evidence, place: Place) -> Judgement:
         companion = view.artifact.companion()
         function = getattr(companion, f"judge_{self.name}", None)
         if function is None:
@@ -279,7 +311,7 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def judge(claim: "Claim", view: "View") -> Judgement:
+def judge(claim: Claim, view: Evidence) -> Judgement:
     """The verdict on a claim: at every combination of the axes it runs over, and together."""
     if claim.scales and view.scale_name not in claim.scales:
         return Judgement(UNDECIDED, f"to be judged at scale {' or '.join(claim.scales)}")
@@ -326,7 +358,7 @@ def check_predicate(
 
 
 def _contrast(
-    view: "View", left: Side, right: Side, place: Place, compare: str
+    view: Evidence, left: Side, right: Side, place: Place, compare: str
 ) -> tuple[intervals.Interval | None, str]:
     samples = [view.samples(side.metric, {**place, **side.place}) for side in (left, right)]
     if not all(samples):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from paper_repro import artifacts, records
+from paper_repro import catalogue, records
 from paper_repro.artifacts import EXACT, Artifact
 from paper_repro.plan import Plan, find_data
 from paper_repro.progress import duration
@@ -17,8 +17,8 @@ def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
     Without ``runs``, nothing of this machine is in it.
     """
     rows = []
-    for name in artifacts.find():
-        artifact = artifacts.load(name)
+    for name in catalogue.find():
+        artifact = catalogue.load(name)
         row = [name, artifact.title, ", ".join(artifact.scales)]
         if runs is not None:
             row.append(_data(artifact))

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paper_repro import artifacts
+from paper_repro import catalogue
 from paper_repro.command_line import RESULTS, Words, parse, run_main
 from paper_repro.errors import UsageError
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 def _one(name: str, words: Words, action: str) -> int:
     from paper_repro import plan as plans
 
-    artifact = artifacts.load(name)
+    artifact = catalogue.load(name)
     plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
     if action == "--plan":
         from paper_repro.listing import plan_table

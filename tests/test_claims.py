@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 from paper_repro import claims, intervals, views
-from paper_repro.artifacts import Claim
 from paper_repro.claims import (
     FAILS,
     HOLDS,
     UNDECIDED,
+    Claim,
     Close,
     Equal,
     Every,
@@ -302,10 +302,10 @@ def test_a_computed_claim_calls_the_file_beside_the_artifact(tmp_path: Path) -> 
 
 
 def test_the_printed_means_of_table_3_bear_out_every_claim_about_it(tmp_path: Path) -> None:
-    from paper_repro import artifacts
+    from paper_repro import catalogue
     from paper_repro import plan as plans
 
-    plan = plans.make(artifacts.load("cem/table3"))
+    plan = plans.make(catalogue.load("cem/table3"))
 
     def outcome(cell: PlannedCell) -> Outcome:
         metrics = {}

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paper_repro import artifacts, plan
+from paper_repro import catalogue, plan
 from paper_repro.config import compose
 from paper_repro.cost import measure
 from paper_repro.errors import UsageError
@@ -20,7 +20,7 @@ TABLE3 = {
 
 @pytest.mark.parametrize("model", TABLE3)
 def test_parameters_and_flops_of_table_3_are_the_printed_ones(model: str) -> None:
-    artifact = artifacts.load("cem/table3")
+    artifact = catalogue.load("cem/table3")
     key = (("kernel", "rbf"), ("model", model))
     cost = measure(compose(artifact.experiment, artifact.overrides(key, artifact.scales["paper"])))
     assert (cost.parameters, cost.multiply_adds) == TABLE3[model]
@@ -64,7 +64,7 @@ def test_what_cannot_be_built_is_refused_with_its_name(override: str, message: s
 
 
 def test_cells_of_one_shape_are_estimated_alike_and_longer_ones_longer(tmp_path: "object") -> None:
-    cells = plan.make(artifacts.load("cem/table3"), "smoke").cells
+    cells = plan.make(catalogue.load("cem/table3"), "smoke").cells
     found = estimate(cells, [])
     by_model = {dict(cell.key)["model"]: found[cell.id] for cell in cells}
     assert {found[cell.id].seconds for cell in cells if dict(cell.key)["model"] == "t8"} == {by_model["t8"].seconds}

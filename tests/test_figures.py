@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from paper_repro import artifacts, figures, render, views
+from paper_repro import catalogue, figures, render, views
 from paper_repro import plan as plans
 from paper_repro.errors import UsageError
 from paper_repro.figures import Row
@@ -121,7 +121,7 @@ def test_two_figures_in_one_file_are_refused(tmp_path: Path) -> None:
 
 def drawn(name: str, folder: Path, reference: bool) -> tuple[Any, list[Row], Any]:
     """A shipped figure with its rows and the canvas it drew them on."""
-    plan = plans.make(artifacts.load(name))
+    plan = plans.make(catalogue.load(name))
     for root in ("runs", "results"):
         synthetic.fill(folder / root, plan, synthetic.near_the_paper(plan, 0.05))
     view = views.build(plan, folder / "runs", folder / "results" if reference else None)
@@ -161,7 +161,7 @@ def test_table_d1_draws_every_printed_loss(tmp_path: Path) -> None:
         flops = 10.0 ** (15 + size + (place["model"] == "ebt"))
         return synthetic.finished(parameters=1e6, exact_parameters=1e6, flops=flops)
 
-    plan = plans.make(artifacts.load("ebt/tableD1"))
+    plan = plans.make(catalogue.load("ebt/tableD1"))
     synthetic.fill(tmp_path, plan, outcome)
     view = views.build(plan, tmp_path, None)
     figure = render._the_one(plan.artifact.companion(), figures.Figure)(view)
@@ -181,10 +181,10 @@ def test_table_d1_draws_every_printed_loss(tmp_path: Path) -> None:
 
 
 def test_a_figure_without_records_shows_the_paper_alone(tmp_path: Path) -> None:
-    plan = plans.make(artifacts.load("cem/table3"))
+    plan = plans.make(catalogue.load("cem/table3"))
     _, written = render.render(plan, tmp_path / "runs", tmp_path / "results")
     rows = list(csv.DictReader((written[0].parent / "figure.csv").open()))
     assert {row["source"] for row in rows} == {"paper"} and len(rows) == 5 * 6
     # Records of nothing: the curves of EBT's Table D.1 need the FLOPs, and without them there is nothing to draw.
-    _, written = render.render(plans.make(artifacts.load("ebt/tableD1")), tmp_path / "runs", tmp_path / "results")
+    _, written = render.render(plans.make(catalogue.load("ebt/tableD1")), tmp_path / "runs", tmp_path / "results")
     assert "not run" in written[0].read_text()

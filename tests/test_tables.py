@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro import artifacts, render, tables, views
+from paper_repro import catalogue, render, tables, views
 from paper_repro import plan as plans
 from paper_repro.command_line import ROOT
 from paper_repro.errors import UsageError
@@ -329,7 +329,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("paper_repro", "scripts", "kernels", "datamodules", "lightning_modules"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    plan = plans.make(artifacts.load("cem/table3"))
+    plan = plans.make(catalogue.load("cem/table3"))
     assert len(plan.cells) == 120
     for name, spread in (("runs", 0.02), ("results", 0.03)):
         synthetic.fill(folder / name, plan, synthetic.near_the_paper(plan, spread))
@@ -384,7 +384,7 @@ def test_rendering_and_listing_need_no_torch(checkout: Path) -> None:
 def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_path: Path) -> None:
     from paper_repro.publish import publish
 
-    plan = plans.make(artifacts.load("ebt/tableD1"))
+    plan = plans.make(catalogue.load("ebt/tableD1"))
     runs, results = tmp_path / "runs", tmp_path / "results"
     with pytest.raises(
         UsageError, match=r"10 of 10 cells have no result .*run reproduce.py ebt/tableD1 scale=exact first"
@@ -395,10 +395,10 @@ def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_p
     with pytest.raises(UsageError, match=f"1 of 10 cells have no result .*{plan.cells[0].id}"):
         publish(plan, runs, results)
     assert not results.exists()
-    altered = plans.make(artifacts.load("ebt/tableD1"), overrides=["training.sequences=1"])
+    altered = plans.make(catalogue.load("ebt/tableD1"), overrides=["training.sequences=1"])
     with pytest.raises(UsageError, match="an altered run is no reference"):
         publish(altered, runs, results)
-    whole = plans.make(artifacts.load("cem/table3"))
+    whole = plans.make(catalogue.load("cem/table3"))
     written = publish(whole, checkout / "runs", results)
     assert {path.parent for path in written} == {results / "cem" / "table3" / "cpu"}
     copied = sorted(path.parent.name for path in results.glob("cells/*/*"))

@@ -4,14 +4,13 @@ Legend: D width, m hidden width, T inner steps, N tokens, r rank of the precondi
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.errors import nearest
+from paper_repro.arguments import at_least, one_of, positive
 from paper_repro.kernels.cem_mlp import IMPLEMENTATIONS, descend
 from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
 
@@ -79,8 +78,8 @@ class Preconditioner(nn.Module):
 
     def __init__(self, width: int, rank: int = DEFAULT_RANK) -> None:
         super().__init__()
-        self.width = _at_least_one("width", width)
-        if _whole("rank", rank) < 0 or rank > width:
+        self.width = at_least("width", width)
+        if at_least("rank", rank, 0) > width:
             raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {rank}")
         self.rank = rank
         self.diagonal = nn.Parameter(torch.full((width,), 1 / math.sqrt(width)))
@@ -153,22 +152,22 @@ class EnergyMLP(nn.Module):
         implementation: str = "auto",
     ) -> None:
         super().__init__()
-        self.width, self.hidden = _at_least_one("width", width), _at_least_one("hidden", hidden)
-        self.num_steps = _at_least_one("num_steps", num_steps)
-        self.activation = _one_of("activation", activation, ACTIVATIONS)
+        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
+        self.num_steps = at_least("num_steps", num_steps)
+        self.activation = one_of("activation", activation, ACTIVATIONS)
         self.norm_context, self.norm_inside = norm_context, norm_inside
-        self.start = _one_of("start", start, STARTS)
+        self.start = one_of("start", start, STARTS)
         if start == "normed" and not norm_context:
             raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
-        self.norm_eps = _positive("norm_eps", norm_eps)
-        self.implementation = _one_of("implementation", implementation, IMPLEMENTATIONS)
+        self.norm_eps = positive("norm_eps", norm_eps)
+        self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
         if norm_inside and implementation != "auto":
             raise ValueError("implementation has no effect with norm_inside=True: leave it at 'auto'")
-        self.context_weight = _uniform(hidden, width, _positive("context_init_scale", context_init_scale))
-        self.reading_weight = _uniform(hidden, width, _positive("reading_init_scale", reading_init_scale))
+        self.context_weight = _uniform(hidden, width, positive("context_init_scale", context_init_scale))
+        self.reading_weight = _uniform(hidden, width, positive("reading_init_scale", reading_init_scale))
         self.preconditioner = _preconditioner(preconditioner, width, rank)
         self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
-        self.step_size: float | nn.Parameter = _positive("step_size", step_size)
+        self.step_size: float | nn.Parameter = positive("step_size", step_size)
         if learn_step_size:
             self.step_size = nn.Parameter(torch.tensor(float(step_size)))
 
@@ -247,8 +246,8 @@ class PlainMLP(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
         super().__init__()
-        self.width, self.hidden = _at_least_one("width", width), _at_least_one("hidden", hidden)
-        self.activation = _one_of("activation", activation, ACTIVATIONS)
+        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
+        self.activation = one_of("activation", activation, ACTIVATIONS)
         self.up = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
 
@@ -267,8 +266,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
         super().__init__()
-        self.width, self.hidden = _at_least_one("width", width), _at_least_one("hidden", hidden)
-        self.activation = _one_of("activation", activation, ACTIVATIONS)
+        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
+        self.activation = one_of("activation", activation, ACTIVATIONS)
         self.up = nn.Linear(width, hidden)
         self.gate = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
@@ -290,7 +289,7 @@ class GaussianProcessRegressor(nn.Module):
 
     def __init__(self, block: nn.Module, num_inputs: int = 10, width: int = 64) -> None:
         super().__init__()
-        self.num_inputs, self.width = _at_least_one("num_inputs", num_inputs), _at_least_one("width", width)
+        self.num_inputs, self.width = at_least("num_inputs", num_inputs), at_least("width", width)
         block_width = getattr(block, "width", width)
         if block_width != width:
             raise ValueError(f"width is {width}, but the block was built with width {block_width}: make them equal")
@@ -304,38 +303,14 @@ class GaussianProcessRegressor(nn.Module):
 
 
 def _preconditioner(kind: str, width: int, rank: int | None) -> Preconditioner | None:
-    _one_of("preconditioner", kind, PRECONDITIONERS)
+    one_of("preconditioner", kind, PRECONDITIONERS)
     if kind != "diagonal_low_rank":
         if rank is not None:
             raise ValueError(f"rank={rank} has no effect with preconditioner={kind!r}: leave it out")
         return Preconditioner(width, rank=0) if kind == "diagonal" else None
-    return Preconditioner(width, _at_least_one("rank", DEFAULT_RANK if rank is None else rank))
+    return Preconditioner(width, at_least("rank", DEFAULT_RANK if rank is None else rank))
 
 
 def _uniform(rows: int, columns: int, scale: float) -> nn.Parameter:
     bound = scale / math.sqrt(columns)
     return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound))
-
-
-def _whole(name: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    return value
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if _whole(name, value) < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return value
-
-
-def _positive(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
-    return float(value)
-
-
-def _one_of(name: str, value: str, valid: Iterable[str]) -> str:
-    if value not in valid:
-        raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}{nearest(str(value), valid)}")
-    return value

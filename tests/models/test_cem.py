@@ -253,17 +253,17 @@ def test_stacked_models_equal_single_models(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "width must be at least 1, got 0"),
-        ({"hidden": 2.5}, "hidden must be a whole number, got 2.5"),
-        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
-        ({"num_steps": True}, "num_steps must be a whole number, got True"),
+        ({"width": 0}, "width must be a whole number of at least 1, got 0"),
+        ({"hidden": 2.5}, "hidden must be a whole number of at least 1, got 2.5"),
+        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
+        ({"num_steps": True}, "num_steps must be a whole number of at least 1, got True"),
         ({"activation": "silo"}, r"activation must be one of silu, gelu, got 'silo' \(did you mean 'silu'"),
         ({"start": "norm"}, "start must be one of raw, normed, got 'norm'"),
         ({"start": "normed"}, "start='normed' has no effect without norm_context"),
         ({"preconditioner": "full"}, "preconditioner must be one of"),
         ({"rank": 2}, "rank=2 has no effect with preconditioner='none'"),
         ({"preconditioner": "diagonal_low_rank", "rank": 7}, "rank must lie between 0 .* width 6, got 7"),
-        ({"preconditioner": "diagonal_low_rank", "rank": 0}, "rank must be at least 1, got 0"),
+        ({"preconditioner": "diagonal_low_rank", "rank": 0}, "rank must be a whole number of at least 1, got 0"),
         ({"preconditioner": "diagonal_low_rank"}, "rank must lie between 0 .* width 6, got 16"),
         ({"step_size": -1.0}, "step_size must be a positive finite number, got -1.0"),
         ({"norm_eps": 0}, "norm_eps must be a positive"),
@@ -288,5 +288,5 @@ def test_wrong_options_of_the_baselines_are_refused(block: type, options: dict[s
 def test_a_block_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="width is 32, but the block was built with width 64"):
         cem.GaussianProcessRegressor(cem.PlainMLP(64, 256), width=32)
-    with pytest.raises(ValueError, match="num_inputs must be at least 1"):
+    with pytest.raises(ValueError, match="num_inputs must be a whole number of at least 1"):
         cem.GaussianProcessRegressor(cem.PlainMLP(64, 256), num_inputs=0)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from paper_repro import artifacts, records
+from paper_repro import catalogue, records
 from paper_repro import plan as plans
 from paper_repro.artifacts import Artifact
 from paper_repro.plan import Plan, PlannedCell
@@ -119,7 +119,7 @@ def write_artifact(folder: Path, text: str = ARTIFACT, name: str = "up") -> Path
 
 
 def load(folder: Path, text: str = ARTIFACT) -> Artifact:
-    return artifacts.load_file(write_artifact(folder, text))
+    return catalogue.load_file(write_artifact(folder, text))
 
 
 def plan(folder: Path, text: str = ARTIFACT, scale: str = "paper", overrides: tuple[str, ...] = ()) -> Plan:

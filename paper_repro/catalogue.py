@@ -1,15 +1,76 @@
-"""What can be wrong with an artifact as a whole: numbers for no cell, cells without number, claims about nothing."""
+"""Every artifact there is: found by scanning, typed on loading, checked whole.
 
+``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  A further folder with the same layout may be given in
+``$PAPER_REPRO_PAPERS``.
+"""
+
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from paper_repro.artifacts import EXACT, SCALES, Artifact, Claim, Column, Key
-from paper_repro.claims import check_predicate, place_problems
+from paper_repro import typed_yaml
+from paper_repro.artifacts import EXACT, SCALES, Artifact, Column, Key
+from paper_repro.claims import Claim, check_predicate, place_problems
 from paper_repro.config import experiments
 from paper_repro.errors import UsageError, nearest
 from paper_repro.typed_yaml import Node
 
+PAPERS = Path(__file__).parent / "papers"
+EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
 
-def check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+
+def find() -> dict[str, Path]:
+    """Every artifact's id and file, found by scanning.
+
+    Raises:
+        UsageError: two files have one id, or $PAPER_REPRO_PAPERS names no folder.
+    """
+    folders = [PAPERS]
+    if extra := os.environ.get(EXTRA_PAPERS):
+        folders.append(Path(extra))
+        if not folders[-1].is_dir():
+            raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/*.yaml")):
+            name = f"{path.parent.name}/{path.stem}"
+            if name in found:
+                raise UsageError(f"duplicate artifact id '{name}': {found[name]} and {path}")
+            found[name] = path
+    return found
+
+
+def load(name: str) -> Artifact:
+    """The artifact of that id.
+
+    Raises:
+        UsageError: unknown id (with the nearest), or an error in its file, with file and line.
+    """
+    found = find()
+    if name not in found:
+        raise UsageError(f"unknown artifact {name!r}{nearest(name, found)}; --list shows them all")
+    return load_file(found[name])
+
+
+def load_file(path: Path) -> Artifact:
+    """The artifact that a file describes, checked whole."""
+    root = typed_yaml.read(path)
+    entries = root.items()
+    allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in ("id", "path")}
+    for key, child in entries.items():
+        if key not in allowed:
+            raise UsageError(f"{path}:{child.key_line}: unknown key '{key}'{nearest(key, allowed)}")
+    values: dict[str, Any] = {key: typed_yaml.convert(allowed[key], child) for key, child in entries.items()}
+    for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
+        if required not in values:
+            raise root.error(f"missing '{required}'")
+    artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, **values)
+    _check(artifact, entries)
+    return artifact
+
+
+def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     """Check an artifact against itself.
 
     Args:
