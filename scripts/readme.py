@@ -1,12 +1,15 @@
-"""Rewrite the generated parts of README.md: the reference's Table 3 and the list of artifacts.
+"""Rewrite the generated parts of README.md: the reference's Table 3, the list of artifacts and the benches.
 
 readme.py            rewrite them
 readme.py --check    exit code 1 if they are not up to date
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tabulate import tabulate
 
 from paper_repro.command_line import RESULTS, ROOT, parse, run_main
 from paper_repro.listing import listing
@@ -18,7 +21,12 @@ def main(arguments: Sequence[str]) -> int:
     words = parse(arguments, ("--check",), ())
     text = README.read_text()
     new = text
-    for name, content in (("table3", _table3(RESULTS)), ("artifacts", listing(None, RESULTS, "github"))):
+    parts = {
+        "table3": _table3(RESULTS),
+        "artifacts": listing(None, RESULTS, "github"),
+        "benches": _benches(RESULTS / "bench"),
+    }
+    for name, content in parts.items():
         start = f"<!-- generated: {name} -->\n"
         before, _, rest = new.partition(start)
         _, end, after = rest.partition("<!-- end -->")
@@ -35,6 +43,20 @@ def _table3(results: Path) -> str:
     start = next(index for index, line in enumerate(lines) if line.startswith("|"))
     stop = next(index for index in range(start, len(lines)) if not lines[index].startswith("|"))
     return "\n".join(lines[start:stop])
+
+
+def _benches(folder: Path) -> str:
+    """The ratios of every published bench, beside their goals."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        bench = json.loads(path.read_text())
+        where = f"{bench['device']}, {bench['threads']} thread"
+        for found in bench["comparisons"]:
+            goal = "" if found["goal"] is None else f"{found['goal']:g}x"
+            error = f"{found['relative_error']:.1e}"
+            rows.append([bench["bench"], found["case"], found["other"], f"{found['ratio']:.2f}x", goal, error, where])
+    headers = ["bench", "case", "against", "ratio", "goal", "relative error", "where"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
 if __name__ == "__main__":
