@@ -9,10 +9,9 @@ from paper_repro.errors import UsageError
 from paper_repro.figures import Figure
 from paper_repro.plan import Plan
 from paper_repro.tables import Table
-from paper_repro.views import View
 
 
-def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[View, list[Path]]:
+def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
     """Write the table, and the figure where the artifact draws one, below ``runs``.
 
     Args:
@@ -21,11 +20,11 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[View, list[P
     view = views.build(plan, runs, reference)
     folder = runs / plan.folder
     companion = plan.artifact.companion()
-    table = _the_one(companion, Table) or Table
-    written = table(view).write(folder)
+    table: Table = (_the_one(companion, Table) or Table)(view)
+    written = table.write(folder)
     if (figure := _the_one(companion, Figure)) is not None:
         written += figure(view).write(folder)
-    return view, written
+    return table, written
 
 
 def _the_one(companion: ModuleType | None, base: Any) -> Any:

@@ -58,13 +58,17 @@ class Table:
             write_atomically(folder / name, text.encode())
         return [folder / name for name in content]
 
-    def markdown(self) -> str:
+    def markdown(self, by_metric: bool = False) -> str:
+        """The whole document; ``by_metric`` gives each metric a table of its own, for narrow terminals."""
         plan = self.view.plan
-        grid = self.grid()
+        grids = [self.grid()]
+        if by_metric:
+            grids = [self.grid(chosen=[*self.artifact.columns])] if self.artifact.columns else []
+            grids += [self.grid(chosen=[name]) for name in self.artifact.metrics]
         parts = [f"# {self.artifact.id}: {self.artifact.title}", self._lead()]
         if plan.altered:
             parts.append(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**")
-        parts.append(_markdown_table(grid))
+        parts += [_markdown_table(grid) for grid in grids]
         if self.artifact.summary:
             parts.append(_markdown_table(self.summary_grid()))
         if self.artifact.claims:
@@ -72,21 +76,23 @@ class Table:
         parts += ["## Notes", "\n".join(f"* {_one_line(note)}" for note in self.notes())]
         return "\n\n".join(parts) + "\n"
 
-    def grid(self, markup: tuple[str, str] = ("**", "**")) -> Grid:
-        """The wide table: one line a point, in the paper's order of columns."""
+    def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
+        """One line a point: its place, the columns beside the metrics, and the metrics (or only the chosen of both)."""
         view, artifact = self.view, self.artifact
+        columns = {name: spec for name, spec in artifact.columns.items() if chosen is None or name in chosen}
+        metrics = {name: spec for name, spec in artifact.metrics.items() if chosen is None or name in chosen}
         headers = [axis.title for axis in artifact.axes.values()]
-        headers += [column.title for column in artifact.columns.values()]
-        for metric in artifact.metrics.values():
+        headers += [column.title for column in columns.values()]
+        for metric in metrics.values():
             headers += self._metric_headers(metric)
-        best = {(name, source): self._best(name, source) for name in artifact.metrics for source in _SOURCES}
+        best = {(name, source): self._best(name, source) for name in metrics for source in _SOURCES}
         rows = []
         for key, point in view.points.items():
             row = [artifact.axes[axis].values[value].label for axis, value in key]
-            for name, column in artifact.columns.items():
+            for name, column in columns.items():
                 found = column_value(column, point, view.judged(point))
                 row.append(verdicts.on_column(column, view.printed(key, name), found).text)
-            for name, metric in artifact.metrics.items():
+            for name, metric in metrics.items():
                 marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
                 row += self._metric_cells(name, metric, point, marks)
             rows.append(row)

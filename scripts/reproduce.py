@@ -13,13 +13,18 @@
 Exit codes: 0 all done, 1 some cells failed, diverged or lack their data, 2 wrong usage or config, 130 interrupted.
 """
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paper_repro import catalogue
 from paper_repro.command_line import RESULTS, Words, parse, run_main
 from paper_repro.errors import UsageError
+
+if TYPE_CHECKING:
+    from paper_repro.plan import Plan
 
 FLAGS = ("--list", "--plan", "--render", "--publish", "--help", "-h")
 SETTINGS = ("scale", "seeds", "runs")
@@ -67,7 +72,7 @@ def _one(name: str, words: Words, action: str) -> int:
     return code
 
 
-def _run(plan: "plans.Plan", runs: Path) -> int:  # type: ignore[name-defined]  # noqa: F821
+def _run(plan: "Plan", runs: Path) -> int:
     from paper_repro import runner
 
     result = runner.run_cells(plan.cells, runs, [runs, RESULTS])
@@ -80,11 +85,15 @@ def _run(plan: "plans.Plan", runs: Path) -> int:  # type: ignore[name-defined]  
     return result.exit_code
 
 
-def _show(plan: "plans.Plan", runs: Path) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _show(plan: "Plan", runs: Path) -> None:
     from paper_repro.render import render
 
-    _, written = render(plan, runs, RESULTS)
-    print(next(path for path in written if path.name == "table.md").read_text())
+    table, written = render(plan, runs, RESULTS)
+    text = table.markdown()
+    if sys.stdout.isatty():
+        widest = max(len(line) for line in text.splitlines() if line.startswith("|-"))
+        text = table.markdown(by_metric=widest > shutil.get_terminal_size().columns)
+    print(text)
     print("\n".join(str(path) for path in written), file=sys.stderr)
 
 
