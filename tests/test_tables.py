@@ -413,6 +413,6 @@ def test_narrow_terminals_get_one_table_a_metric_with_the_same_cells(tmp_path: P
         assert name in whole and name in narrow
 
     def widest(text: str) -> int:
-        return max(len(line) for line in text.split("## Claims")[0].splitlines() if line.startswith("|-"))
+        return max(len(line) for line in text.split("## Claims", maxsplit=1)[0].splitlines() if line.startswith("|-"))
 
     assert widest(narrow) < 0.7 * widest(whole)
