@@ -1,0 +1,343 @@
+"""ListOps: nested maximum, median and modular sum, worked out one operation at a time (NRGPT, section 3.2 and F.3).
+
+A sample is one text: the expression, then "=" and the expression with one more operation worked out, until a single
+number stands there, then end of sequence:
+
+    add_10 ( 0 median_10 ( 1 7 1 ) 2 ) = add_10 ( 0 1 2 ) = 3 <eos>
+
+Letters: B windows of a batch, T tokens of a window.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paper_repro.arguments import at_least, one_of
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.files import cached
+from paper_repro.seeds import mix
+
+EOS, OPEN, CLOSE, EQUALS = range(4)
+MARKS = ("<eos>", "(", ")", "=")
+NAMES = ("min", "max", "median", "add", "prod", "nadd")
+"""Every function of the vocabulary; the authors keep ids for those that their data never use."""
+FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
+    "max": max,
+    "median": lambda values: sorted(values)[len(values) // 2],
+    "add": sum,
+}
+"""What can be drawn; each result is then taken modulo.  The median of two numbers is the larger."""
+FIRST_NUMBER = len(MARKS) + len(NAMES)
+EXCLUDED_SHARE = 0.05
+MOST_DRAWS = 1_000
+"""Samples drawn for each that is wanted, before the search is given up; about 30 are drawn where it succeeds."""
+DATA_VERSION = 1
+"""Raised when the same arguments give other data, so that no old cache is read."""
+
+Node = int | list[Any]
+"""A number, or a function node: its name, then its children."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sample, as token ids."""
+
+    tokens: list[int]
+    """The whole text, the end of sequence included."""
+
+    @property
+    def prompt(self) -> list[int]:
+        """The expression and its "="."""
+        return self.tokens[: self.tokens.index(EQUALS) + 1]
+
+    @property
+    def result(self) -> int:
+        """The number that stands before the end of sequence."""
+        return self.tokens[-2]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Samples in the order in which they were drawn."""
+
+    train: list[Item]
+    test: list[Item]
+    """Each holds at least one excluded triple of numbers; no training sample does."""
+    single: dict[str, list[Item]]
+    """Tests of one operation alone, by its name without the modulus."""
+    excluded: list[tuple[int, ...]]
+    """The triples of token ids, sorted."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text of all tests: how many are generated for an answer."""
+        return max(len(item.tokens) for item in chain(self.test, *self.single.values()))
+
+
+@dataclass(frozen=True)
+class ListOps:
+    """The distribution of expressions, and the split into training samples and tests.
+
+    Deviation: the paper states modulus 20, the authors' data and sweeps have 10; both are made, 20 is the default.
+
+    Args:
+        modulus: the inputs are 0 to modulus - 1, every result is taken modulo it.
+        max_depth: levels of functions; 1 has no nesting.
+        min_children, max_children: of a function, uniform between them.
+        function_probability: that a child is a function where the depth allows.
+        functions: what is drawn from, in this order; of "max", "median" and "add".
+        num_train, num_test: samples; ``num_test`` also of each operation alone.
+        seed: of Python's generator, whose integer streams are the same on every machine.
+
+    Raises:
+        ValueError: an argument out of range, or an unknown function.
+    """
+
+    modulus: int = 20
+    max_depth: int = 2
+    min_children: int = 2
+    max_children: int = 3
+    function_probability: float = 0.25
+    functions: tuple[str, ...] = ("max", "median", "add")
+    num_train: int = 50_000
+    num_test: int = 2_000
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        at_least("modulus", self.modulus, 3)
+        for name in ("max_depth", "min_children", "num_train", "num_test"):
+            at_least(name, getattr(self, name), 1)
+        at_least("max_children", self.max_children, max(3, self.min_children))
+        at_least("seed", self.seed, 0)
+        probability = self.function_probability
+        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
+            raise ValueError(f"function_probability must be a number from 0 to below 1, got {probability!r}")
+        if isinstance(self.functions, str) or not self.functions:
+            raise ValueError(f"functions must be a list of names from {', '.join(FUNCTIONS)}, got {self.functions!r}")
+        for name in self.functions:
+            one_of("functions", name, FUNCTIONS)
+        if len(set(self.functions)) < len(self.functions):
+            raise ValueError(f"functions must differ, got {self.functions!r}: leave the repeated one out")
+        object.__setattr__(self, "functions", tuple(self.functions))
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The words by token id: 20 of them for modulus 10, 30 for modulus 20."""
+        functions = (f"{name}_{self.modulus}" for name in NAMES)
+        return (*MARKS, *functions, *(str(number) for number in range(self.modulus)))
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """Token ids of words.
+
+        Raises:
+            ValueError: a word that is not in the vocabulary.
+        """
+        ids = {word: index for index, word in enumerate(self.vocabulary)}
+        return [ids[one_of("word", word, ids)] for word in words]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The words of token ids, joined by blanks."""
+        return " ".join(self.vocabulary[token] for token in tokens)
+
+    def generate(self) -> Corpus:
+        """Draw everything: excluded triples, training and test samples, then tests of each operation alone.
+
+        For modulus 10 this is the authors' data, token by token.
+
+        Raises:
+            ValueError: so many children that nearly every sample, or so large a modulus that nearly none, holds an
+                excluded triple.
+        """
+        draws = random.Random(self.seed)
+        numbers = range(FIRST_NUMBER, FIRST_NUMBER + self.modulus)
+        num_draws = int(self.modulus**3 * EXCLUDED_SHARE)
+        excluded: set[tuple[int, ...]] = {tuple(draws.sample(numbers, 3)) for _ in range(num_draws)}
+        train, test = self._split(draws, excluded, self.functions, self.num_train)
+        single = {name: self._split(draws, excluded, (name,), 0)[1] for name in self.functions}
+        return Corpus(train, test, single, sorted(excluded))
+
+    def _split(
+        self, draws: random.Random, excluded: set[tuple[int, ...]], functions: Sequence[str], num_train: int
+    ) -> tuple[list[Item], list[Item]]:
+        """Samples without an excluded triple, and ``num_test`` with one; what is drawn beyond that is dropped."""
+        without: list[Item] = []
+        holding: list[Item] = []
+        most = MOST_DRAWS * (num_train + self.num_test)
+        while len(without) < num_train or len(holding) < self.num_test:
+            if len(without) + len(holding) == most:
+                raise ValueError(
+                    f"of {most} samples of {', '.join(functions)} {len(holding)} hold an excluded triple, expected "
+                    f"{num_train} without and {self.num_test} with one: change max_children or modulus"
+                )
+            tokens = self._sample(draws, functions)
+            clean = excluded.isdisjoint(zip(tokens, tokens[1:], tokens[2:], strict=False))
+            (without if clean else holding).append(Item(tokens))
+        return without[:num_train], holding[: self.num_test]
+
+    def _sample(self, draws: random.Random, functions: Sequence[str]) -> list[int]:
+        node: Node = self._tree(draws, functions, self.max_depth)
+        tokens: list[int] = []
+        while not isinstance(node, int):
+            _write(node, tokens)
+            tokens.append(EQUALS)
+            node = self._work_out_one(node)
+        _write(node, tokens)
+        tokens.append(EOS)
+        return tokens
+
+    def _tree(self, draws: random.Random, functions: Sequence[str], levels: int) -> list[Any]:
+        node: list[Any] = [draws.choice(functions)]
+        for _ in range(draws.randint(self.min_children, self.max_children)):
+            # At the last level the draw is made all the same, and not looked at: the authors' order.
+            nested = draws.random() < self.function_probability and levels > 1
+            node.append(self._tree(draws, functions, levels - 1) if nested else draws.choice(range(self.modulus)))
+        return node
+
+    def _work_out_one(self, root: list[Any]) -> Node:
+        """The tree with one function node replaced by its value: from the root, the first function child until none."""
+        node, parent, place = root, root, 0
+        while True:
+            inner = next((index for index, child in enumerate(node) if isinstance(child, list)), None)
+            if inner is None:
+                break
+            node, parent, place = node[inner], node, inner
+        value = FUNCTIONS[node[0]](node[1:]) % self.modulus
+        if node is root:
+            return value
+        parent[place] = value
+        return root
+
+
+def _write(node: Node, tokens: list[int]) -> None:
+    if isinstance(node, int):
+        tokens.append(FIRST_NUMBER + node)
+        return
+    tokens += (len(MARKS) + NAMES.index(node[0]), OPEN)
+    for child in node[1:]:
+        _write(child, tokens)
+    tokens.append(CLOSE)
+
+
+class ListOpsData(CounterBasedDataModule):
+    """Windows of the training samples put end to end (NRGPT, F.3): a batch is (ids (B, T), next ids (B, T)), int64.
+
+    The last tenth of the stream is validation, as the authors have it: it shares duplicates with training, and is not
+    the held-out test set, which ``corpus.test`` and ``corpus.single`` are.  Splits "train" and "val", of
+    ``num_evaluation_batches`` batches at random places, which depend on the seed only.
+
+    Args:
+        task: the expressions; ``ListOps()`` if None.
+        batch_size: B.
+        window: T.
+        num_evaluation_batches: batches of a split that is evaluated.
+        seed: of the windows; ``task.seed`` is that of the samples.
+        cache: folder that keeps the generated samples (about 4 s for 50,000), or None.
+
+    Raises:
+        ValueError: an argument out of range, or a stream too short for the window.
+    """
+
+    def __init__(
+        self,
+        task: ListOps | None = None,
+        batch_size: int = 64,
+        window: int = 128,
+        num_evaluation_batches: int = 10,
+        seed: int = 0,
+        cache: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.task = ListOps() if task is None else task
+        self.batch_size = at_least("batch_size", batch_size, 1)
+        self.window = at_least("window", window, 1)
+        self.num_evaluation_batches = at_least("num_evaluation_batches", num_evaluation_batches, 1)
+        self.seed = at_least("seed", seed, 0)
+        self.cache = None if cache is None else Path(cache)
+        self._corpus: Corpus | None = None
+        self._streams: dict[str, Tensor] = {}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("train", "val")
+
+    @property
+    def corpus(self) -> Corpus:
+        """The samples, generated or read from the cache on first use."""
+        if self._corpus is None:
+            if self.cache is None:
+                self._corpus = self.task.generate()
+            else:
+                name = hashlib.sha256(repr((DATA_VERSION, sorted(asdict(self.task).items()))).encode()).hexdigest()[:20]
+                self._corpus = _unpack(cached(self.cache / f"listops-{name}.json", lambda: _pack(self.task.generate())))
+        return self._corpus
+
+    def prepare_data(self) -> None:
+        """Generate the samples, or read them from the cache; done on first use where nobody calls it."""
+        if self._streams:
+            return
+        stream = torch.tensor(list(chain.from_iterable(item.tokens for item in self.corpus.train)))
+        cut = len(stream) * 9 // 10
+        streams = {"train": stream[:cut], "val": stream[cut:]}
+        for split, tokens in streams.items():
+            if len(tokens) <= self.window:
+                raise ValueError(
+                    f"window must be below the {len(tokens)} tokens of split {split!r}, got {self.window}: "
+                    "give a smaller window or a larger num_train"
+                )
+        self._streams = streams
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        return self._windows("train", mix(self.seed, "listops", "batch", step))
+
+    def example_batch(self) -> tuple[Tensor, Tensor]:
+        """Zeros of a training batch's shapes; nothing is generated."""
+        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
+        return ids, ids
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        one_of("split", split, self.splits)
+        for index in range(self.num_evaluation_batches):
+            yield self._windows(split, mix(self.seed, "listops", "evaluation", split, index))
+
+    def data_hashes(self) -> dict[str, str]:
+        """SHA-256 of the tokens of each split and of the tests, as int64."""
+        self.prepare_data()
+        tests = chain(self.corpus.test, *self.corpus.single.values())
+        parts = {**self._streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}
+        return {name: hashlib.sha256(tokens.numpy().tobytes()).hexdigest() for name, tokens in parts.items()}
+
+    def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
+        self.prepare_data()
+        stream = self._streams[split]
+        generator = torch.Generator().manual_seed(seed)
+        starts = torch.randint(len(stream) - self.window, (self.batch_size, 1), generator=generator)
+        rows = stream[starts + torch.arange(self.window + 1)]
+        return rows[:, :-1], rows[:, 1:]
+
+
+def _pack(corpus: Corpus) -> bytes:
+    parts = {
+        "train": [item.tokens for item in corpus.train],
+        "test": [item.tokens for item in corpus.test],
+        "single": {name: [item.tokens for item in items] for name, items in corpus.single.items()},
+        "excluded": corpus.excluded,
+    }
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def _unpack(content: bytes) -> Corpus:
+    parts = json.loads(content)
+    return Corpus(
+        [Item(tokens) for tokens in parts["train"]],
+        [Item(tokens) for tokens in parts["test"]],
+        {name: [Item(tokens) for tokens in items] for name, items in parts["single"].items()},
+        [tuple(triple) for triple in parts["excluded"]],
+    )

