@@ -11,7 +11,7 @@ from paper_repro.errors import UsageError, nearest
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 RUNS = ROOT / "runs"
-MISUSE = 2
+MISUSE, INTERRUPTED = 2, 130
 
 
 @dataclass
@@ -76,5 +76,8 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return MISUSE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         return 0

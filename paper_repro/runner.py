@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from paper_repro import config as configs
 from paper_repro import records
+from paper_repro.command_line import INTERRUPTED
 from paper_repro.errors import UsageError
 from paper_repro.leases import holder, lease_path
 from paper_repro.plan import PlannedCell
@@ -57,7 +58,7 @@ class Result:
     @property
     def exit_code(self) -> int:
         if self.interrupted:
-            return 130
+            return INTERRUPTED
         whole = not self.fatal and not self.missing and set(self.by_status) <= {FINISHED}
         return 0 if whole else 1
 
