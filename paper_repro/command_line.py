@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paper_repro.errors import UsageError, nearest
+from paper_repro.errors import INTERRUPTED, MISUSE, UsageError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 RUNS = ROOT / "runs"
-MISUSE, INTERRUPTED = 2, 130
 
 
 @dataclass

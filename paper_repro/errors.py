@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+MISUSE, INTERRUPTED = 2, 130
+"""Exit codes of the commands, beside 0 (all done) and 1 (some cells failed, diverged or lack their data)."""
+
 
 class UsageError(ValueError):
     """A command, a config or a file that the user wrote is wrong (exit code 2)."""

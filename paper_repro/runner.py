@@ -18,8 +18,7 @@ from typing import IO, Any
 
 from paper_repro import config as configs
 from paper_repro import records
-from paper_repro.command_line import INTERRUPTED
-from paper_repro.errors import UsageError
+from paper_repro.errors import INTERRUPTED, UsageError
 from paper_repro.leases import holder, lease_path
 from paper_repro.plan import PlannedCell
 from paper_repro.progress import Display, Job, Sweep

@@ -1,6 +1,6 @@
 """Metrics, one small file per family.
 
-``quantities``, ``learning_rate``, ``scaling``, ``speedup``, ``transition`` need no torch: tables are rendered with them.
+``quantities``, ``learning_rate``, ``scaling``, ``speedup``, ``transition`` need no torch: tables use them.
 ``pooled``, ``regression``, ``images`` and ``likelihood`` hold torchmetrics metrics, summed across processes.
 ``diversity``, ``grammar``, ``grammar_checkers`` and ``similarity`` score texts.
 """
