@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from paper_repro.errors import UsageError
 from paper_repro.tasks import Cell
 from paper_repro.training.batches import map_tensors
-from paper_repro.training.build import build
+from paper_repro.training.build import Parts, build
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 
@@ -35,21 +35,29 @@ class Cost:
 def measure(config: Mapping[str, Any]) -> Cost:
     """Build the cell's module on the meta device and count.
 
-    It also finds what is wrong with the config before hours are spent on it.
+    Raises:
+        UsageError: as ``check``.
+    """
+    parts = check(config)
+    module = parts.module
+    batch = map_tensors(lambda tensor: tensor.to("meta"), parts.data.example_batch())
+    memory = BYTES_PER_PARAMETER * parts.num_parameters + _activation_bytes(module, batch)
+    return Cost(parts.num_parameters, multiply_adds(module, batch), memory)
+
+
+def check(config: Mapping[str, Any]) -> Parts:
+    """The cell's parts, built on the meta device: what is wrong with a config is found before hours are spent on it.
 
     Raises:
         UsageError: a constructor refuses its arguments, or the optimiser its settings.
     """
     with torch.device("meta"):
         parts = build(Cell("plan", dict(config)))
-    module = parts.module
     try:
-        module.optimizer(module.parameter_groups())
+        parts.module.optimizer(parts.module.parameter_groups())
     except (ValueError, TypeError) as error:
         raise UsageError(f"optimizer: {error}") from error
-    batch = map_tensors(lambda tensor: tensor.to("meta"), parts.data.example_batch())
-    memory = BYTES_PER_PARAMETER * parts.num_parameters + _activation_bytes(module, batch)
-    return Cost(parts.num_parameters, multiply_adds(module, batch), memory)
+    return parts
 
 
 def check_device(config: Mapping[str, Any]) -> None:

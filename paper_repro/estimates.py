@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paper_repro import config as configs
 from paper_repro import records
-from paper_repro.cost import Cost, measure
+from paper_repro.cost import Cost, check, measure
 from paper_repro.plan import PlannedCell
 from paper_repro.records import Record
 
@@ -26,17 +26,22 @@ class Estimate:
 def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Estimate]:
     """The estimate of every cell by id.
 
-    Cells of one shape (same config but for the machine and what may vary within a batch) are counted once.  Seconds
-    come from records below ``roots`` of the same shape, else of any cell of the plan by its rate of multiply-adds.
+    Every point is checked; cells of one shape (same config but for the machine and what may vary within a batch) are
+    counted once.  Seconds come from records below ``roots`` of the same shape, else of any cell of the plan by its rate
+    of multiply-adds.
 
     Raises:
         UsageError: a config that cannot be built.
     """
     shapes = {cell.id: _shape(cell) for cell in cells}
     costs: dict[str, Cost | None] = {}
+    checked = set()
     for cell in cells:
         if shapes[cell.id] not in costs:
             costs[shapes[cell.id]] = measure(cell.config) if "model" in cell.config else None
+        elif cell.key not in checked and "model" in cell.config:
+            check(cell.config)
+        checked.add(cell.key)
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
     rates = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paper_repro import intervals
 from paper_repro.artifacts import Column, Metric, Number, Tolerance
 from paper_repro.records import Record
-from paper_repro.tasks import DIVERGED, FINISHED
+from paper_repro.tasks import FINISHED
 
 REPRODUCED, OFF, REDUCED, ALTERED, NOT_RUN = "reproduced", "off by", "reduced scale", "altered", "not run"
 
@@ -85,10 +85,6 @@ def trouble(found: Mapping[int, Record]) -> str:
         if record.status != FINISHED:
             parts.append(f"seed {seed} {record.status}" + (f": {record.note}" if record.note else ""))
     return "; ".join(parts)
-
-
-def diverged(found: Mapping[int, Record]) -> int:
-    return sum(record.status == DIVERGED for record in found.values())
 
 
 def agreement(own: Mapping[int, float], reference: Mapping[int, float]) -> str:

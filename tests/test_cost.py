@@ -69,3 +69,14 @@ def test_cells_of_one_shape_are_estimated_alike_and_longer_ones_longer(tmp_path:
     by_model = {dict(cell.key)["model"]: found[cell.id] for cell in cells}
     assert {found[cell.id].seconds for cell in cells if dict(cell.key)["model"] == "t8"} == {by_model["t8"].seconds}
     assert by_model["t8"].seconds > 4 * by_model["t1"].seconds > 0
+
+
+def test_every_point_is_checked_also_where_only_the_first_of_its_shape_is_counted() -> None:
+    good, other = (compose("cem/gaussian_process", [f"data.kernel={name}"]) for name in ("rbf", "matern"))
+    other["data"]["kernel"] = "mattern"
+    cells = [
+        plan.PlannedCell((("kernel", str(index)),), 0, config, str(index), str(index))
+        for index, config in enumerate((good, other))
+    ]
+    with pytest.raises(UsageError, match="did you mean 'matern'"):
+        estimate(cells, [])

@@ -110,7 +110,7 @@ def test_trouble_names_seed_status_and_reason() -> None:
         "seed 1 diverged: loss is nan at step 40; lower optimizer.lr; seed 2 failed: RuntimeError: broke; seed 3 failed"
     )
     assert verdicts.trouble(found) == expected
-    assert verdicts.trouble({0: record(0, FINISHED)}) == "" and verdicts.diverged(found) == 1
+    assert verdicts.trouble({0: record(0, FINISHED)}) == ""
 
 
 @pytest.mark.parametrize(
