@@ -4,6 +4,7 @@ from pathlib import Path
 
 from paper_repro import records
 from paper_repro.errors import UsageError
+from paper_repro.files import write_atomically
 from paper_repro.plan import Plan
 from paper_repro.records import record_path
 from paper_repro.render import render
@@ -32,6 +33,10 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
         )
     for cell, record in found.items():
         assert record is not None
+        for name in record.attachments:
+            content = records.attachment(runs, record, name)
+            assert content is not None
+            write_atomically(record_path(results, cell).parent / name, content)
         records.write(record_path(results, cell), record)
     _, written = render(plan, results, None)
     return written

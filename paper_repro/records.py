@@ -45,6 +45,10 @@ class Record:
     peak_memory_mib: float | None
     note: str
     provenance: dict[str, Any] = field(default_factory=dict)
+    attachments: dict[str, str] = field(default_factory=dict)
+    """File name to SHA-256 of what lies beside the record."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Metric to what it lacks: such a metric is printed as "n/a"."""
 
     @property
     def done(self) -> bool:
@@ -69,6 +73,8 @@ def from_outcome(cell: str, recipe: str, config: Mapping[str, Any], outcome: Out
         peak_memory_mib=None if outcome.peak_memory_mib is None else round(outcome.peak_memory_mib, 1),
         note=outcome.note[:NOTE_CHARACTERS].encode(errors="replace").decode(),
         provenance={**provenance, "data": dict(outcome.data_hashes)},
+        attachments=dict(outcome.attachments),
+        unavailable={name: reason[:NOTE_CHARACTERS] for name, reason in outcome.unavailable.items()},
     )
 
 
@@ -139,6 +145,32 @@ def is_done(root: Path, cell: str) -> bool:
     """Whether the cell has a result below ``root``."""
     record = find(root, cell)
     return record is not None and record.done
+
+
+def attachment(root: Path, record: Record, name: str) -> bytes | None:
+    """What lies beside the record under that name; None where the record names no such file.
+
+    Raises:
+        CorruptFileError: the file is absent or not the one that the record names.
+    """
+    if name not in record.attachments:
+        return None
+    path = record_path(root, record.cell).parent / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptFileError(f"{path}: the record beside it names this file, which is absent") from error
+    if sha256_of_bytes(content) != record.attachments[name]:
+        raise CorruptFileError(f"{path}: not the file that the record beside it names; delete the record to run again")
+    return content
+
+
+def drop_incomplete(root: Path, cells: Sequence[str]) -> None:
+    """Delete the records that lack a metric, so that the cells are measured again, from their last checkpoint."""
+    for cell in cells:
+        record = find(root, cell)
+        if record is not None and record.unavailable:
+            record_path(root, cell).unlink()
 
 
 def record_path(root: Path, cell: str) -> Path:

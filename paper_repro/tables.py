@@ -118,12 +118,13 @@ class Table:
         if not metric.measured:
             return cells
         own, reference = values(point.own, name), values(point.reference, name)
-        own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point.own)
+        own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point.own, name)
         if self.view.own_root_is_reference:
             cells.append(own_text)
         else:
             reference_text = _wrap(_spread(metric, reference), marks["reference"])
-            cells += [reference_text or self._absence(point.reference), own_text, verdicts.agreement(own, reference)]
+            absence = self._absence(point.reference, name)
+            cells += [reference_text or absence, own_text, verdicts.agreement(own, reference)]
         if self._has_printed(metric):
             cells.append(self.verdict(name, point).text)
         return cells
@@ -140,8 +141,8 @@ class Table:
             plan.altered,
         )
 
-    def _absence(self, found: Mapping[int, Record]) -> str:
-        return verdicts.trouble(found) or verdicts.NOT_RUN
+    def _absence(self, found: Mapping[int, Record], name: str) -> str:
+        return verdicts.trouble(found) or verdicts.lack(found, name) or verdicts.NOT_RUN
 
     def _best(self, name: str, source: str) -> set[Any]:
         """The keys of the best printed or measured values within each group of ``best_within``."""
@@ -218,7 +219,17 @@ class Table:
             if text := verdicts.trouble(view.judged(point)):
                 labels = ", ".join(artifact.axes[axis].values[value].label for axis, value in point.key)
                 notes.append(f"{labels}: {text}.")
-        return notes
+        return notes + self._lacks()
+
+    def _lacks(self) -> list[str]:
+        """Why metrics are not available, each reason once."""
+        reasons: dict[str, list[str]] = {}
+        for point in self.view.points.values():
+            for record in self.view.judged(point).values():
+                for name, reason in record.unavailable.items():
+                    if name in self.artifact.metrics:
+                        reasons.setdefault(reason, []).append(self.artifact.metrics[name].title)
+        return [f"{', '.join(dict.fromkeys(titles))}: n/a, {reason}" for reason, titles in reasons.items()]
 
     def _lead(self) -> str:
         plan, artifact = self.view.plan, self.artifact
@@ -276,8 +287,17 @@ class Table:
             },
             "claims": [_claim_document(claim, judgement) for claim, judgement in self.judgements()],
             "notes": self.notes(),
-            "cells": {cell.id: {**dict(cell.key), "seed": cell.seed} for cell in plan.cells},
+            "cells": self._cells(),
         }
+
+    def _cells(self) -> dict[str, Any]:
+        """By the record's own id, which data that a reader lacks does not change."""
+        found = {}
+        for point in self.view.points.values():
+            for seed, cell in point.cells.items():
+                record = self.view.judged(point).get(seed)
+                found[cell.id if record is None else record.cell] = {**dict(point.key), "seed": seed}
+        return found
 
     def csv(self) -> str:
         rows = self.long_rows()

@@ -40,6 +40,10 @@ class Outcome:
     """Wall-clock seconds this cell took; its share where cells were run as one batch."""
     peak_memory_mib: float | None = None
     data_hashes: dict[str, str] = field(default_factory=dict)
+    attachments: dict[str, str] = field(default_factory=dict)
+    """File name to SHA-256 of what lies in ``folder / cell.id`` and belongs beside the record (texts, traces)."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Metric to what it lacks, "needs gpt2: ..." with the command that mends it."""
     note: str = ""
     """For a cell that did not finish: the step, and what the user can do."""
 

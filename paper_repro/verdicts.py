@@ -87,6 +87,12 @@ def trouble(found: Mapping[int, Record]) -> str:
     return "; ".join(parts)
 
 
+def lack(found: Mapping[int, Record], name: str) -> str:
+    """What a metric lacks, "n/a: needs gpt2", as far as its reason's first colon; empty if it lacks nothing."""
+    reasons = [record.unavailable[name] for record in found.values() if name in record.unavailable]
+    return f"n/a: {reasons[0].partition(':')[0]}" if reasons else ""
+
+
 def agreement(own: Mapping[int, float], reference: Mapping[int, float]) -> str:
     """Whether the user's runs agree with the reference within seed noise.
 

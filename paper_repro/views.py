@@ -1,5 +1,6 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +10,12 @@ from paper_repro import config as configs
 from paper_repro import records
 from paper_repro.artifacts import Artifact, Column, Key, Number
 from paper_repro.errors import UsageError
+from paper_repro.files import CorruptFileError
 from paper_repro.plan import Plan, PlannedCell
 from paper_repro.records import Record
 from paper_repro.tasks import DIVERGED, FINISHED
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,13 @@ class View:
 
     plan: Plan
     points: dict[Key, Point]
-    own_root_is_reference: bool
-    """Whether this is the committed reference itself (then there is nothing to hold it against but the paper)."""
+    own_root: Path
+    reference_root: Path | None
+    """None if ``own_root`` is the committed reference itself (there is nothing to hold it against but the paper)."""
+
+    @property
+    def own_root_is_reference(self) -> bool:
+        return self.reference_root is None
 
     @property
     def artifact(self) -> Artifact:
@@ -65,6 +74,20 @@ class View:
         """A column's value at a place (the same for all seeds)."""
         return column_value(self.artifact.columns[name], self.point(place), self.judged(self.point(place)))
 
+    def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
+        """What the finished cells at a place left under that name, by seed; a damaged file counts as absent."""
+        root = self.own_root if self.judges_own or self.reference_root is None else self.reference_root
+        found = {}
+        for seed, record in self.judged(self.point(place)).items():
+            try:
+                content = records.attachment(root, record, name)
+            except CorruptFileError as error:
+                _log.warning("%s", error)
+                continue
+            if content is not None:
+                found[seed] = content
+        return found
+
     def printed(self, key: Key, name: str) -> Number | None:
         return self.artifact.printed(key, name)
 
@@ -72,18 +95,42 @@ class View:
 def build(plan: Plan, own: Path, reference: Path | None) -> View:
     """Read the records of a plan's cells.
 
-    A damaged record counts as absent.  Where data is missing, so that a cell's id cannot be computed, the reference is
-    found by its recipe.
+    A damaged record counts as absent.  Where data is missing or another than the reference was made from, so that a
+    cell's id is not the reference's, the reference is found by its recipe.
     """
     points: dict[Key, Point] = {}
+    committed = _Committed(own if reference is None else reference)
     for cell in plan.cells:
         point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
         point.cells[cell.seed] = cell
-        if (record := records.find(own, cell.id)) is not None:
-            point.own[cell.seed] = record
-        if reference is not None and (record := _reference(reference, cell)) is not None:
+        record = committed.find(cell)
+        if record is not None and reference is not None:
             point.reference[cell.seed] = record
-    return View(plan, points, own_root_is_reference=reference is None)
+        if reference is not None:
+            record = records.find(own, cell.id)
+        if record is not None:
+            point.own[cell.seed] = record
+    return View(plan, points, own, reference)
+
+
+@dataclass
+class _Committed:
+    """The records of the reference."""
+
+    root: Path
+
+    @cached_property
+    def by_recipe(self) -> dict[str, Record]:
+        found = {}
+        for path in sorted((self.root / "cells").glob("*/record.json")):
+            if (record := records.find(self.root, path.parent.name)) is not None:
+                found[record.recipe] = record
+        return found
+
+    def find(self, cell: PlannedCell) -> Record | None:
+        record = None if cell.missing else records.find(self.root, cell.id)
+        reads_files = bool(cell.missing) or cell.id != cell.recipe
+        return self.by_recipe.get(cell.recipe) if record is None and reads_files else record
 
 
 def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
@@ -108,13 +155,3 @@ def column_value(column: Column, point: Point, found: Mapping[int, Record]) -> f
         raise UsageError(
             f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}"
         ) from error
-
-
-def _reference(root: Path, cell: PlannedCell) -> Record | None:
-    if not cell.missing:
-        return records.find(root, cell.id)
-    for path in sorted((root / "cells").glob("*/record.json")):
-        record = records.find(root, path.parent.name)
-        if record is not None and record.recipe == cell.recipe:
-            return record
-    return None

@@ -9,6 +9,7 @@
     reproduce.py cem/table3 --plan               the cells and what they cost; runs nothing
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+    reproduce.py nrgpt/table4 --fill             measure again what was n/a; trains nothing
 
 Exit codes: 0 all done, 1 some cells failed, diverged or lack their data, 2 wrong usage or config, 130 interrupted.
 """
@@ -26,7 +27,7 @@ from paper_repro.errors import UsageError
 if TYPE_CHECKING:
     from paper_repro.plan import Plan
 
-FLAGS = ("--list", "--plan", "--render", "--publish", "--help", "-h")
+FLAGS = ("--list", "--plan", "--render", "--publish", "--fill", "--help", "-h")
 SETTINGS = ("scale", "seeds", "runs")
 
 
@@ -66,6 +67,10 @@ def _one(name: str, words: Words, action: str) -> int:
             print(path)
         return 0
     code = 0
+    if action == "--fill":
+        from paper_repro.records import drop_incomplete
+
+        drop_incomplete(words.runs, [cell.id for cell in plan.cells])
     if action != "--render":
         code = _run(plan, words.runs)
     _show(plan, words.runs)

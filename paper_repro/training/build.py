@@ -14,6 +14,7 @@ from paper_repro.targets import instantiate, locate
 from paper_repro.tasks import Cell
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Probe
 
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
 FROM_MACHINE = ("cache", "data_root")
@@ -25,16 +26,26 @@ class Recipe:
     """The ``training`` section.
 
     Raises:
-        UsageError: ``steps`` below 1, or a ``clip_norm`` that is not positive (null: no clipping).
+        UsageError: a number below 1, or a ``clip_norm`` that is not positive (null: no clipping).
     """
 
     steps: int
     clip_norm: float | None = None
     precision: str = "32-true"
+    accumulate: int = 1
+    """Batches per optimiser step, over all devices."""
+    evaluate_every: int | None = None
+    """Optimiser steps between evaluations; null: one at the end."""
+    keep: str | None = None
+    """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise UsageError(f"training.steps must be a whole number of 1 or more, got {self.steps!r}")
+        for name in ("steps", "accumulate", "evaluate_every"):
+            value = getattr(self, name)
+            if name == "evaluate_every" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
 
@@ -48,6 +59,7 @@ class Parts:
     data: CounterBasedDataModule
     recipe: Recipe
     machine: Machine
+    probes: dict[str, Probe]
 
     @property
     def num_parameters(self) -> int:
@@ -76,7 +88,8 @@ def build(cell: Cell) -> Parts:
         model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
     )
     module.seed = seed
-    return Parts(cell, module, _data(config), recipe, Machine.of(config.get("machine") or {}))
+    data, machine = _data(config), Machine.of(config.get("machine") or {})
+    return Parts(cell, module, data, recipe, machine, _probes(config.get("probes") or {}))
 
 
 def read_recipe(section: Mapping[str, Any]) -> Recipe:
@@ -92,6 +105,14 @@ def read_recipe(section: Mapping[str, Any]) -> Recipe:
     if "steps" not in section:
         raise UsageError("training.steps is missing: the number of optimiser steps")
     return Recipe(**section)
+
+
+def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:
+    probes = {str(name): instantiate(node) for name, node in section.items() if node is not None}
+    for name, probe in probes.items():
+        if not callable(getattr(probe, "measure", None)):
+            raise UsageError(f"probes.{name}: {type(probe).__name__} has no measure(); see paper_repro.training.probe")
+    return probes
 
 
 def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:

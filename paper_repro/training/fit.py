@@ -7,16 +7,19 @@ from pathlib import Path
 import torch
 
 from paper_repro.errors import UsageError
+from paper_repro.files import sha256_of_bytes, write_atomically
 from paper_repro.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report
 from paper_repro.training import checkpoints, single
 from paper_repro.training.build import Parts, build
 from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
 from paper_repro.training.watch import Watch
 
 CHECKPOINTS = "checkpoints"
-SHARED_SECTIONS = ("task", "module", "model", "training")
+ATTACHMENT_BYTES = 300_000
+SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
 
@@ -54,22 +57,34 @@ class Fit:
 
 
 def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
-    watch, metrics = single.train(parts, folder / CHECKPOINTS, report)
-    return [_outcome(parts, watch, 0, metrics, watch.seconds, folder)]
+    watch, evaluations, metrics = single.train(parts, folder / CHECKPOINTS, report)
+    outcome = _outcome(parts, watch, 0, metrics, evaluations, folder)
+    outcome.seconds = watch.seconds
+    return [outcome]
 
 
 def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]:
     recipe, machine, device = parts[0].recipe, parts[0].machine, parts[0].machine.device
+    if recipe.accumulate != 1:
+        raise UsageError(
+            f"training.accumulate={recipe.accumulate}: cells that are trained together take one batch a step; "
+            "set machine.batch=null"
+        )
     identity = [part.cell.id for part in parts]
     for part in parts:
         part.data.prepare_data()
         part.data.setup("fit")
     modules, data = [part.module for part in parts], [part.data for part in parts]
     ensemble = Ensemble(modules, data, recipe.steps, recipe.clip_norm, recipe.precision, device)
+    evaluations = Evaluations(modules, data, recipe.evaluate_every, recipe.keep, ensemble.forward_context)
     log = LossLog(len(parts), recipe.steps, device)
 
     def save(step: int) -> None:
-        content = {"ensemble": ensemble.state_dict(), "watch": watch.state_dict()}
+        content = {
+            "ensemble": ensemble.state_dict(),
+            "watch": watch.state_dict(),
+            "evaluations": evaluations.state_dict(),
+        }
         checkpoints.save(checkpoints.checkpoint_path(folder / CHECKPOINTS, step), content, identity)
 
     watch = Watch(log, machine, report, save)
@@ -78,10 +93,14 @@ def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]
         content = checkpoints.load(found.path, identity)
         ensemble.load_state_dict(content["ensemble"])
         watch.load_state_dict(content["watch"])
+        evaluations.load_state_dict(content["evaluations"])
         watch.resumed_at(found.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < recipe.steps:
         log.add(ensemble.step, ensemble.advance())
+        if evaluations.due(ensemble.step, recipe.steps):
+            ensemble.unstack()
+            evaluations.after(ensemble.step)
         if not watch.after_step(ensemble.step):
             break
     ensemble.unstack()
@@ -91,24 +110,23 @@ def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]
         if diverged_at is None:
             part.data.setup("test")
             with ensemble.forward_context():
-                metrics = part.module.evaluate(part.data)
-        outcomes.append(_outcome(part, watch, index, metrics, 0.0, folder))
+                metrics = evaluations.finish(index, recipe.steps, part.module.evaluate(part.data))
+        outcomes.append(_outcome(part, watch, index, metrics, evaluations, folder))
     for outcome in outcomes:
         outcome.seconds = watch.seconds * share
     return outcomes
 
 
 def _outcome(
-    parts: Parts, watch: Watch, index: int, metrics: dict[str, float], seconds: float, folder: Path
+    parts: Parts, watch: Watch, index: int, metrics: dict[str, float], evaluations: Evaluations, folder: Path
 ) -> Outcome:
     log: LossLog = watch.log
     diverged_at = log.diverged()[index]
     outcome = Outcome(
         FINISHED,
         metrics=metrics,
-        curves={"train_loss": log.curve(index)},
+        curves={"training_loss": log.curve(index), **evaluations.curves(index)},
         parameters=parts.num_parameters,
-        seconds=seconds,
         peak_memory_mib=peak_memory_mib(parts.machine.device),
         data_hashes=parts.data.data_hashes(),
     )
@@ -122,7 +140,29 @@ def _outcome(
         outcome.note = f"{', '.join(bad)} not finite after the last step, {log.steps}: {lower}"
     else:
         checkpoints.save_weights(folder / parts.cell.id / checkpoints.WEIGHTS, parts.module, parts.cell.id)
+        _measure(parts, folder / parts.cell.id, outcome)
     return outcome
+
+
+def _measure(parts: Parts, folder: Path, outcome: Outcome) -> None:
+    """Let the cell's probes measure its trained model."""
+    module = parts.module.to(parts.machine.device).eval()
+    for name, probe in parts.probes.items():
+        with torch.no_grad():
+            findings = probe.measure(module, parts.data, module.seed)
+        twice = sorted(outcome.metrics.keys() & (findings.metrics.keys() | findings.unavailable.keys()))
+        if twice:
+            raise UsageError(f"probes.{name} measures {', '.join(twice)}, which is measured already: leave one out")
+        outcome.metrics |= findings.metrics
+        outcome.unavailable |= findings.unavailable
+        for file, content in findings.attachments.items():
+            if len(content) > ATTACHMENT_BYTES:
+                raise UsageError(
+                    f"probes.{name} leaves {file} of {len(content)} bytes, at most {ATTACHMENT_BYTES} are kept: "
+                    "measure fewer tokens or steps"
+                )
+            write_atomically(folder / file, content)
+            outcome.attachments[file] = sha256_of_bytes(content)
 
 
 def _check_alike(cells: Sequence[Cell]) -> None:

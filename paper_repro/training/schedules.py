@@ -52,9 +52,34 @@ class Cosine:
         warmup = _warmup_steps(steps, self.warmup_fraction)
         if step < warmup:
             return _warmup(step, steps, self.warmup_fraction)
-        _check_step(step, steps)
-        progress = (step - warmup) / max(1, steps - warmup)
+        progress = _progress(step, steps, warmup)
         return self.final_factor + (1 - self.final_factor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Linear warm-up as in ``Constant``, then a straight line of log rate down to ``final_factor`` at the end.
+
+    For t >= w: factor(t) = f ** ((t - w) / (n - w)) with n = steps and f = final_factor.  Without warm-up this is the
+    decay of NRGPT's ListOps runs, whose last step, t = n - 1, stands just above f.
+
+    Raises:
+        ValueError: ``warmup_fraction`` outside [0, 1), ``final_factor`` outside (0, 1], or a step outside 0 ... steps.
+    """
+
+    warmup_fraction: float = 0.0
+    final_factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_warmup(self.warmup_fraction)
+        if not 0 < self.final_factor <= 1:
+            raise ValueError(f"final_factor must lie in (0, 1], got {self.final_factor}")
+
+    def factor(self, step: int, steps: int) -> float:
+        warmup = _warmup_steps(steps, self.warmup_fraction)
+        if step < warmup:
+            return _warmup(step, steps, self.warmup_fraction)
+        return float(self.final_factor ** _progress(step, steps, warmup))
 
 
 def _check_warmup(fraction: float) -> None:
@@ -69,6 +94,11 @@ def _check_step(step: int, steps: int) -> None:
 
 def _warmup_steps(steps: int, fraction: float) -> int:
     return round(fraction * steps)
+
+
+def _progress(step: int, steps: int, warmup: int) -> float:
+    _check_step(step, steps)
+    return (step - warmup) / max(1, steps - warmup)
 
 
 def _warmup(step: int, steps: int, fraction: float) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from paper_repro.errors import UsageError
 from paper_repro.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import Parts
+from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
 from paper_repro.training.watch import Watch
 
@@ -22,8 +24,9 @@ from paper_repro.training.watch import Watch
 class Watching(L.Callback):
     """Lightning's hooks, handed to a ``Watch``; its state travels in Lightning's checkpoint."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, evaluations: Evaluations) -> None:
         self.watch = watch
+        self.evaluations = evaluations
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.watch.stop_if_requested(trainer.global_step)
@@ -33,20 +36,23 @@ class Watching(L.Callback):
     ) -> None:
         loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs
         self.watch.log.add(trainer.global_step - 1, loss.detach().reshape(1))
+        if self.evaluations.due(trainer.global_step, self.watch.log.steps):
+            self.evaluations.after(trainer.global_step)
         if not self.watch.after_step(trainer.global_step):
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        return self.watch.state_dict()
+        return {"watch": self.watch.state_dict(), "evaluations": self.evaluations.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.watch.load_state_dict(state_dict)
+        self.watch.load_state_dict(state_dict["watch"])
+        self.evaluations.load_state_dict(state_dict["evaluations"])
 
 
-def train(parts: Parts, folder: Path, report: Report) -> tuple[Watch, dict[str, float]]:
+def train(parts: Parts, folder: Path, report: Report) -> tuple[Watch, Evaluations, dict[str, float]]:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
-    Returns the watch (losses, seconds, divergence) and the metrics, none if the run diverged.
+    Returns the watch (losses, seconds, divergence), the evaluations and the metrics, none if the run diverged.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
@@ -60,19 +66,24 @@ def train(parts: Parts, folder: Path, report: Report) -> tuple[Watch, dict[str, 
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
 
     watch = Watch(log, machine, report, save)
+
+    def context() -> AbstractContextManager[None]:
+        return trainer.precision_plugin.forward_context()
+
+    evaluations = Evaluations([parts.module], [parts.data], recipe.evaluate_every, recipe.keep, context)
     with _quiet():
-        trainer = _trainer(parts, folder, Watching(watch), identity)
+        trainer = _trainer(parts, folder, Watching(watch, evaluations), identity)
         found = checkpoints.newest(folder, identity)
         if found is not None:
             watch.resumed_at(found.step)
         trainer.fit(parts.module, datamodule=parts.data, ckpt_path=found and str(found.path))
         if log.diverged()[0] is not None:
-            return watch, {}
+            return watch, evaluations, {}
         if trainer.global_step != recipe.steps:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {recipe.steps}")
         watch.stop_if_requested(recipe.steps)
         trainer.test(parts.module, datamodule=parts.data, verbose=False)
-    return watch, parts.module.results
+    return watch, evaluations, evaluations.finish(0, recipe.steps, parts.module.results)
 
 
 def _trainer(parts: Parts, folder: Path, watching: Watching, identity: list[str]) -> L.Trainer:

@@ -131,7 +131,7 @@ def test_models_trained_together_equal_those_trained_alone(module, precision, to
             assert float(distance) < tolerance, name
         assert outcome.metrics == pytest.approx(alone.metrics, rel=tolerance)
         assert outcome.parameters == alone.parameters
-        curves = outcome.curves["train_loss"], alone.curves["train_loss"]
+        curves = outcome.curves["training_loss"], alone.curves["training_loss"]
         assert [value for _, value in curves[0]] == pytest.approx([value for _, value in curves[1]], rel=tolerance)
 
 
@@ -158,7 +158,7 @@ def test_one_diverging_model_leaves_the_others_bit_identical(cell, run, tmp_path
     assert second[1].status == "diverged"
     assert "at step 6 of 12" in second[1].note
     assert second[1].metrics == {}
-    assert [step for step, _ in second[1].curves["train_loss"]] == [1, 2, 3, 4, 5]
+    assert [step for step, _ in second[1].curves["training_loss"]] == [1, 2, 3, 4, 5]
     assert not (tmp_path / "sick" / sick[1].id).exists()
 
 
@@ -272,7 +272,7 @@ def test_outcome_holds_what_a_record_needs(cell, run, tmp_path):
             assert outcome.seconds > 0
             assert outcome.peak_memory_mib > 10
             assert outcome.data_hashes == {"seed": str(item.config["seed"])}
-            assert len(outcome.curves["train_loss"]) == 12
+            assert len(outcome.curves["training_loss"]) == 12
             module = build(item).module
             checkpoints.load_weights(tmp_path / str(len(cells)) / item.id / "weights.safetensors", module, item.id)
             assert module.evaluate(build(item).data) == pytest.approx(outcome.metrics, rel=1e-6)

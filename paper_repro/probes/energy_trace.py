@@ -1,0 +1,103 @@
+"""NRGPT, figures 2 and 6: the energy of every token along the recurrences, and whether it behaves as claimed.
+
+Letters: N recurrences, T tokens.
+"""
+
+import copy
+import io
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError
+from paper_repro.models.nrgpt import NRGPT, Energies
+from paper_repro.models.nrgpt_bounds import attention_bounds, feed_forward_bound, radius
+from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Findings
+
+ATTACHMENT = "energies.csv"
+
+
+@dataclass(frozen=True)
+class EnergyTrace:
+    """Traces E, E_att and E_ff (without its scale) of the first ``num_tokens`` tokens of validation, in float64.
+
+    Metrics, each over the tokens of one trained model; a token's span is the range of its energy over all N steps:
+
+    * ``ends_lower``: share of tokens whose last energy is below their first, between 0 and 1.
+    * ``late_change``: largest change of a token's energy within the last tenth of the steps, over its span.
+    * ``first_token_rise``: largest rise of the first token's energy from one step to the next, over its span
+      (proposition 2.1: none; the first token has no predecessor).
+    * ``settled_rise``: the same of every later token, from the step on at which all earlier tokens have settled: the
+      energy of each stays within ``settled_within`` of its span of its last value.  At the first such step the earlier
+      tokens move little, not nothing, so a rise of that order is no contradiction.
+    * ``judged_tokens``: how many tokens had predecessors that settled early enough to be judged.
+    * ``bound_use``: largest share of the bounds of appendix E.2 that an energy takes up; above 1 it breaks them.
+
+    Args:
+        num_tokens: T; 64 in the paper.
+        num_steps: N; 30 in figure 2, 100 in figure 6; it may exceed the steps that the model was trained with.
+        settled_within: share of a token's span that counts as settled.
+    """
+
+    num_tokens: int = 64
+    num_steps: int = 30
+    settled_within: float = 0.01
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Trace the model on the first validation batch's first sequence.
+
+        Raises:
+            UsageError: a model without energies, or validation sequences shorter than ``num_tokens``.
+        """
+        if not isinstance(module.model, NRGPT):
+            raise UsageError(
+                f"probes.energy: {type(module.model).__name__} has no energies; choose a model=nrgpt/ff..."
+            )
+        ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]
+        if ids.shape[1] < self.num_tokens:
+            raise UsageError(f"probes.energy traces {self.num_tokens} tokens, sequences have {ids.shape[1]}")
+        model = copy.deepcopy(module.model).to("cpu", torch.float64)
+        energies = Energies(*(part[:, 0] for part in model.trace(ids.cpu(), self.num_steps).energies))
+        return Findings(metrics(model, energies, self.settled_within), {ATTACHMENT: _csv(energies)})
+
+
+def metrics(model: NRGPT, energies: Energies, settled_within: float) -> dict[str, float]:
+    """The metrics of ``EnergyTrace`` from energies (N + 1, T)."""
+    total = energies.total
+    span = (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)
+    late = total[-(1 + max(1, (len(total) - 1) // 10)) :]
+    rises = (total[1:] - total[:-1]).clamp(min=0) / span
+    settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)
+    after = settled.cummin(1).values[:-1, :-1]  # (step, token): this token and all before it have settled by this step
+    settled_rises = rises[:, 1:][after]
+    return {
+        "ends_lower": float((total[-1] < total[0]).double().mean()),
+        "late_change": float(((late.amax(0) - late.amin(0)) / span).max()),
+        "first_token_rise": float(rises[:, 0].max()),
+        "settled_rise": float(settled_rises.max()) if len(settled_rises) else 0.0,
+        "judged_tokens": float(after.any(0).sum()),
+        "bound_use": _bound_use(model, energies),
+    }
+
+
+def _bound_use(model: NRGPT, energies: Energies) -> float:
+    r = radius(model)
+    low, high = attention_bounds(model.attention, r, energies.attention.shape[1])
+    middle, reach = (low + high) / 2, (high - low) / 2
+    distance = (energies.attention - middle).abs()
+    attention = torch.where(reach > 0, distance / reach.clamp(min=1e-300), distance)
+    feed_forward = energies.feed_forward.abs() / feed_forward_bound(model.feed_forward, r)
+    return float(torch.maximum(attention.max(), feed_forward.max()))
+
+
+def _csv(energies: Energies) -> bytes:
+    stream = io.StringIO()
+    stream.write("step,token,total,attention,feed_forward\n")
+    rows: list[Tensor] = [energies.total, energies.attention, energies.feed_forward]
+    for step, (total, attention, feed_forward) in enumerate(zip(*(part.tolist() for part in rows), strict=True)):
+        for token, values in enumerate(zip(total, attention, feed_forward, strict=True)):
+            stream.write(f"{step},{token},{','.join(f'{value:.5g}' for value in values)}\n")
+    return stream.getvalue().encode()

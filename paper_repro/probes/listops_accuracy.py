@@ -1,0 +1,72 @@
+"""NRGPT, section 3.2: how many ListOps questions a trained model answers."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.listops import Item, ListOpsData
+from paper_repro.datamodules.listops_evaluation import answers, choose, pad_left
+from paper_repro.errors import UsageError
+from paper_repro.seeds import mix
+from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Findings
+
+
+@dataclass(frozen=True)
+class ListOpsAccuracy:
+    """Share of right answers on held-out questions, higher is better, between 0 and 1.
+
+    * ``accuracy``: answers sampled at temperature 1, prompt at position 0 (the authors' final accuracy).
+    * ``accuracy_padded``: sampled, with training text before the prompt (the authors' accuracy while training).
+    * ``accuracy_greedy``, ``accuracy_greedy_padded``: the likeliest token instead.
+    * ``accuracy_<function>``: greedy, at position 0, on questions of one function alone.
+
+    Args:
+        num_items: questions; the authors take 100, a binomial spread of 4 points at 80 %.
+        num_single_items: questions of each function alone; 0 for none.
+    """
+
+    num_items: int = 500
+    num_single_items: int = 200
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Ask the module's model.
+
+        Raises:
+            UsageError: data other than ListOps.
+        """
+        if not isinstance(data, ListOpsData):
+            raise UsageError(f"probes.accuracy asks ListOps questions, the data are {type(data).__name__}")
+        corpus, device = data.corpus, module.device
+
+        def logits(ids: Tensor) -> Tensor:
+            found: Tensor = module.model(ids.to(device))
+            return found
+
+        def share(name: str, items: list[Item], sampled: bool, padded: bool = False) -> float:
+            own = mix(seed, "listops", name)
+            padding = pad_left(items, corpus, own) if padded else None
+            return answers(
+                logits,
+                items,
+                num_tokens=corpus.longest,
+                sampled=sampled,
+                padding=padding,
+                context=data.window,
+                seed=own,
+            ).accuracy
+
+        items = choose(corpus.test, self.num_items, mix(seed, "listops", "items"))
+        with torch.no_grad():
+            found = {
+                "accuracy": share("sampled", items, sampled=True),
+                "accuracy_padded": share("sampled padded", items, sampled=True, padded=True),
+                "accuracy_greedy": share("greedy", items, sampled=False),
+                "accuracy_greedy_padded": share("greedy padded", items, sampled=False, padded=True),
+            }
+            for function, single in corpus.single.items() if self.num_single_items else ():
+                chosen = choose(single, self.num_single_items, mix(seed, "listops", function))
+                found[f"accuracy_{function}"] = share(function, chosen, sampled=False)
+        return Findings(found)

@@ -1,0 +1,92 @@
+"""Losses measured while training goes on, and the weights at which one of them was lowest."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError
+from paper_repro.training.module import PaperModule
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+class Evaluations:
+    """Evaluates S models every so many steps and at the end, and keeps for each the weights of its best evaluation.
+
+    Args:
+        every: optimiser steps between evaluations; None: only the last one.
+        keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
+        context: what a forward pass is computed under (autocast).
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[PaperModule],
+        data: Sequence[CounterBasedDataModule],
+        every: int | None,
+        keep: str | None,
+        context: Context,
+    ) -> None:
+        self.modules, self.data = modules, data
+        self.every, self.keep, self.context = every, keep, context
+        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
+        self._best: list[dict[str, float]] = [{} for _ in modules]
+        self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
+
+    def due(self, step: int, steps: int) -> bool:
+        """Whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
+        return self.every is not None and step % self.every == 0 and step < steps
+
+    def after(self, step: int) -> None:
+        """Evaluate every model after ``step`` optimiser steps."""
+        for index, (module, data) in enumerate(zip(self.modules, self.data, strict=True)):
+            data.setup("test")
+            with self.context():
+                self._account(index, step, module.evaluate(data))
+
+    def finish(self, index: int, step: int, metrics: dict[str, float]) -> dict[str, float]:
+        """Account for the last evaluation of one model, and put the weights that are kept into its module.
+
+        Returns ``metrics``, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by a metric.
+        """
+        self._account(index, step, metrics)
+        if self.keep is None:
+            return metrics
+        self._load(index)
+        best = dict(self._best[index])
+        return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
+
+    def curves(self, index: int) -> dict[str, list[tuple[int, float]]]:
+        """(steps done, value) of each metric of one model; empty unless it was evaluated while training."""
+        if self.every is None:
+            return {}
+        return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"curves": self._curves, "best": self._best, "weights": self._weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]
+
+    def _account(self, index: int, step: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._curves[index].setdefault(name, []).append([float(step), value])
+        if self.keep is None:
+            return
+        if self.keep not in metrics:
+            raise UsageError(f"training.keep={self.keep!r}: not a metric of this module, expected one of {[*metrics]}")
+        value = metrics[self.keep]
+        if math.isfinite(value) and value < self._best[index].get(self.keep, math.inf):
+            self._best[index] = {"step": float(step), **metrics}
+            state = self.modules[index].state_dict()
+            self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def _load(self, index: int) -> None:
+        with torch.no_grad():
+            for name, tensor in self.modules[index].state_dict().items():
+                tensor.copy_(self._weights[index][name])
