@@ -94,6 +94,8 @@ class Column:
 class AxisValue:
     label: str
     overrides: list[str] = field(default_factory=list)
+    at_scale: dict[str, list[str]] = field(default_factory=dict)
+    """Further overrides by scale, for example a smaller width; they win over the scale's own."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ class Scale:
     seeds: list[int]
     about: str
     overrides: list[str] = field(default_factory=list)
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Restricts axes to some of their values."""
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
@@ -238,15 +242,21 @@ class Artifact:
         """Everything a row prints, by name."""
         return {**self.columns, **self.metrics}
 
-    def points(self) -> list[Key]:
-        """Every point of the axes' product, the last axis running fastest."""
-        choices = [[(axis, value) for value in spec.values] for axis, spec in self.axes.items()]
+    def points(self, scale: Scale | None = None) -> list[Key]:
+        """Every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
+        only = {} if scale is None else scale.only
+        choices = [
+            [(axis, value) for value in spec.values if value in only.get(axis, spec.values)]
+            for axis, spec in self.axes.items()
+        ]
         return [tuple(key) for key in itertools.product(*choices)]
 
     def overrides(self, key: Key, scale: Scale) -> list[str]:
-        """The overrides of one point: the axes' first, then the scale's."""
-        own = [text for axis, value in key for text in self.axes[axis].values[value].overrides]
-        return own + list(scale.overrides)
+        """The overrides of one point: the axes' first, then the scale's, then the axes' own at that scale."""
+        word = next(name for name, spec in self.scales.items() if spec is scale)
+        values = [self.axes[axis].values[value] for axis, value in key]
+        own = [text for value in values for text in value.overrides]
+        return own + list(scale.overrides) + [text for value in values for text in value.at_scale.get(word, ())]
 
     def printed(self, key: Key, name: str) -> Number | None:
         """What the paper prints for a metric or column at a point."""

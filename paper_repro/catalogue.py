@@ -80,11 +80,7 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     Raises:
         UsageError: with file and line.
     """
-    for word, child in entries["scales"].items().items():
-        if word not in (*SCALES, EXACT):
-            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
-    if EXACT in artifact.scales and len(artifact.scales) > 1:
-        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
+    _check_scales(artifact, entries)
     names = artifact.quantities
     for name, tolerance in entries["tolerances"].items().items() if "tolerances" in entries else ():
         if name not in names:
@@ -104,6 +100,24 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     _check_summary(artifact, entries)
     _check_published(artifact, entries)
     _check_claims(artifact, entries)
+
+
+def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    for word, child in entries["scales"].items().items():
+        if word not in (*SCALES, EXACT):
+            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
+        for axis, chosen in artifact.scales[word].only.items():
+            for value in chosen or ("",):
+                for problem in place_problems(artifact.axes, {axis: value}):
+                    raise child.error(f"'only': {problem}")
+    if EXACT in artifact.scales and len(artifact.scales) > 1:
+        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
+    for axis, spec in artifact.axes.items():
+        for value, item in spec.values.items():
+            for word in item.at_scale:
+                if word not in artifact.scales:
+                    place = entries["axes"].items()[axis]
+                    raise place.error(f"'{value}': unknown scale '{word}'{nearest(word, artifact.scales)}")
 
 
 def _check_summary(artifact: Artifact, entries: Mapping[str, Node]) -> None:

@@ -39,7 +39,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     estimates = estimate(plan.cells, roots)
     rows: list[list[str]] = []
     total = 0.0
-    for key in plan.artifact.points():
+    for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
         done = [cell for cell in cells if records.is_done(roots[0], cell.id)]
         left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)

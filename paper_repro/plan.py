@@ -76,7 +76,7 @@ def make(
     except ValueError as error:
         raise UsageError(f"seeds: {error}") from error
     cells = []
-    for key in artifact.points():
+    for key in artifact.points(spec):
         texts = artifact.overrides(key, spec) + list(overrides)
         composed = configs.compose_seeds(artifact.experiment, texts, chosen)
         cells += [_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]

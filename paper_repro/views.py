@@ -64,10 +64,10 @@ class View:
 
     def point(self, place: Mapping[str, str]) -> Point:
         key = tuple((axis, place[axis]) for axis in self.artifact.axes)
-        return self.points[key]
+        return self.points.get(key) or Point(key, {}, {}, {})
 
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
-        """A metric by seed, of the finished cells at a place."""
+        """A metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self.judged(self.point(place)), name)
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
@@ -148,6 +148,8 @@ def column_value(column: Column, point: Point, found: Mapping[int, Record]) -> f
         counted = {getattr(record, column.source) for record in found.values() if record.status in (FINISHED, DIVERGED)}
         counted.discard(None)
         return float(counted.pop()) if len(counted) == 1 else None
+    if not point.cells:
+        return None
     cell = next(iter(point.cells.values()))
     try:
         return float(configs.lookup(cell.config, column.source))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from paper_repro.arguments import at_least, one_of
+from paper_repro.arguments import at_least, one_of, positive
 from paper_repro.models.gpt import INIT_STD, NORM_EPS, CausalLanguageModel
 from paper_repro.models.nrgpt_energy import (
     EnergyAttention,
@@ -133,13 +133,15 @@ class NRGPT(CausalLanguageModel):
     Args:
         vocabulary_size, block_length, width, tie_output: see CausalLanguageModel.
         num_heads, mask, beta, learn_head_weights: see EnergyAttention.
-        num_steps: S; no parameter depends on it.
+        num_steps: S; of the parameters, only a learned schedule depends on it.
         hidden_factor: M / D; 4 in the authors' sweeps, 8 for FF1 in the paper's appendix D.
         norm: equation 17 as "frozen_layer_norm" (scale fixed at one, learnable shift: the authors' code),
             "layer_norm" (both learnable), "rms_norm" (learnable scale, no shift) or "none" (g = x).
         inference_rate: eta as "full" (any matrix), "identity", "positive_scalar" (c > 0), "norm_scale" (c diag(gamma),
             for a norm with a learnable scale) or "psd_skew" (U^T U + V - V^T).
         rate_rank: D' of "psd_skew"; D if None.
+        inference_rate_schedule: c_t of x <- x - c_t eta dE/dg, one positive number for each of the S steps, "learned"
+            (positive, at first 1), or None for 1; the paper names c(t) without studying it.  Steps beyond S take c_S.
         dropout: on the attention's gradient; the feed-forward part has none.
         recompute_in_backward: keep only the states during training and compute each step again in the backward pass:
             less memory, about a third more time, the same numbers.
@@ -164,6 +166,7 @@ class NRGPT(CausalLanguageModel):
         norm: str = "frozen_layer_norm",
         inference_rate: str = "full",
         rate_rank: int | None = None,
+        inference_rate_schedule: Sequence[float] | str | None = None,
         beta: str = "one",
         learn_head_weights: bool = False,
         dropout: float = 0.0,
@@ -179,6 +182,9 @@ class NRGPT(CausalLanguageModel):
         self.feed_forward_scale = nn.Parameter(torch.ones(1))
         self.inference_rate = _inference_rate(inference_rate, width, rate_rank)
         self.inference_rate.coefficient(self.norm_scale)  # refuses a rate that needs another norm
+        self.fixed_step_rates = _step_rates(inference_rate_schedule, num_steps)
+        learned = inference_rate_schedule == "learned"
+        self.log_step_rates = nn.Parameter(torch.zeros(num_steps)) if learned else None
 
     @property
     def norm_scale(self) -> Tensor | None:
@@ -196,15 +202,18 @@ class NRGPT(CausalLanguageModel):
         g = self.norm(x)
         return Gradients(self.attention.gradient(g), self.feed_forward.gradient(g))
 
-    def step(self, x: Tensor) -> Tensor:
-        """The state after x, (B, T, D)."""
-        return self._step(x, self.inference_rate.coefficient(self.norm_scale))
+    def step(self, x: Tensor, index: int = 0) -> Tensor:
+        """The state after x, (B, T, D), at the step of that index, from 0; without a schedule all steps are alike."""
+        return self._step(x, self._coefficients()[min(index, self.num_steps - 1)])
 
     def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        step = partial(self._step, coefficient=self.inference_rate.coefficient(self.norm_scale))
-        if self.recompute_in_backward and self.training and torch.is_grad_enabled():
-            step = partial(checkpoint, step, use_reentrant=False)
-        return (step,) * self.num_steps
+        steps: list[Callable[[Tensor], Tensor]] = []
+        for coefficient in self._coefficients():
+            step = partial(self._step, coefficient=coefficient)
+            if self.recompute_in_backward and self.training and torch.is_grad_enabled():
+                step = partial(checkpoint, step, use_reentrant=False)
+            steps.append(step)
+        return steps
 
     def trace(self, ids: Tensor, num_steps: int | None = None) -> Trace:
         """States and energies on ids, (B, T), over ``num_steps`` steps, S if None; more than trained with is allowed.
@@ -212,19 +221,29 @@ class NRGPT(CausalLanguageModel):
         Raises:
             ValueError: ``num_steps`` < 1, or ids as in ``embed``.
         """
-        step = self.layers()[0]
+        steps = self.layers()
         states = [self.embed(ids)]
-        for _ in range(self.num_steps if num_steps is None else at_least("num_steps", num_steps)):
-            states.append(step(states[-1]))
+        for index in range(self.num_steps if num_steps is None else at_least("num_steps", num_steps)):
+            states.append(steps[min(index, self.num_steps - 1)](states[-1]))
         energies = [self.energies(x) for x in states]
         return Trace(torch.stack(states), Energies(*map(torch.stack, zip(*energies, strict=True))))
 
-    def _step(self, x: Tensor, coefficient: Tensor | None) -> Tensor:
+    def _coefficients(self) -> list[Tensor | float | None]:
+        """c_t eta for each of the S steps."""
+        eta = self.inference_rate.coefficient(self.norm_scale)
+        rates: Sequence[Tensor | float] | None = self.fixed_step_rates
+        if self.log_step_rates is not None:
+            rates = self.log_step_rates.exp().split(1)
+        if rates is None:
+            return [eta] * self.num_steps
+        return [rate if eta is None else rate * eta for rate in rates]
+
+    def _step(self, x: Tensor, coefficient: Tensor | float | None) -> Tensor:
         attention, feed_forward = self.gradients(x)
         gradient = attention + self.feed_forward_scale * feed_forward
         if coefficient is None:
             return x - gradient
-        if coefficient.ndim == 2:
+        if isinstance(coefficient, Tensor) and coefficient.ndim == 2:
             return x - functional.linear(gradient, coefficient)
         return x - coefficient * gradient
 
@@ -268,3 +287,14 @@ def _inference_rate(kind: str, width: int, rank: int | None) -> InferenceRate:
     if kind == "full":
         return FullRate(width)
     return {"identity": IdentityRate, "positive_scalar": PositiveScalarRate, "norm_scale": NormScaleRate}[kind]()
+
+
+def _step_rates(schedule: Sequence[float] | str | None, num_steps: int) -> tuple[float, ...] | None:
+    if schedule is None or schedule == "learned":
+        return None
+    if isinstance(schedule, str) or not isinstance(schedule, Sequence) or len(schedule) != num_steps:
+        raise ValueError(
+            f"inference_rate_schedule must be None, 'learned' or num_steps = {num_steps} positive numbers, "
+            f"got {schedule!r}"
+        )
+    return tuple(positive("inference_rate_schedule", rate) for rate in schedule)
