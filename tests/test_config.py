@@ -10,7 +10,6 @@ from paper_repro import config as configs
 from paper_repro import plan as plans
 from paper_repro.config import CONF, compose, compose_seeds, experiments, parse_override, recipe
 from paper_repro.errors import UsageError
-from paper_repro.plan import DATA_VARIABLE
 from paper_repro.targets import check_targets, instantiate, locate
 
 GP, COST = "cem/gaussian_process", "ebt/training_cost"
@@ -370,8 +369,8 @@ def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, mon
         (tmp_path / name).mkdir()
         (tmp_path / name / "corpus.txt").write_text(name)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "two"))
-    assert plans.find_data("corpus.txt", str(tmp_path / "one")) == tmp_path / "one" / "corpus.txt"
-    assert plans.find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
+    assert find_data("corpus.txt", str(tmp_path / "one")) == tmp_path / "one" / "corpus.txt"
+    assert find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
     rooted = plans.single(COST, ["+data={files:{corpus:corpus.txt}}", f"machine.data_root={tmp_path / 'one'}"], 0)
     assert rooted.id != with_file("corpus.txt").id and not rooted.missing
 
@@ -392,11 +391,24 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     assert "machine.data_root (not set)" in unset and f"${DATA_VARIABLE} (not set)" in unset
 
 
+def groups_of(name: str) -> set[str]:
+    """The config groups that an experiment chooses from, those of the experiments it builds on included."""
+    from paper_repro import typed_yaml
+
+    found: set[str] = set()
+    for entry in typed_yaml.read(CONF / f"{name}.yaml").plain().get("defaults", []):
+        if isinstance(entry, dict):
+            found |= {group.removeprefix("/") for group in entry}
+        elif entry != "_self_":
+            found |= groups_of(entry.removeprefix("/"))
+    return found
+
+
 def choices(experiment: str) -> list[list[str]]:
-    """No group choice, and every choice of every group that has a folder of the experiment's paper."""
+    """No group choice, and every choice of every group of the experiment that has a folder of its paper."""
     paper = experiment.split("/", maxsplit=1)[0]
     found: list[list[str]] = [[]]
-    for group in sorted(path for path in CONF.iterdir() if path.is_dir() and path.name != "experiment"):
+    for group in sorted(CONF / name for name in groups_of(f"experiment/{experiment}") - {"machine"}):
         folder = group / paper
         found += [[f"{group.name}={paper}/{path.stem}"] for path in sorted(folder.glob("*.yaml"))]
     return found + [[f"machine={path.stem}"] for path in sorted((CONF / "machine").glob("*.yaml"))]

@@ -1,10 +1,12 @@
 """NRGPT, section 3.2: how many ListOps questions a trained model answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from paper_repro.arguments import one_of
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.listops import Item, ListOpsData
 from paper_repro.datamodules.listops_evaluation import answers, choose, pad_left
@@ -12,6 +14,8 @@ from paper_repro.errors import UsageError
 from paper_repro.seeds import mix
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Findings
+
+WAYS = ("accuracy", "accuracy_padded", "accuracy_greedy", "accuracy_greedy_padded")
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,18 @@ class ListOpsAccuracy:
     * ``accuracy_<function>``: greedy, at position 0, on questions of one function alone.
 
     Args:
+        ways: which of the first four are measured; a model of many recurrences answers slowly.
         num_items: questions; the authors take 100, a binomial spread of 4 points at 80 %.
         num_single_items: questions of each function alone; 0 for none.
     """
 
+    ways: Sequence[str] = WAYS
     num_items: int = 500
     num_single_items: int = 200
+
+    def __post_init__(self) -> None:
+        for way in self.ways:
+            one_of("ways", way, WAYS)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         """Ask the module's model.
@@ -60,12 +70,7 @@ class ListOpsAccuracy:
 
         items = choose(corpus.test, self.num_items, mix(seed, "listops", "items"))
         with torch.no_grad():
-            found = {
-                "accuracy": share("sampled", items, sampled=True),
-                "accuracy_padded": share("sampled padded", items, sampled=True, padded=True),
-                "accuracy_greedy": share("greedy", items, sampled=False),
-                "accuracy_greedy_padded": share("greedy padded", items, sampled=False, padded=True),
-            }
+            found = {way: share(way, items, sampled="greedy" not in way, padded="padded" in way) for way in self.ways}
             for function, single in corpus.single.items() if self.num_single_items else ():
                 chosen = choose(single, self.num_single_items, mix(seed, "listops", function))
                 found[f"accuracy_{function}"] = share(function, chosen, sampled=False)
