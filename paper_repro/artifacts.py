@@ -189,6 +189,8 @@ class Summary:
     unit: str = ""
     published: float | None = None
     tolerance: Tolerance | None = None
+    from_paper: bool = False
+    """Whether it is computed from printed numbers alone, and so judged at every scale."""
 
 
 @dataclass(frozen=True)

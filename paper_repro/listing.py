@@ -7,7 +7,8 @@ from tabulate import tabulate
 
 from paper_repro import catalogue, records
 from paper_repro.artifacts import EXACT, Artifact
-from paper_repro.plan import Plan, find_data
+from paper_repro.data_files import find_data
+from paper_repro.plan import Plan
 from paper_repro.progress import duration
 
 

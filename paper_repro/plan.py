@@ -1,7 +1,6 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 from paper_repro import config as configs
 from paper_repro.artifacts import Artifact, Key, Scale, check_seeds
 from paper_repro.config import MACHINE
+from paper_repro.data_files import absent, find_data
 from paper_repro.errors import UsageError
 from paper_repro.files import sha256_of_file
-
-DATA_VARIABLE = "PAPER_REPRO_DATA"
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,6 @@ def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
     return _cell((), seed, configs.compose(experiment, overrides, seed))
 
 
-def find_data(name: str, root: str | None = None) -> Path | None:
-    """The file ``name`` in the configured folder, then in $PAPER_REPRO_DATA; None if it is in neither."""
-    for folder in (root, os.environ.get(DATA_VARIABLE)):
-        if folder and (path := Path(folder) / name).is_file():
-            return path
-    return None
-
-
 def _cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     recipe = configs.recipe(config)
     data = config.get("data") or {}
@@ -107,17 +97,11 @@ def _cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     hashes = {}
     for role, name in sorted(wanted.items()):
         path = find_data(name, root)
-        if path is None:
-            return PlannedCell(key, seed, config, recipe, recipe, _absent(name, root))
+        if path is None or not path.is_file():
+            return PlannedCell(key, seed, config, recipe, recipe, absent(name, root, data.get("prepare") or ""))
         hashes[role] = _hash_once(path)
     identity = hashlib.sha256(f"{recipe}/{configs.canonical_json(hashes)}".encode()).hexdigest()
     return PlannedCell(key, seed, config, recipe, identity[: configs.IDENTITY_LENGTH])
-
-
-def _absent(name: str, root: str | None) -> str:
-    places = (("machine.data_root", root), (f"${DATA_VARIABLE}", os.environ.get(DATA_VARIABLE)))
-    looked = [f"{where} ({Path(folder) / name if folder else 'not set'})" for where, folder in places]
-    return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; put it there"
 
 
 _HASHES: dict[tuple[str, int, int], str] = {}

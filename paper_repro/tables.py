@@ -4,28 +4,18 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tabulate import tabulate
 
 from paper_repro import claims, intervals, verdicts
 from paper_repro.artifacts import Artifact, Metric, Number
 from paper_repro.files import write_atomically
 from paper_repro.records import Record
+from paper_repro.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
 from paper_repro.views import Point, View, column_value, values
 
 CLAIM_PARTS = 6
 """Of a claim with more parts than this the printed table lists only those that do not hold."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A rectangle of text."""
-
-    headers: list[str]
-    rows: list[list[str]]
 
 
 class Table:
@@ -68,12 +58,12 @@ class Table:
         parts = [f"# {self.artifact.id}: {self.artifact.title}", self._lead()]
         if plan.altered:
             parts.append(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**")
-        parts += [_markdown_table(grid) for grid in grids]
+        parts += [markdown_table(grid) for grid in grids]
         if self.artifact.summary:
-            parts.append(_markdown_table(self.summary_grid()))
+            parts.append(markdown_table(self.summary_grid()))
         if self.artifact.claims:
-            parts += ["## Claims", _markdown_table(self.claims_grid())]
-        parts += ["## Notes", "\n".join(f"* {_one_line(note)}" for note in self.notes())]
+            parts += ["## Claims", markdown_table(self.claims_grid())]
+        parts += ["## Notes", "\n".join(f"* {one_line(note)}" for note in self.notes())]
         return "\n\n".join(parts) + "\n"
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
@@ -91,7 +81,7 @@ class Table:
             row = [artifact.axes[axis].values[value].label for axis, value in key]
             for name, column in columns.items():
                 found = column_value(column, point, view.judged(point))
-                row.append(verdicts.on_column(column, view.printed(key, name), found).text)
+                row.append(verdicts.on_column(column, view.printed(key, name), found, view.plan.scale.comparable).text)
             for name, metric in metrics.items():
                 marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
                 row += self._metric_cells(name, metric, point, marks)
@@ -183,6 +173,8 @@ class Table:
         if item.published is None or item.tolerance is None:
             return ""
         text = Metric(item.title, item.unit, "none", item.digits).text
+        if not self.view.plan.scale.comparable and not item.from_paper:
+            return verdicts.REDUCED
         if verdicts.within(value, Number(item.published), item.tolerance, text):
             return verdicts.REPRODUCED
         return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit}"
@@ -245,7 +237,7 @@ class Table:
             for name, column in self.artifact.columns.items():
                 printed = self.view.printed(key, name)
                 found = column_value(column, point, self.view.judged(point))
-                verdict = verdicts.on_column(column, printed, found).word
+                verdict = verdicts.on_column(column, printed, found, self.view.plan.scale.comparable).word
                 numbers = {"paper_mean": None if printed is None else printed.mean, "paper_std": None}
                 rows.append({**place, "quantity": name, **numbers, **_statistics("own", [found]), "verdict": verdict})
             for name, metric in self.artifact.metrics.items():
@@ -309,38 +301,11 @@ class Table:
         return stream.getvalue()
 
     def latex(self) -> str:
-        grid = self.grid(markup=_BOLD)
-        lines = [f"% {self.artifact.id}, scale {self.view.scale_name}; needs the booktabs package"]
-        lines += [f"\\begin{{tabular}}{{{'l' * len(grid.headers)}}}", "\\toprule"]
-        lines += [" & ".join(_latex(header) for header in grid.headers) + " \\\\", "\\midrule"]
-        lines += [" & ".join(_latex(cell) for cell in row) + " \\\\" for row in grid.rows]
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+        comment = f"{self.artifact.id}, scale {self.view.scale_name}"
+        return latex_table(self.grid(markup=BOLD), comment)
 
 
 _SOURCES = ("paper", "own", "reference")
-
-
-_BOLD = ("\x02", "\x03")
-"""Stand for bold in a grid until its text has been escaped."""
-_LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    | {"<": "$<$", ">": "$>$", "|": "$|$", "±": "$\\pm$", "≠": "$\\neq$", "×": "$\\times$"}
-    | {_BOLD[0]: "\\textbf{", _BOLD[1]: "}"}
-)
-
-
-def _markdown_table(grid: Grid) -> str:
-    headers, *rows = [[_one_line(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
-    return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
-
-
-def _latex(text: str) -> str:
-    return _one_line(text).translate(_LATEX)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _number(metric: Metric, number: Number | None) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from paper_repro import config as configs
+from paper_repro import data_files
 from paper_repro import plan as plans
 from paper_repro.config import CONF, compose, compose_seeds, experiments, parse_override, recipe
+from paper_repro.data_files import DATA_VARIABLE, find_data
 from paper_repro.errors import UsageError
 from paper_repro.targets import check_targets, instantiate, locate
 
@@ -373,6 +375,11 @@ def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, mon
     assert find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
     rooted = plans.single(COST, ["+data={files:{corpus:corpus.txt}}", f"machine.data_root={tmp_path / 'one'}"], 0)
     assert rooted.id != with_file("corpus.txt").id and not rooted.missing
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "one")
+    assert find_data("corpus.txt") == tmp_path / "two" / "corpus.txt"
+    monkeypatch.delenv(DATA_VARIABLE)
+    assert find_data("corpus.txt") == tmp_path / "one" / "corpus.txt"
+    assert find_data("other.txt") is None
 
 
 def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
@@ -389,6 +396,9 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     monkeypatch.delenv(DATA_VARIABLE)
     unset = with_file("corpus.txt").missing
     assert "machine.data_root (not set)" in unset and f"${DATA_VARIABLE} (not set)" in unset
+    assert f"the repository ({data_files.DATA / 'corpus.txt'})" in unset and unset.endswith("put it there")
+    told = plans.single(COST, [*overrides, "+data.prepare=python prepare.py corpus"], 0).missing
+    assert told.endswith("or run: python prepare.py corpus")
 
 
 def groups_of(name: str) -> set[str]:

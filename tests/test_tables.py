@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, render, tables, views
+from paper_repro import catalogue, render, tables, typesetting, views
 from paper_repro import plan as plans
 from paper_repro.command_line import ROOT
+from paper_repro.data_files import DATA_VARIABLE
 from paper_repro.errors import UsageError
 from paper_repro.plan import Plan, PlannedCell
 from paper_repro.tables import Table
@@ -274,8 +275,8 @@ def test_latex_is_balanced_and_escaped(tmp_path: Path, label: str) -> None:
 
 
 def test_latex_says_what_the_label_said(tmp_path: Path) -> None:
-    assert tables._latex("100 % of $a_b$ {x} ± 1") == "100 \\% of \\$a\\_b\\$ \\{x\\} $\\pm$ 1"
-    assert tables._latex("\\") == "\\textbackslash{}"
+    assert typesetting._latex("100 % of $a_b$ {x} ± 1") == "100 \\% of \\$a\\_b\\$ \\{x\\} $\\pm$ 1"
+    assert typesetting._latex("\\") == "\\textbackslash{}"
 
 
 def test_csv_and_json_hold_every_number_of_every_point(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_claims_keep_the_numbers_of_their_inner_parts_in_the_json(tmp_path: Path
 
 
 def test_missing_data_is_found_in_the_reference_by_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plans.DATA_VARIABLE, str(tmp_path / "data"))
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus.txt").write_text("some text")
     files = ARTIFACT.replace("[trunk.layers=1]", "[trunk.layers=1, '+data={files:{corpus:corpus.txt}}']")

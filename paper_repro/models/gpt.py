@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.arguments import at_least, positive
+from paper_repro.kernels.causal_attention import causal_attention
 
 INIT_STD = 0.02
 NORM_EPS = 1e-5
@@ -110,31 +111,44 @@ class CausalLanguageModel(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, ids: Tensor, num_tokens: int, temperature: float = 1.0, generator: torch.Generator | None = None
+        self,
+        ids: Tensor,
+        num_tokens: int,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        final_state: Callable[[Tensor], Tensor] | None = None,
+        num_allowed: int | None = None,
     ) -> Tensor:
         """Continue ids, (B, T), by ``num_tokens`` tokens: (B, T + num_tokens), without dropout.
 
         Each token is drawn from softmax(logits / temperature), or is the likeliest at temperature 0.  The context is
         cropped to its last ``block_length`` tokens and computed anew for every token, as in the authors' code: with
-        absolute positions nothing can be kept once the window moves.
+        absolute positions nothing can be kept once the window moves.  All rows draw from one generator: for texts that
+        depend on their own prompt and seed alone see ``models.generation``.
+
+        Args:
+            ids: prompts of one length.
+            num_tokens: how many follow.
+            temperature: 0 or above.
+            generator: of the draws, which are made on its device; torch's global one if None.
+            final_state: ids to states (B, T, D) in the place of all ``layers()``; see ``models.generation``.
+            num_allowed: only ids below it are generated; V if None.  For an output that is wider than the vocabulary.
 
         Raises:
-            ValueError: ``num_tokens`` < 1 or a negative temperature.
+            ValueError: ``num_tokens`` < 1, a negative temperature, or ``num_allowed`` outside 1 ... V.
         """
         at_least("num_tokens", num_tokens)
         if temperature:
             positive("temperature", temperature)
+        if num_allowed is not None and at_least("num_allowed", num_allowed) > self.vocabulary_size:
+            raise ValueError(f"num_allowed must be at most the vocabulary of {self.vocabulary_size}, got {num_allowed}")
+        compute = self._final_state if final_state is None else final_state
         training = self.training
         self.eval()
         try:
             for _ in range(num_tokens):
-                logits = self.logits(self._final_state(ids[:, -self.block_length :])[:, -1])
-                if temperature:
-                    probabilities = torch.softmax(logits.float() / temperature, -1)
-                    following = torch.multinomial(probabilities, 1, generator=generator)
-                else:
-                    following = logits.argmax(-1, keepdim=True)
-                ids = torch.cat([ids, following], 1)
+                logits = self.logits(compute(ids[:, -self.block_length :])[:, -1])[:, :num_allowed]
+                ids = torch.cat([ids, _next_token(logits, temperature, generator)], 1)
         finally:
             self.train(training)
         return ids
@@ -144,6 +158,16 @@ class CausalLanguageModel(nn.Module):
         for layer in self.layers():
             x = layer(x)
         return x
+
+
+def _next_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """(B, 1), of logits (B, V)."""
+    if not temperature:
+        return logits.argmax(-1, keepdim=True)
+    probabilities = torch.softmax(logits.float() / temperature, -1)
+    if generator is None:
+        return torch.multinomial(probabilities, 1)
+    return torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)
 
 
 class CausalSelfAttention(nn.Module):
@@ -169,7 +193,7 @@ class CausalSelfAttention(nn.Module):
         heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.dropout if self.training else 0.0
-        read = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        read = causal_attention(query, key, value, dropout=dropout)
         return functional.dropout(self.output(read.transpose(1, 2).flatten(2)), self.dropout, self.training)
 
 

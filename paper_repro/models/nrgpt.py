@@ -292,7 +292,7 @@ def _inference_rate(kind: str, width: int, rank: int | None) -> InferenceRate:
 def _step_rates(schedule: Sequence[float] | str | None, num_steps: int) -> tuple[float, ...] | None:
     if schedule is None or schedule == "learned":
         return None
-    if isinstance(schedule, str) or not isinstance(schedule, Sequence) or len(schedule) != num_steps:
+    if not isinstance(schedule, list | tuple) or len(schedule) != num_steps:
         raise ValueError(
             f"inference_rate_schedule must be None, 'learned' or num_steps = {num_steps} positive numbers, "
             f"got {schedule!r}"

@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.arguments import at_least, one_of
+from paper_repro.kernels import nrgpt_block
+from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.kernels.nrgpt_block.reference import gelu_slope
 from paper_repro.models.gpt import check_dropout, check_heads, linear
 
 MASKS = ("strict", "inclusive")
 BETAS = ("one", "inverse_root_head_width")
-
-
-def gelu_slope(factor: Tensor, z: Tensor) -> Tensor:
-    """factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass; autograd goes through both."""
-    return torch.ops.aten.gelu_backward(factor, z)
 
 
 class EnergyAttention(nn.Module):
@@ -77,9 +75,7 @@ class EnergyAttention(nn.Module):
         if not query.shape[-2]:
             return torch.zeros_like(g)
         dropout = self.dropout if self.training else 0.0
-        read = functional.scaled_dot_product_attention(
-            query.expand_as(key), key, key, dropout_p=dropout, is_causal=True, scale=self.beta
-        )
+        read = causal_attention(query.expand_as(key), key, key, self.beta, dropout)
         gradient = -functional.dropout(self._sum_heads(read), self.dropout, self.training)
         return functional.pad(gradient, (0, 0, g.shape[1] - gradient.shape[1], 0))
 
@@ -133,8 +129,7 @@ class OneLayerEnergy(FeedForwardEnergy):
         return -functional.gelu(self.up(g)).square().sum(-1)
 
     def gradient(self, g: Tensor) -> Tensor:
-        z = self.up(g)
-        return -2 * torch.matmul(gelu_slope(functional.gelu(z), z), self.up.weight)
+        return nrgpt_block.one_layer_gradient(g, self.up.weight, self.up.bias)
 
 
 class TwoWeightEnergy(FeedForwardEnergy):
@@ -153,9 +148,8 @@ class TwoWeightEnergy(FeedForwardEnergy):
         return -(g * self.down(functional.gelu(self.up(g)))).sum(-1)
 
     def gradient(self, g: Tensor) -> Tensor:
-        z = self.up(g)
-        through = gelu_slope(torch.matmul(g, self.down.weight), z)
-        return -(self.down(functional.gelu(z)) + torch.matmul(through, self.up.weight))
+        up, down = self.up, self.down
+        return nrgpt_block.two_weight_gradient(g, up.weight, up.bias, down.weight, down.bias)
 
 
 class TwoLayerEnergy(FeedForwardEnergy):

@@ -35,6 +35,7 @@ class EnergyTrace:
       tokens move little, not nothing, so a rise of that order is no contradiction.
     * ``judged_tokens``: how many tokens had predecessors that settled early enough to be judged.
     * ``bound_use``: largest share of the bounds of appendix E.2 that an energy takes up; above 1 it breaks them.
+      Left out for a model without norm, whose energies have no bounds.
 
     Args:
         num_tokens: T; 64 in the paper.
@@ -73,13 +74,14 @@ def metrics(model: NRGPT, energies: Energies, settled_within: float) -> dict[str
     settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)
     after = settled.cummin(1).values[:-1, :-1]  # (step, token): this token and all before it have settled by this step
     settled_rises = rises[:, 1:][after]
+    bound_use = {} if model.norm_kind == "none" else {"bound_use": _bound_use(model, energies)}
     return {
         "ends_lower": float((total[-1] < total[0]).double().mean()),
         "late_change": float(((late.amax(0) - late.amin(0)) / span).max()),
         "first_token_rise": float(rises[:, 0].max()),
         "settled_rise": float(settled_rises.max()) if len(settled_rises) else 0.0,
         "judged_tokens": float(after.any(0).sum()),
-        "bound_use": _bound_use(model, energies),
+        **bound_use,
     }
 
 

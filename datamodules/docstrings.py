@@ -1,0 +1,144 @@
+"""The docstrings of the installed Python and of named packages: English text that is already on every machine.
+
+The stand-in for OpenWebText where that is not at hand.  Source files are parsed, never imported.  The same Python and
+the same packages give the same documents in the same order.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paper_repro.errors import UsageError
+from paper_repro.seeds import mix
+
+PACKAGES = ("torch", "numpy", "scipy")
+SKIPPED = frozenset({"test", "tests", "testing", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+VAL_SHARE = 0.05
+SPLIT_SEED = 2357
+"""OpenWebText's in nanoGPT and NRGPT."""
+LEAST_WORDS = 12
+LEAST_PLAIN = 0.7
+"""Share of characters that are letters or blanks; tables, doctests and signatures lie below it."""
+LEAST_COMMON = 0.08
+COMMON = frozenset(
+    {
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "be",
+        "by",
+        "can",
+        "for",
+        "from",
+        "if",
+        "in",
+        "is",
+        "it",
+        "not",
+        "of",
+        "on",
+        "or",
+        "that",
+        "the",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    }
+)
+WORD = re.compile(r"[A-Za-z]+")
+
+
+@dataclass(frozen=True)
+class Docstrings:
+    """Documents in the order of their hashes, split."""
+
+    train: list[str]
+    val: list[str]
+    source: dict[str, Any]
+    """The versions that they were read from, their number and the hash of them all."""
+
+
+def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docstrings:
+    """Every English docstring of the standard library and the packages, once; the first ``most`` of them if given.
+
+    A document belongs to val if ``mix(2357, "val", its hash)`` lies in the lowest 5 %, so another package moves no
+    document from one split to the other.
+
+    Raises:
+        UsageError: a package that is not installed, or that has no Python source.
+    """
+    folders = [Path(sysconfig.get_path("stdlib")), *(_folder(name) for name in packages)]
+    texts = {hashlib.sha256(text.encode()).hexdigest(): text for folder in folders for text in _of_folder(folder)}
+    ordered = sorted(texts)[:most]
+    val = [digest for digest in ordered if mix(SPLIT_SEED, "val", digest) < VAL_SHARE * 2**63]
+    kept = frozenset(val)
+    source = {
+        "name": "docstrings",
+        "split": f"val: mix({SPLIT_SEED}, 'val', sha256 of the document) in the lowest {VAL_SHARE:.0%}",
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in sorted(set(packages))},
+        "documents": len(ordered),
+        "sha256": hashlib.sha256("".join(ordered).encode()).hexdigest(),
+    }
+    return Docstrings([texts[digest] for digest in ordered if digest not in kept], [texts[d] for d in val], source)
+
+
+def is_english(text: str) -> bool:
+    """Whether a text reads as English prose: enough words, mostly letters, a due share of the commonest words."""
+    words = WORD.findall(text)
+    if len(words) < LEAST_WORDS or not text.isascii():
+        return False
+    plain = sum(character.isalpha() or character.isspace() for character in text)
+    common = sum(word.lower() in COMMON for word in words)
+    return plain >= LEAST_PLAIN * len(text) and common >= LEAST_COMMON * len(words)
+
+
+def _folder(package: str) -> Path:
+    # The specification of a top-level package is found without running it.
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(
+            f"package {package!r} is not installed as a folder of Python files: install it or leave it out"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None  # installed without metadata, or under another name; the hash of the documents stands for it
+
+
+def _of_folder(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*.py")):
+        if SKIPPED.isdisjoint(path.relative_to(folder).parts):
+            yield from of_source(path.read_bytes())
+
+
+def of_source(content: bytes) -> Iterator[str]:
+    """The English docstrings of one source file, dedented; none of a file that does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = (ast.get_docstring(node) or "").strip()
+            if is_english(text):
+                yield text

@@ -1,0 +1,174 @@
+"""Documents to token shards, shard by shard, so that a preparation that was killed goes on where it was."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from paper_repro.arguments import at_least
+from paper_repro.datamodules.token_shards import DTYPE, MANIFEST, MOST_IDS, TOKENIZER, Manifest, Shard, check_shard
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.errors import UsageError
+from paper_repro.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
+
+PROGRESS = "progress.json"
+SHARD_TOKENS = 2**26
+DOCUMENTS_AT_ONCE = 512
+
+
+class Documents(Protocol):
+    """Texts that are read in slices; a list of them is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: slice, /) -> Sequence[str]: ...
+
+
+def write_shards(
+    folder: Path,
+    splits: Mapping[str, Documents],
+    source: Mapping[str, Any],
+    tokenizer: BytePairTokenizer,
+    shard_tokens: int = SHARD_TOKENS,
+    say: Callable[[str], None] = print,
+) -> Manifest:
+    """Encode every document, the end of text after each, into shards of whole documents.
+
+    A shard is closed by the document that brings it to ``shard_tokens``.  Each is written whole or not at all, and then
+    noted in ``progress.json``; the manifest comes last.  The same call goes on after a kill, makes again what is
+    missing or damaged, and ends in the same bytes as one that was never disturbed.
+
+    Raises:
+        UsageError: the folder holds data of other settings, the tokenizer has no end of text or more ids than uint16
+            holds, a split has no documents, or the disk is full.
+    """
+    settings = {
+        "source": dict(source),
+        "tokenizer": {
+            "file": TOKENIZER,
+            "fingerprint": tokenizer.fingerprint,
+            "vocabulary_size": tokenizer.vocabulary_size,
+            "end_of_text": _end_of_text(tokenizer),
+        },
+        "dtype": DTYPE.str,
+        "shard_tokens": at_least("shard_tokens", shard_tokens),
+    }
+    for split, documents in splits.items():
+        if not len(documents):
+            raise UsageError(f"split {split!r} has no documents: give a larger corpus")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".lock"):
+            return _Writing(folder, settings, tokenizer, say).run(splits)
+    except OSError as error:
+        place = error.filename or folder
+        raise UsageError(
+            f"{place}: could not be written ({error.strerror}); what is finished stays: make room, or mend the "
+            "folder, and give the same command again"
+        ) from error
+
+
+def _end_of_text(tokenizer: BytePairTokenizer) -> int:
+    if tokenizer.end_of_text is None:
+        raise UsageError("the tokenizer has no <|endoftext|>, which ends each document: give GPT-2's or train one")
+    if tokenizer.vocabulary_size > MOST_IDS:
+        raise UsageError(
+            f"the tokenizer has {tokenizer.vocabulary_size} ids, uint16 holds {MOST_IDS}: give a smaller one"
+        )
+    return tokenizer.end_of_text
+
+
+class _Writing:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], tokenizer: BytePairTokenizer, say: Callable[[str], None]
+    ) -> None:
+        self.folder, self.settings, self.tokenizer, self.say = folder, settings, tokenizer, say
+        self.end = settings["tokenizer"]["end_of_text"]
+
+    def run(self, splits: Mapping[str, Documents]) -> Manifest:
+        for part in self.folder.glob(f".*{PART_SUFFIX}"):
+            part.unlink()
+        known = {shard.file: shard for shard in self._known()}
+        write_atomically(self.folder / TOKENIZER, self.tokenizer.to_bytes())
+        shards: list[Shard] = []
+        for split, documents in splits.items():
+            first = index = 0
+            while first < len(documents):
+                name = f"{split}-{index:05d}.bin"
+                shard = known.get(name)
+                if shard is None or not self._is_whole(shard):
+                    shard = self._write(name, split, documents, first)
+                    self.say(f"{name}: documents {first:,} to {first + shard.documents:,} of {len(documents):,}")
+                shards.append(shard)
+                known[name] = shard
+                self._note(PROGRESS, list(known.values()))
+                first, index = first + shard.documents, index + 1
+        manifest = self._note(MANIFEST, shards)
+        (self.folder / PROGRESS).unlink()
+        return manifest
+
+    def _known(self) -> Sequence[Shard]:
+        """The shards that an earlier call finished, if it had the same settings."""
+        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
+        if path is None:
+            return ()
+        earlier = Manifest.read(path)
+        found, wanted = _flat(earlier.settings), _flat(self.settings)
+        for key in sorted({*found, *wanted}):
+            if found.get(key) != wanted.get(key):
+                raise UsageError(
+                    f"{self.folder} was prepared with {key} {found.get(key)}, asked for is {wanted.get(key)}: "
+                    "remove the folder, or prepare into another with --to"
+                )
+        return earlier.shards
+
+    def _is_whole(self, shard: Shard) -> bool:
+        try:
+            check_shard(self.folder / shard.file, shard.tokens, shard.sha256, self.tokenizer.vocabulary_size, None)
+        except UsageError as error:
+            self.say(f"{error}; it is made again")
+            return False
+        return True
+
+    def _write(self, name: str, split: str, documents: Documents, first: int) -> Shard:
+        content, size = bytearray(), 0
+        last = first
+        while last < len(documents) and len(content) < self.settings["shard_tokens"] * DTYPE.itemsize:
+            texts = documents[last : last + DOCUMENTS_AT_ONCE]
+            for text, ids in zip(texts, self.tokenizer.encode_many(texts), strict=True):
+                content += np.array([*ids, self.end], DTYPE).tobytes()
+                size, last = size + len(text.encode()), last + 1
+                if len(content) >= self.settings["shard_tokens"] * DTYPE.itemsize:
+                    break
+        whole = bytes(content)
+        write_atomically(self.folder / name, whole)
+        return Shard(name, split, last - first, len(whole) // DTYPE.itemsize, size, sha256_of_bytes(whole))
+
+    def _note(self, name: str, shards: Sequence[Shard]) -> Manifest:
+        manifest = Manifest(self.settings, tuple(shards))
+        write_atomically(self.folder / name, manifest.to_bytes())
+        return manifest
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": json.dumps(value)}
+    return found
+
+
+def verify(path: Path) -> Manifest:
+    """Read every shard that a manifest names, again, and its tokenizer.
+
+    Raises:
+        UsageError: what is missing, truncated, altered or of another tokenizer.
+    """
+    manifest = Manifest.read(path)
+    tokenizer = BytePairTokenizer.load(path.parent / manifest.settings["tokenizer"]["file"])
+    if tokenizer.fingerprint != manifest.fingerprint:
+        raise UsageError(f"{path.parent / TOKENIZER}: another tokenizer than the shards were made with")
+    for shard in manifest.shards:
+        check_shard(path.parent / shard.file, shard.tokens, shard.sha256, manifest.vocabulary_size, None)
+    return manifest

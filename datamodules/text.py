@@ -1,0 +1,289 @@
+"""Language modelling on a stream of tokens: characters of one text, or token shards (NRGPT, sections 3.3 and 3.4).
+
+Letters: B windows of a batch, T tokens of a window.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from paper_repro.arguments import at_least, one_of
+from paper_repro.data_files import absent, find_data
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.token_shards import TOKENIZER, Manifest, TokenStream, check_shard
+from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer, Tokenizer, gpt2
+from paper_repro.errors import UsageError
+from paper_repro.files import sha256_of_bytes, sha256_of_file
+from paper_repro.seeds import mix
+
+TRAIN, VAL = "train", "val"
+TRAIN_SHARE = 0.9
+GPT2_IDS = 50_257
+
+
+class Stream(Protocol):
+    """Token ids of one split, end to end."""
+
+    def __len__(self) -> int: ...
+
+    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]: ...
+
+
+class StreamData(CounterBasedDataModule):
+    """Random windows of a stream: a batch is (ids (B, T), next ids (B, T)), int64.
+
+    The windows of training step t follow from (``seed``, t) alone, those of an evaluation from ``evaluation_seed``
+    alone: every model and every seed is judged on the same ones.
+
+    Args:
+        files: the files that are read, by role; relative to ``data_root``, $PAPER_REPRO_DATA or the repository's data/.
+        batch_size: B.
+        window: T.
+        num_evaluation_batches: batches of a split that is evaluated.
+        seed: of the training windows.
+        evaluation_seed: of the windows that are evaluated.
+        vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
+        tokens: how many there must be in all splits together, so that truncated files are refused.  None: any number.
+        data_root: the first folder in which the files are looked for.
+        cache: folder that remembers which shards were checked; None: they are checked once a process.
+        prepare: the command that makes the files, named where they are absent or wrong.
+
+    Raises:
+        ValueError: an argument out of range, or other roles than the class reads.
+    """
+
+    roles: tuple[frozenset[str], ...]
+    """The sets of roles that ``files`` may have."""
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        batch_size: int = 64,
+        window: int = 256,
+        num_evaluation_batches: int = 200,
+        seed: int = 0,
+        evaluation_seed: int = 0,
+        vocabulary_size: int | None = None,
+        tokens: int | None = None,
+        data_root: str | Path | None = None,
+        cache: str | Path | None = None,
+        prepare: str = "",
+    ) -> None:
+        super().__init__()
+        self.files = dict(files)
+        if frozenset(self.files) not in self.roles:
+            valid = " or ".join(", ".join(sorted(roles, reverse=True)) for roles in self.roles)
+            raise ValueError(f"files must name {valid}, got {', '.join(self.files) or 'none'}")
+        self.batch_size = at_least("batch_size", batch_size)
+        self.window = at_least("window", window)
+        self.num_evaluation_batches = at_least("num_evaluation_batches", num_evaluation_batches)
+        self.seed = at_least("seed", seed, 0)
+        self.evaluation_seed = at_least("evaluation_seed", evaluation_seed, 0)
+        self.model_vocabulary = None if vocabulary_size is None else at_least("vocabulary_size", vocabulary_size)
+        self.tokens = None if tokens is None else at_least("tokens", tokens)
+        self.data_root, self.prepare = data_root, prepare
+        self.cache = None if cache is None else Path(cache)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, VAL)
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """What turns the text into ids and back."""
+
+    @abstractmethod
+    def open(self) -> Mapping[str, Stream]:
+        """The stream of each split, checked.
+
+        Raises:
+            UsageError: a file is absent or not what it must be.
+        """
+
+    @cached_property
+    def streams(self) -> Mapping[str, Stream]:
+        """The stream of each split, opened and checked on first use."""
+        streams = self.open()
+        for split, stream in streams.items():
+            if len(stream) <= self.window:
+                raise UsageError(
+                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
+                    "give a smaller window or more data"
+                )
+        return streams
+
+    def prepare_data(self) -> None:
+        """Open and check the files; done on first use where nobody calls it."""
+        _ = self.streams
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
+
+    def example_batch(self) -> tuple[Tensor, Tensor]:
+        """Zeros of a training batch's shapes; nothing is read."""
+        ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
+        return ids, ids
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        one_of("split", split, self.splits)
+        for index in range(self.num_evaluation_batches):
+            yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
+
+    def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
+        stream, length = self.streams[split], self.window + 1
+        generator = torch.Generator().manual_seed(seed)
+        starts = torch.randint(len(stream) - self.window, (self.batch_size,), generator=generator)
+        rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
+        return rows[:, :-1], rows[:, 1:]
+
+    def _find(self, role: str) -> Path:
+        path = find_data(self.files[role], self.data_root)
+        if path is None or not path.is_file():
+            raise UsageError(absent(self.files[role], self.data_root, self.prepare))
+        return path
+
+    def _refuse(self, reason: object) -> UsageError:
+        return UsageError(f"{reason}; " + (f"run: {self.prepare}" if self.prepare else "get or prepare the data again"))
+
+    def _check_vocabulary(self, found: int) -> None:
+        if self.model_vocabulary is not None and found > self.model_vocabulary:
+            raise UsageError(
+                f"the data have {found} token ids, the model's vocabulary_size is {self.model_vocabulary}: "
+                f"give it at least {found}"
+            )
+
+
+def read_text(path: Path, characters: int | None = None) -> str:
+    """The text of a UTF-8 file, its line ends as they are.
+
+    Raises:
+        UsageError: it is empty, not UTF-8, or of another length than ``characters``.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        byte = content[error.start]
+        raise UsageError(
+            f"{path}: not UTF-8: byte 0x{byte:02X} at {error.start:,}; expected a text in UTF-8"
+        ) from error
+    if not text:
+        raise UsageError(f"{path}: the file is empty; expected a text")
+    if characters is not None and len(text) != characters:
+        how = "truncated" if len(text) < characters else "longer, or its line ends were changed"
+        raise UsageError(f"{path}: {len(text):,} characters, expected {characters:,}: it is {how}")
+    return text
+
+
+class _Characters:
+    def __init__(self, ids: npt.NDArray[np.uint16]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
+        return self.ids[start : start + length]
+
+
+class CharacterData(StreamData):
+    """The characters of one text: the first nine tenths train, the rest is validation (NRGPT, F.4, tiny Shakespeare).
+
+    ``files`` is ``{text: PATH}``; the other arguments are those of ``StreamData``.
+    """
+
+    roles = (frozenset({"text"}),)
+
+    @cached_property
+    def text(self) -> str:
+        """The whole text."""
+        path = self._find("text")
+        try:
+            return read_text(path, self.tokens)
+        except UsageError as error:
+            raise self._refuse(error) from error
+
+    @cached_property
+    def tokenizer(self) -> CharacterTokenizer:
+        """One id for each character that the whole text has, in order."""
+        return CharacterTokenizer(self.text)
+
+    def open(self) -> Mapping[str, Stream]:
+        self._check_vocabulary(self.tokenizer.vocabulary_size)
+        ids = np.array(self.tokenizer.encode(self.text), np.uint16)
+        border = int(TRAIN_SHARE * len(ids))
+        return {TRAIN: _Characters(ids[:border]), VAL: _Characters(ids[border:])}
+
+    def data_hashes(self) -> dict[str, str]:
+        """SHA-256 of the text and of the vocabulary."""
+        return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
+
+
+class TokenData(StreamData):
+    """Token shards that ``scripts/prepare_data.py`` wrote, or nanoGPT's two files (NRGPT, F.5, OpenWebText).
+
+    ``files`` is ``{manifest: PATH}``, or ``{train: PATH, val: PATH}`` for uint16 files without a manifest, which are
+    taken to be GPT-2's ids.  The other arguments are those of ``StreamData``.  Windows are drawn uniformly over a
+    split's whole stream and may span two shards, so neither their size nor their number changes a batch.
+    """
+
+    roles = (frozenset({"manifest"}), frozenset({TRAIN, VAL}))
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """What was prepared; None for nanoGPT's files."""
+        return Manifest.read(self._find("manifest")) if "manifest" in self.files else None
+
+    @cached_property
+    def tokenizer(self) -> BytePairTokenizer:
+        """The one the shards were made with, which lies beside them; GPT-2's for nanoGPT's files.
+
+        Raises:
+            UsageError: it is absent, or another than the manifest says.
+        """
+        if self.manifest is None:
+            return gpt2(self.data_root)
+        path = self._find("manifest").parent / TOKENIZER
+        tokenizer = BytePairTokenizer.load(path)
+        if tokenizer.fingerprint != self.manifest.fingerprint:
+            raise self._refuse(f"{path}: another tokenizer than the one that the manifest's shards were made with")
+        return tokenizer
+
+    def open(self) -> Mapping[str, Stream]:
+        vocabulary = self.manifest.vocabulary_size if self.manifest else GPT2_IDS
+        self._check_vocabulary(vocabulary)
+        stamps = None if self.cache is None else self.cache / "shards"
+        try:
+            streams = {split: TokenStream(self._checked(split, vocabulary, stamps)) for split in self.splits}
+            found = sum(map(len, streams.values()))
+            if self.tokens not in (None, found):
+                raise UsageError(f"{', '.join(self.files.values())}: {found:,} tokens, expected {self.tokens:,}")
+        except UsageError as error:
+            raise self._refuse(error) from error
+        return streams
+
+    def _checked(self, split: str, vocabulary: int, stamps: Path | None) -> list[Path]:
+        if self.manifest is None:
+            path = self._find(split)
+            check_shard(path, None, None, vocabulary, stamps)
+            return [path]
+        folder = self._find("manifest").parent
+        paths = []
+        for shard in self.manifest.of(split):
+            paths.append(folder / shard.file)
+            check_shard(paths[-1], shard.tokens, shard.sha256, vocabulary, stamps)
+        return paths
+
+    def data_hashes(self) -> dict[str, str]:
+        """SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of the two files."""
+        self.prepare_data()
+        hashes = {role: sha256_of_file(self._find(role)) for role in sorted(self.files)}
+        return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}

@@ -1,0 +1,151 @@
+"""Perplexity of generated texts under a causal language model, GPT-2 by default (NRGPT, appendix F.2)."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paper_repro.data_files import DATA_VARIABLE, find_data
+from paper_repro.errors import UsageError
+from paper_repro.metrics.likelihood import summed_negative_log_likelihood
+from paper_repro.metrics.quantities import Quantity
+
+GPT2 = "gpt2"
+"""The model of the published values: GPT-2 small."""
+GPT2_SIZES = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "vocab_size": 50257}
+MOST_TOKENS = 1024
+"""A text is cut to so many of its first tokens, as in the authors' code."""
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+class UnavailableError(RuntimeError):
+    """What a measurement needs is not on this machine; the message says what, and the command that brings it."""
+
+
+class TextPerplexity:
+    """Calling it with a text gives ``exp(-mean_t log p(token_t | tokens before))``, lower is better, in float32.
+
+    The text is cut to its first 1024 tokens of the scoring model (fewer if the model sees fewer).  Texts scored by
+    different models are different quantities and never share a column.
+
+    Args:
+        model: "gpt2", another name on the Hugging Face hub, or a folder.  A name is looked for among the data
+            ($PAPER_REPRO_DATA/<name>, then data/<name> in the repository), then among what the hub's client has stored.
+        download: ask the hub for a name that is in neither.
+        device: where the model runs.
+
+    Raises:
+        UnavailableError: no such model on this machine.
+        UsageError: a folder that is not there, holds no weights or damaged or incomplete ones, or no model of text.
+    """
+
+    def __init__(self, model: str | Path = GPT2, download: bool = False, device: str | torch.device = "cpu") -> None:
+        self.name = str(model)
+        self.quantity = Quantity(f"perplexity ({self.name})", "", higher_is_better=False)
+        place = find_model(self.name)
+        self._tokenizer, self._model = _load(str(place or self.name), place is not None, download, torch.device(device))
+        _check_sizes(self.name, place, self._model.config)
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        self.most_tokens = min(MOST_TOKENS, positions or MOST_TOKENS)
+
+    @torch.no_grad()
+    def __call__(self, text: str) -> float:
+        """The text's perplexity; ``inf`` above 709 nats per token.
+
+        Raises:
+            TypeError: ``text`` is not a str.
+            ValueError: fewer than two tokens, so that none is predicted from another.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"found {type(text).__name__}, expected a text (str): decode tokens and bytes first")
+        ids = self._tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
+        if len(ids) < 2:
+            raise ValueError(
+                f"{self.quantity.name} of a text of {len(ids)} tokens, expected at least 2, as the first is not "
+                "predicted: leave the text out"
+            )
+        inputs = torch.tensor([ids], device=self._model.device)
+        logits = self._model(input_ids=inputs).logits
+        total, count = summed_negative_log_likelihood(logits[0, :-1], inputs[0, 1:])
+        return float(torch.exp(total / count))
+
+
+def find_model(name: str) -> Path | None:
+    """The folder that ``name`` means; None for a name that is not among the data.  Reads no weights.
+
+    A folder that holds neither configuration nor weights, as one with a tokenizer alone, is no model of that name.
+
+    Raises:
+        UsageError: a path that is not there, or a folder without configuration or weights, or with a damaged file.
+    """
+    folder, given = Path(name).expanduser(), True
+    if not (folder.is_absolute() or name.startswith(".") or folder.is_dir()):
+        found, given = find_data(name), False
+        if found is None:
+            return None
+        folder = found
+    weights = [path for pattern in WEIGHTS for path in sorted(folder.glob(pattern))]
+    configured = (folder / "config.json").is_file()
+    if not given and not weights and not configured:
+        return None
+    if not configured:
+        raise UsageError(f"{folder}: no config.json there, expected the folder of a language model: {_bring(name)}")
+    if not weights:
+        raise UsageError(f"{folder}: no weights there, expected {' or '.join(WEIGHTS)}: {_bring(name)}")
+    for path in weights:
+        if path.suffix == ".safetensors":
+            _check_whole(path, name)
+    return folder
+
+
+def _check_whole(path: Path, name: str) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt"):
+            return
+    except (SafetensorError, OSError) as error:
+        raise UsageError(
+            f"{path}: {path.stat().st_size} bytes, truncated or damaged ({error}): delete it; {_bring(name)}"
+        ) from error
+
+
+def _check_sizes(name: str, place: Path | None, config: Any) -> None:
+    found = {key: getattr(config, key, None) for key in GPT2_SIZES}
+    if name == GPT2 and found != GPT2_SIZES:
+        raise UsageError(
+            f"{place or name}: {found}, expected GPT-2 small, {GPT2_SIZES}: give another model by its path"
+        )
+
+
+def _bring(name: str) -> str:
+    repository = "openai-community/gpt2" if name == GPT2 else name
+    target = f"${DATA_VARIABLE}/{name}" if not Path(name).is_absolute() and not name.startswith(".") else name
+    return f"`hf download {repository} --local-dir {target}` brings one from the hub"
+
+
+@functools.lru_cache(maxsize=2)
+def _load(source: str, local: bool, download: bool, device: torch.device) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    options = {"local_files_only": local or not download}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, output_loading_info=True, **options
+        )
+    except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
+        detail = " ".join(str(error).split())[:200]
+        if local:
+            raise UsageError(f"{source}: not a causal language model that can be loaded ({detail})") from error
+        raise UnavailableError(f"needs {source}: {_bring(source)}, or set download=true ({detail})") from error
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise UsageError(
+            f"{source}: {len(missing)} weights are missing, {', '.join(missing[:3])} among them; they would be random: "
+            "copy the whole model anew"
+        )
+    return tokenizer, model.eval().to(device)

@@ -1,0 +1,144 @@
+"""One text from one prompt and one seed, and NRGPT's recurrences stopped once a token's energy has settled.
+
+Legend: B sequences, T tokens, D width, H heads.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paper_repro.arguments import at_least
+from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.nrgpt import NRGPT
+from paper_repro.seeds import mix
+
+
+@dataclass(frozen=True)
+class Settle:
+    """When the recurrences of a generated token stop early.
+
+    The energy that is watched is E_att + s E_ff of the last token, whose successor is predicted.
+
+    Args:
+        tolerance: stop after a step that changed the energy by less than this share of its size; 0 never stops.
+        patience: so many such steps in a row.
+        max_steps: never more steps; the model's own number if None, and it may exceed that.
+
+    Raises:
+        ValueError: a negative or infinite tolerance, or a number below 1.
+    """
+
+    tolerance: float
+    patience: int = 1
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be a finite number of at least 0, got {self.tolerance!r}")
+        at_least("patience", self.patience)
+        if self.max_steps is not None:
+            at_least("max_steps", self.max_steps)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generated text, in tokens."""
+
+    ids: list[int]
+    """The prompt's, then the new ones."""
+    steps: list[int] = field(default_factory=list)
+    """Recurrences for each new token; empty where none were stopped early."""
+
+    @property
+    def mean_steps(self) -> float:
+        return sum(self.steps) / len(self.steps)
+
+    @property
+    def histogram(self) -> dict[int, int]:
+        """Number of recurrences to number of tokens, ascending."""
+        return dict(sorted(Counter(self.steps).items()))
+
+
+def generate(
+    model: CausalLanguageModel,
+    prompt: Sequence[int],
+    num_tokens: int,
+    temperature: float = 1.0,
+    seed: int = 0,
+    settle: Settle | None = None,
+    num_allowed: int | None = None,
+) -> Generation:
+    """Continue one prompt; see ``CausalLanguageModel.generate``.
+
+    Prompts are continued one at a time and the draws are made on the CPU from a generator of the text's own, so a text
+    follows bit for bit from weights, prompt and seed, whatever is generated beside it.
+
+    Args:
+        prompt: at least one id; of more than ``block_length`` the model sees the last.
+        seed: of the draws; without effect at temperature 0.
+        settle: stop the recurrences early; for models with energies.
+
+    Raises:
+        ValueError: an empty prompt, an id outside the vocabulary, arguments out of range, or ``settle`` for a model
+            without energies.
+    """
+    if not prompt:
+        raise ValueError("the prompt has no token, expected at least one: a blank prompt is two newlines")
+    if not 0 <= min(prompt) <= max(prompt) < model.vocabulary_size:
+        raise ValueError(
+            f"the prompt's ids go from {min(prompt)} to {max(prompt)}, expected 0 to {model.vocabulary_size - 1}: "
+            "use the tokenizer that the model was trained with"
+        )
+    if settle is not None and not isinstance(model, NRGPT):
+        raise ValueError(f"{type(model).__name__} has no energies that could settle: leave settle out")
+    settling = _Settling(model, settle) if isinstance(model, NRGPT) and settle is not None else None
+    ids = torch.tensor([list(prompt)], device=model.token_embedding.weight.device)
+    generator = torch.Generator().manual_seed(mix(seed, "text"))
+    found = model.generate(ids, num_tokens, temperature, generator, settling, num_allowed)
+    return Generation(found[0].tolist(), settling.used if settling else [])
+
+
+@torch.no_grad()
+def energy_of_last(model: NRGPT, x: Tensor) -> Tensor:
+    """E_att + s E_ff of the last token, (B,), at the state x, (B, T, D): ``model.energies(x).total[:, -1]``.
+
+    Cheaper than that: g_A . J_h g_B is taken as (J_h^T g_A) . g_B, so no key is formed.
+    """
+    attention, g = model.attention, model.norm(x)
+    last = g[:, -1]
+    feed_forward = model.feed_forward_scale * model.feed_forward.energy(g[:, -1:])[:, 0]
+    sources = g[:, :-1] if attention.mask == "strict" else g
+    if not sources.shape[1]:
+        return feed_forward
+    maps = attention.key.weight.unflatten(0, (attention.num_heads, -1))
+    queries = torch.einsum("bi,hij->bhj", last, maps)
+    log_sums = (attention.beta * torch.matmul(queries, sources.mT)).logsumexp(-1)
+    weighted = log_sums if attention.head_weights is None else attention.head_weights * log_sums
+    return feed_forward - weighted.sum(-1) / attention.beta
+
+
+class _Settling:
+    """ids (1, T) to the state at which the last token's energy has settled; remembers the steps that this took."""
+
+    def __init__(self, model: NRGPT, settle: Settle) -> None:
+        self.model, self.settle = model, settle
+        self.most = model.num_steps if settle.max_steps is None else settle.max_steps
+        self.used: list[int] = []
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        layers = self.model.layers()
+        x, calm, taken = self.model.embed(ids), 0, 0
+        energy = energy_of_last(self.model, x).item() if self.settle.tolerance else 0.0
+        while taken < self.most and calm < self.settle.patience:
+            x = layers[min(taken, len(layers) - 1)](x)
+            taken += 1
+            if self.settle.tolerance:
+                before, energy = energy, energy_of_last(self.model, x).item()
+                scale = max(abs(before), abs(energy))
+                calm = calm + 1 if abs(energy - before) < self.settle.tolerance * scale else 0
+        self.used.append(taken)
+        return x

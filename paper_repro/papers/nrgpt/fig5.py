@@ -1,0 +1,73 @@
+"""NRGPT, figure 5: what the models of Table 2 write."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paper_repro import figures
+from paper_repro.figures import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+ATTACHMENT = "texts.json"
+SCORES = ("perplexity", "gqs_paper", "apcs_lines", "distinct_1", "distinct_2")
+COLUMNS, LINES = 44, 26
+"""Characters and lines of a text that the figure shows; figure.csv has it whole."""
+
+
+class Figure5(figures.Figure):
+    size = (11.0, 5.2)
+
+    def rows(self) -> list[Row]:
+        """Every text of the first seed, model by model; ``drawn`` says which of them the figure shows."""
+        rows: list[Row] = []
+        for model in self.artifact.axes["model"].values:
+            found = self.view.attachments(ATTACHMENT, {"model": model})
+            if not found:
+                continue
+            seed = min(found)
+            for text in json.loads(found[seed])["texts"]:
+                scores = {name: _rounded(text["scores"].get(name)) for name in SCORES}
+                rows.append({"model": model, "seed": seed, "prompt": text["prompt"], "text": text["text"], **scores})
+        drawn = _prompt(rows)
+        return [{**row, "drawn": row["prompt"] == drawn} for row in rows]
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        drawn = [row for row in rows if row["drawn"]]
+        panels = canvas.subplots(1, max(1, len(drawn)), squeeze=False)[0]
+        for axes in panels:
+            axes.set_axis_off()
+        for axes, row in zip(panels, drawn, strict=False):
+            label = self.artifact.axes["model"].values[row["model"]].label
+            scores = [f"{name.partition('_paper')[0]} {row[name]}" for name in SCORES if row[name] != ""]
+            axes.set_title(f"{label}\n" + "\n".join(textwrap.wrap(", ".join(scores), COLUMNS)), fontsize=8)
+            axes.text(0, 1, _fitted(row["text"]), family="monospace", fontsize=6, va="top", parse_math=False)
+
+
+def _prompt(rows: Sequence[Row]) -> str | None:
+    """The prompt whose texts have the lowest mean perplexity; without perplexity the second one."""
+    prompts = list(dict.fromkeys(row["prompt"] for row in rows))
+    scored: dict[str, list[float]] = {}
+    for row in rows:
+        if row["perplexity"] != "":
+            scored.setdefault(row["prompt"], []).append(row["perplexity"])
+    if scored:
+        return min(scored, key=lambda prompt: sum(scored[prompt]) / len(scored[prompt]))
+    return prompts[min(1, len(prompts) - 1)] if prompts else None
+
+
+def _fitted(text: str) -> str:
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, COLUMNS) or [""]]
+    shown = [_printable(line) for line in lines[:LINES]]
+    return "\n".join(shown + (["..."] if len(lines) > LINES else []))
+
+
+def _printable(line: str) -> str:
+    """The line with what a font may lack replaced."""
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in line)
+
+
+def _rounded(value: Any) -> Any:
+    return "" if value is None else float(f"{value:.4g}")

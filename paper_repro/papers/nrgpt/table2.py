@@ -1,0 +1,15 @@
+"""NRGPT, Table 2: what its printed numbers of parameters count, and the claim made of them."""
+
+from paper_repro.claims import Judgement
+from paper_repro.papers.nrgpt.conventions import ParameterTable, judge_fewer
+from paper_repro.views import View
+
+FEWER_MILLIONS = 34.0
+
+
+class Table2(ParameterTable):
+    pass
+
+
+def judge_fewer_parameters(view: View) -> Judgement:
+    return judge_fewer(view, {"model": "gpt"}, {"model": "ff2w"}, FEWER_MILLIONS)

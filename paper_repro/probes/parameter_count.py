@@ -1,0 +1,60 @@
+"""Parameters of a model at its paper's size, whatever the size of the model that was trained."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError
+from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Findings
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Counts a language model on the meta device, in each way in which NRGPT's tables may have counted theirs.
+
+    * ``paper_parameters_untied``: all, frozen ones too, the output matrix being one of its own.
+    * ``paper_parameters_tied``: without the output matrix, V D, which is the token embedding then; its bias stays.
+    * ``paper_parameters_without_positions``: untied, without the position embeddings, P D, as nanoGPT reports them.
+    * ``paper_parameters_trainable``: untied, without frozen ones.
+
+    Args:
+        model: gives the model at the paper's size; a ``_partial_: true`` node in a config.  Tied or not, it counts
+            the same.
+
+    Raises:
+        UsageError: ``model`` lacks arguments, or gives no CausalLanguageModel.
+    """
+
+    model: Callable[[], object]
+
+    def __post_init__(self) -> None:
+        self.counts()  # before hours are spent on the training
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Count; the trained module is not looked at."""
+        return Findings({f"paper_parameters_{name}": float(number) for name, number in self.counts().items()})
+
+    def counts(self) -> dict[str, int]:
+        """untied, tied, without_positions and trainable."""
+        try:
+            with torch.device("meta"):
+                model = self.model()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"probes: the model whose parameters are counted: {error}") from error
+        if not isinstance(model, CausalLanguageModel):
+            raise UsageError(f"ParameterCount counts a CausalLanguageModel, found {type(model).__name__}")
+        output = model.vocabulary_size * model.width
+        shared = output if model.output.weight is model.token_embedding.weight else 0
+        parameters = list(model.parameters())  # a tied matrix once
+        untied = sum(parameter.numel() for parameter in parameters) + shared
+        frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
+        return {
+            "untied": untied,
+            "tied": untied - output,
+            "without_positions": untied - model.block_length * model.width,
+            "trainable": untied - frozen,
+        }

@@ -1,0 +1,166 @@
+"""Texts that a trained language model generates, and their quality (NRGPT, Tables 2, 4, 5 and 8)."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.tokenizers import Tokenizer
+from paper_repro.errors import UsageError
+from paper_repro.metrics.perplexity import GPT2, find_model
+from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, metric_names
+from paper_repro.models.generation import Generation, Settle, generate
+from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Findings
+
+ATTACHMENT = "texts.json"
+MOST_BYTES = 60_000
+BEST, MEAN = "best_perplexity", "mean"
+SEEDS = (5, 17, 42, 99)
+"""The authors', one for each of four prompts."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One generated text, its prompt included, without leading newlines, and its scores."""
+
+    prompt: str
+    seed: int
+    text: str
+    generation: Generation
+    scores: TextScores
+
+
+@dataclass(frozen=True)
+class TextQuality:
+    """Generates one text for each prompt and scores it; names of metrics: ``metrics.text_scores.metric_names``.
+
+    The seeds are those of the list, whatever the cell's: cells differ by their weights alone.  ``texts_averaged`` says
+    over how many texts a number is a mean; a text for which a metric has no value is left out of its mean.  With
+    ``settle`` there is ``mean_steps``, recurrences per token.  All texts and scores go into the attachment texts.json.
+
+    Args:
+        prompts: each stays at the beginning of its text, which is scored as a whole.
+        seeds: one for each prompt.
+        num_tokens: new ones for each text.
+        temperature: 1 as the authors; 0 takes the likeliest token.
+        within_context: no more new tokens than fit into the context beside the prompt, the authors' way on OWT.
+        choose: "best_perplexity" reports the text of the lowest perplexity (Tables 2, 4 and 8), "mean" the mean over
+            texts (Table 5).  Without perplexity the first becomes the second, and says so.
+        perplexity_model: see TextPerplexity.
+        gqs_engines: see TextScorer.
+        settle: stops NRGPT's recurrences early.
+
+    Raises:
+        ValueError: no prompt, prompts and seeds of different numbers, or a value out of range.
+        UsageError: a model of perplexity that is there, but damaged.
+    """
+
+    prompts: Sequence[str]
+    seeds: Sequence[int] = SEEDS
+    num_tokens: int = 1000
+    temperature: float = 1.0
+    within_context: bool = False
+    choose: str = BEST
+    perplexity_model: str = GPT2
+    gqs_engines: Sequence[str] = ENGINES
+    settle: Settle | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompts or len(self.prompts) != len(self.seeds):
+            raise ValueError(
+                f"{len(self.prompts)} prompts and {len(self.seeds)} seeds: give at least one, and a seed for each"
+            )
+        at_least("num_tokens", self.num_tokens)
+        if self.temperature:
+            positive("temperature", self.temperature)
+        one_of("choose", self.choose, (BEST, MEAN))
+        metric_names(self.perplexity_model, self.gqs_engines)
+        find_model(self.perplexity_model)  # before hours are spent on the training
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Generate and score.
+
+        Raises:
+            UsageError: data without a tokenizer, a model that is no CausalLanguageModel, ``settle`` for one without
+                energies, or a prompt that the vocabulary cannot say or, ``within_context``, the context cannot hold.
+        """
+        model, tokenizer = module.model, getattr(data, "tokenizer", None)
+        if not isinstance(tokenizer, Tokenizer):
+            raise UsageError(f"TextQuality needs text: {type(data).__name__} has no tokenizer; leave the probe out")
+        if not isinstance(model, CausalLanguageModel):
+            raise UsageError(f"TextQuality generates with a CausalLanguageModel, found {type(model).__name__}")
+        with TextScorer(self.perplexity_model, self.gqs_engines, device=module.device) as scorer:
+            texts = [
+                self._write(model, tokenizer, scorer, prompt, own)
+                for prompt, own in zip(self.prompts, self.seeds, strict=True)
+            ]
+        return self._findings(texts, scorer)
+
+    def _write(
+        self, model: CausalLanguageModel, tokenizer: Tokenizer, scorer: TextScorer, prompt: str, seed: int
+    ) -> Written:
+        ids, count = tokenizer.encode(prompt), self.num_tokens
+        if self.within_context:
+            count = min(count, model.block_length - len(ids))
+        if count < 1:
+            raise UsageError(
+                f"the prompt {prompt[:40]!r} has {len(ids)} tokens, the context holds {model.block_length}, expected "
+                "fewer: shorten it, or set within_context=false"
+            )
+        allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
+        try:
+            found = generate(model, ids, count, self.temperature, seed, self.settle, allowed)
+        except ValueError as error:
+            raise UsageError(f"prompt {prompt[:40]!r}: {error}") from error
+        text = tokenizer.decode(found.ids).lstrip("\n")
+        return Written(prompt, seed, text, found, scorer(text))
+
+    def _findings(self, texts: list[Written], scorer: TextScorer) -> Findings:
+        perplexity, findings = scorer.names[0], Findings(unavailable=dict(scorer.unavailable))
+        chosen = texts
+        if self.choose == BEST:
+            judged = [text for text in texts if perplexity in text.scores.values]
+            chosen = [min(judged, key=lambda text: text.scores.values[perplexity])] if judged else texts
+        for name in scorer.names:
+            values = [text.scores.values[name] for text in chosen if name in text.scores.values]
+            if values and name not in findings.unavailable:
+                findings.metrics[name] = math.fsum(values) / len(values)
+            else:
+                findings.unavailable.setdefault(name, chosen[0].scores.refused.get(name, "no text has a value"))
+        if self.choose == BEST and perplexity in findings.unavailable:
+            findings.unavailable[perplexity] += f"; other columns are means over {len(texts)} texts, not of the best"
+        findings.metrics["texts_averaged"] = float(len(chosen))
+        steps = [step for text in texts for step in text.generation.steps]
+        if steps:
+            findings.metrics["mean_steps"] = sum(steps) / len(steps)
+        findings.attachments[ATTACHMENT] = _document(texts, chosen, findings.unavailable)
+        return findings
+
+
+def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str, str]) -> bytes:
+    """The texts as JSON, each cut to as many characters as keep the whole within 60 kB."""
+    longest = max(len(text.text) for text in texts)
+    content: dict[str, Any] = {"unavailable": unavailable}
+    while True:
+        content["texts"] = [
+            {
+                "prompt": text.prompt,
+                "seed": text.seed,
+                "text": text.text[:longest],
+                "characters": len(text.text),
+                "reported": text in chosen,
+                "scores": text.scores.values,
+                "refused": text.scores.refused,
+                **({"tokens_by_steps": text.generation.histogram} if text.generation.steps else {}),
+            }
+            for text in texts
+        ]
+        encoded = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True).encode(errors="replace") + b"\n"
+        if len(encoded) <= MOST_BYTES or not longest:
+            return encoded
+        longest = longest * 9 // 10

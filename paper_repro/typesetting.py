@@ -1,0 +1,46 @@
+"""Grids of text as Markdown and as LaTeX."""
+
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+BOLD = ("\x02", "\x03")
+"""Stand for bold in a grid until its text has been escaped."""
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "±": "$\\pm$", "≠": "$\\neq$", "×": "$\\times$"}
+    | {BOLD[0]: "\\textbf{", BOLD[1]: "}"}
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A rectangle of text."""
+
+    headers: list[str]
+    rows: list[list[str]]
+
+
+def markdown_table(grid: Grid) -> str:
+    """In GitHub's form."""
+    headers, *rows = [[one_line(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
+    return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
+
+
+def latex_table(grid: Grid, comment: str) -> str:
+    """A tabular of booktabs, under a comment."""
+    lines = [f"% {comment}; needs the booktabs package"]
+    lines += [f"\\begin{{tabular}}{{{'l' * len(grid.headers)}}}", "\\toprule"]
+    lines += [" & ".join(_latex(header) for header in grid.headers) + " \\\\", "\\midrule"]
+    lines += [" & ".join(_latex(cell) for cell in row) + " \\\\" for row in grid.rows]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _latex(text: str) -> str:
+    return one_line(text).translate(_LATEX)
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one blank."""
+    return " ".join(text.split())

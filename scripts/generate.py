@@ -1,0 +1,216 @@
+"""Continue prompts with a trained language model.
+
+    generate.py runs/cells/<cell> --prompt "ROMEO:" --prompt "JULIET:" --tokens 500 --seed 5
+    generate.py runs/cells/<cell>                      # the paper's kind of four prompts, each with its seed
+
+CHECKPOINT is the folder of a cell (record.json and weights.safetensors), or the weights in it.
+
+    --prompt TEXT       what to continue; several times for several texts
+    --tokens N          how many tokens follow each prompt (default 1000)
+    --temperature T     0 takes the likeliest token (default 1)
+    --seed N            of every prompt given (default 0); a text depends on its own prompt and seed alone
+    --crop              let the model see the last tokens of a prompt that its context cannot hold
+    --settle TOL        NRGPT: stop a token's recurrences when a step changes its energy by less than this share
+    --max-steps N       NRGPT: never more recurrences than this, in the place of those it was trained with
+    --data-root DIR     where the data lie from which the vocabulary comes, beside $PAPER_REPRO_DATA
+    --device NAME       cpu (default) or gpu
+
+Texts go to the standard output, what is said about them to the standard error.  Exit codes as train.py's.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from paper_repro.command_line import run_main
+from paper_repro.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from paper_repro.datamodules.tokenizers import Tokenizer
+    from paper_repro.models.generation import Generation, Settle
+    from paper_repro.models.gpt import CausalLanguageModel
+    from paper_repro.records import Record
+    from paper_repro.training.build import Parts
+
+PROBE = "paper_repro.probes.text_quality.TextQuality"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments or {"--help", "-h"} & set(arguments):
+        print(__doc__)
+        return 0 if arguments else 2
+    words = _words(arguments)
+    model, tokenizer, record = _load(words)
+    settle = _settle(words, model)
+    for prompt, seed in _prompts(words, record, tokenizer):
+        ids = _encode(prompt, tokenizer, model.block_length, words.crop)
+        generation = _generate(model, tokenizer, ids, seed, words, settle)
+        print(f"--- prompt {prompt!r}, seed {seed}", file=sys.stderr)
+        print(tokenizer.decode(generation.ids))
+        if generation.steps:
+            counts = ", ".join(f"{steps}: {tokens}" for steps, tokens in generation.histogram.items())
+            print(
+                f"recurrences per token: mean {generation.mean_steps:.2f}; tokens by number: {counts}", file=sys.stderr
+            )
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; generate.py --help says what there is")
+
+
+def _words(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path)
+    parser.add_argument("--prompt", action="append")
+    parser.add_argument("--tokens", type=int, default=1000)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--crop", action="store_true")
+    parser.add_argument("--settle", type=float)
+    parser.add_argument("--max-steps", type=int)
+    parser.add_argument("--data-root")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    words, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        valid = [option for action in parser._actions for option in action.option_strings]
+        raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
+    if words.tokens < 1:
+        raise UsageError(f"--tokens {words.tokens}: give 1 or more")
+    return words
+
+
+def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
+    """The model with its weights, and the vocabulary that it was trained with."""
+    from paper_repro.models.gpt import CausalLanguageModel
+    from paper_repro.training import checkpoints
+
+    folder = words.checkpoint if words.checkpoint.is_dir() else words.checkpoint.parent
+    record = _record(folder)
+    weights = folder / checkpoints.WEIGHTS
+    if not weights.is_file():
+        raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
+    parts = _build(record, words)
+    checkpoints.load_weights(weights, parts.module, record.cell)
+    model = parts.module.model
+    if not isinstance(model, CausalLanguageModel):
+        raise UsageError(
+            f"{folder}: its model, {type(model).__name__}, generates no text; give a language model's cell"
+        )
+    tokenizer = _tokenizer(parts, record)
+    model.to(parts.machine.device).eval()
+    return model, tokenizer, record
+
+
+def _record(folder: Path) -> "Record":
+    from paper_repro import records
+    from paper_repro.files import CorruptFileError
+    from paper_repro.tasks import FINISHED
+
+    try:
+        record = records.read(folder / "record.json")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{folder}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
+            "train.py and reproduce.py make them"
+        ) from None
+    except CorruptFileError as error:
+        raise UsageError(str(error)) from error
+    if record.status != FINISHED:
+        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
+    return record
+
+
+def _build(record: "Record", words: argparse.Namespace) -> "Parts":
+    from paper_repro.tasks import Cell
+    from paper_repro.training.build import build
+
+    machine = {"accelerator": words.device, "data_root": words.data_root}
+    return build(Cell(record.cell, {**record.config, "machine": machine, "probes": {}}))
+
+
+def _tokenizer(parts: "Parts", record: "Record") -> "Tokenizer":
+    """The data's tokenizer, if it is the one of the training."""
+    from paper_repro.datamodules.tokenizers import Tokenizer
+
+    tokenizer = getattr(parts.data, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise UsageError(f"cell {record.cell}: its data, {type(parts.data).__name__}, have no vocabulary of text")
+    trained: dict[str, str] = record.provenance.get("data", {})
+    found = {"tokenizer": tokenizer.fingerprint} if "tokenizer" in trained else parts.data.data_hashes()
+    for name, value in found.items():
+        if trained.get(name) != value:
+            raise UsageError(
+                f"the {name} found here is {value[:16]}..., cell {record.cell} was trained with "
+                f"{trained.get(name, 'none')[:16]}...: ids would mean other words; bring the data of the training "
+                "(--data-root DIR, or $PAPER_REPRO_DATA)"
+            )
+    return tokenizer
+
+
+def _settle(words: argparse.Namespace, model: "CausalLanguageModel") -> "Settle | None":
+    from paper_repro.models.generation import Settle
+    from paper_repro.models.nrgpt import NRGPT
+
+    if words.settle is None and words.max_steps is None:
+        return None
+    if not isinstance(model, NRGPT):
+        raise UsageError(
+            f"--settle and --max-steps are for NRGPT, {type(model).__name__} has no energies: leave them out"
+        )
+    try:
+        return Settle(words.settle or 0.0, max_steps=words.max_steps)
+    except ValueError as error:
+        raise UsageError(f"--settle {words.settle} --max-steps {words.max_steps}: {error}") from error
+
+
+def _prompts(words: argparse.Namespace, record: "Record", tokenizer: "Tokenizer") -> list[tuple[str, int]]:
+    """What is asked for; else the prompts of the cell's own probe, or of the shipped one for such a vocabulary."""
+    if words.prompt:
+        return [(prompt, words.seed or 0) for prompt in words.prompt]
+    own = [node for node in (record.config.get("probes") or {}).values() if node and node.get("_target_") == PROBE]
+    probe = own[0] if own else _shipped("shakespeare" if tokenizer.end_of_text is None else "owt")
+    seeds = probe["seeds"] if words.seed is None else [words.seed] * len(probe["prompts"])
+    return list(zip(probe["prompts"], seeds, strict=True))
+
+
+def _shipped(name: str) -> dict[str, Any]:
+    from paper_repro import typed_yaml
+    from paper_repro.config import CONF
+
+    probe: dict[str, Any] = typed_yaml.read(CONF / "probes" / "nrgpt" / f"{name}.yaml").plain()["texts"]
+    return probe
+
+
+def _encode(prompt: str, tokenizer: "Tokenizer", context: int, crop: bool) -> list[int]:
+    ids = tokenizer.encode(prompt)
+    if len(ids) > context and not crop:
+        raise UsageError(
+            f"the prompt {prompt[:40]!r} has {len(ids)} tokens, the model's context holds {context}: shorten it, or "
+            f"give --crop to let the model see its last {context}"
+        )
+    return ids
+
+
+def _generate(
+    model: "CausalLanguageModel",
+    tokenizer: "Tokenizer",
+    ids: list[int],
+    seed: int,
+    words: argparse.Namespace,
+    settle: "Settle | None",
+) -> "Generation":
+    from paper_repro.models.generation import generate
+
+    allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
+    try:
+        return generate(model, ids, words.tokens, words.temperature, seed, settle, allowed)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,250 @@
+"""Prepare the data that a table needs.
+
+    prepare_data.py docstrings                     the docstrings of Python, torch, numpy and scipy
+    prepare_data.py docstrings --vocabulary 2048   in a folder of its own, docstrings-2048 (default: 4096)
+    prepare_data.py docstrings --packages torch    of Python and these packages; comma between them, "none" for none
+    prepare_data.py shakespeare --from PATH        check a copy of tiny Shakespeare and put it in its place
+    prepare_data.py shakespeare --download         the same, from the network
+    prepare_data.py openwebtext --download         OpenWebText from the hub, in GPT-2's token ids
+    prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
+    prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
+
+    --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
+    --max-documents N   the first N documents only          (openwebtext, docstrings)
+    --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings)
+    --tokenizer PATH    tokenizer.json, or a folder with one or with vocab.json and merges.txt; or gpt2, the default of
+                        openwebtext; docstrings trains its own
+
+An interrupted preparation goes on with the same command, and a missing or damaged file is made again by it.
+Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
+"""
+
+import os
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paper_repro.command_line import Words, parse, run_main
+from paper_repro.data_files import DATA, DATA_VARIABLE
+from paper_repro.errors import UsageError, nearest
+from paper_repro.files import sha256_of_bytes, write_atomically
+
+if TYPE_CHECKING:
+    from paper_repro.datamodules.shard_writing import Documents
+    from paper_repro.datamodules.token_shards import Manifest
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+FLAGS = ("--verify", "--download", "--help", "-h")
+COMMON = ("to",)
+CORPUS = (*COMMON, "max-documents", "shard-tokens", "tokenizer")
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "openwebtext": (*CORPUS, "from"),
+    "shakespeare": (*COMMON, "from"),
+    "docstrings": (*CORPUS, "vocabulary", "packages"),
+}
+SETTINGS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
+DEFAULT_VOCABULARY = 4096
+SHAKESPEARE = "tinyshakespeare/input.txt"
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SECONDS_OF_SILENCE = 60
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = parse(list(_joined(arguments)), FLAGS, SETTINGS)
+    if words.flags & {"--help", "-h"} or not arguments:
+        print(__doc__)
+        return 0 if arguments else 2
+    if len(words.names) != 1:
+        raise UsageError(f"give one of {', '.join(OPTIONS)}, got {' '.join(words.names) or 'none'}")
+    name = words.names[0]
+    if name not in OPTIONS:
+        raise UsageError(f"unknown data {name!r}{nearest(name, OPTIONS)}")
+    if words.overrides:
+        raise UsageError(f"unknown word {words.overrides[0]!r}{nearest(words.overrides[0], SETTINGS)}")
+    for key in words.settings:
+        if key not in OPTIONS[name]:
+            valid = ", ".join(f"--{option}" for option in OPTIONS[name])
+            raise UsageError(f"{name} takes no --{key} (valid: {valid})")
+    root = _root(words)
+    prepare: Mapping[str, Callable[[Words, Path], None]] = {
+        "openwebtext": _openwebtext,
+        "shakespeare": _shakespeare,
+        "docstrings": _docstrings,
+    }
+    prepare[name](words, root)
+    return 0
+
+
+def _joined(arguments: Sequence[str]) -> Iterator[str]:
+    """``--key value`` and ``--key=value`` as the word ``key=value``."""
+    words = iter(arguments)
+    for word in words:
+        key, equals, _ = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or key not in SETTINGS:
+            if word.startswith("-") and word not in FLAGS:
+                raise UsageError(f"unknown option {word}{nearest(word, [*FLAGS, *(f'--{name}' for name in SETTINGS)])}")
+            yield word
+        elif equals:
+            yield word.removeprefix("--")
+        else:
+            value = next(words, "--")
+            if value.startswith("--"):
+                raise UsageError(f"{word} needs a value")
+            yield f"{key}={value}"
+
+
+def _root(words: Words) -> Path:
+    if "to" in words.settings:
+        return Path(words.settings["to"]).expanduser()
+    shared = os.environ.get(DATA_VARIABLE)
+    return Path(shared) if shared and os.access(shared, os.W_OK) else DATA
+
+
+def _number(words: Words, name: str, default: int | None) -> int | None:
+    text = words.settings.get(name)
+    if text is None:
+        return default
+    plain = text.replace("_", "")
+    if not plain.isascii() or not plain.isdigit() or not int(plain):
+        raise UsageError(f"--{name} {text}: give a whole number above 0")
+    return int(plain)
+
+
+def _shakespeare(words: Words, root: Path) -> None:
+    from paper_repro.datamodules.text import read_text
+
+    path = root / SHAKESPEARE
+    given = words.settings.get("from")
+    if given is not None:
+        source = Path(given).expanduser()
+        source = source / "input.txt" if source.is_dir() else source
+        if not source.is_file():
+            raise UsageError(f"{source}: there is no such file")
+    else:
+        source = path
+        if not path.is_file():
+            if "--download" not in words.flags or "--verify" in words.flags:
+                raise UsageError(
+                    f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}"
+                )
+            _write(path, _fetch(SHAKESPEARE_URL))
+    text = read_text(source, SHAKESPEARE_CHARACTERS)
+    found = sha256_of_bytes(text.encode())
+    if found != SHAKESPEARE_SHA256 or len(set(text)) != SHAKESPEARE_VOCABULARY:
+        raise UsageError(
+            f"{source}: {len(set(text))} distinct characters and SHA-256 {found[:12]}..., expected "
+            f"{SHAKESPEARE_VOCABULARY} and {SHAKESPEARE_SHA256[:12]}...: this is not tiny Shakespeare; "
+            "remove it, and give --from PATH or --download"
+        )
+    if source != path and "--verify" not in words.flags:
+        _write(path, text.encode())
+    print(f"{path if source != path else source}: whole, {len(text):,} characters, {len(set(text))} distinct")
+
+
+def _fetch(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS_OF_SILENCE) as answer:
+            content: bytes = answer.read()
+    except OSError as error:
+        raise UsageError(f"{url} did not answer ({error}): get the file elsewhere and give --from PATH") from error
+    return content
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise UsageError(f"{path}: could not be written ({error.strerror}): make room, or give another --to") from error
+
+
+def _openwebtext(words: Words, root: Path) -> None:
+    folder = root / "openwebtext"
+    if "--verify" in words.flags:
+        _verify(folder)
+        return
+    given = words.settings.get("from")
+    if given is None and "--download" not in words.flags:
+        raise UsageError("openwebtext: give --from PATH, or --download to get it from the hub (about 24 GB)")
+    from paper_repro.datamodules import openwebtext, tokenizers
+
+    tokenizer = _tokenizer(words) or tokenizers.gpt2(root, download="--download" in words.flags)
+    print("reading the documents")
+    corpus = openwebtext.load(Path(given).expanduser() if given else None, _number(words, "max-documents", None))
+    _write_shards(words, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+
+
+def _docstrings(words: Words, root: Path) -> None:
+    from paper_repro.datamodules import docstrings
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+    size = _number(words, "vocabulary", DEFAULT_VOCABULARY) or DEFAULT_VOCABULARY
+    folder = root / ("docstrings" if size == DEFAULT_VOCABULARY else f"docstrings-{size}")
+    if "--verify" in words.flags:
+        _verify(folder)
+        return
+    given = words.settings.get("packages", ",".join(docstrings.PACKAGES))
+    print("reading the docstrings")
+    corpus = docstrings.collect([] if given == "none" else given.split(","), _number(words, "max-documents", None))
+    tokenizer = _tokenizer(words)
+    if tokenizer is None:
+        print(f"training {size} byte pairs on {len(corpus.train):,} documents")
+        try:
+            tokenizer = BytePairTokenizer.train(corpus.train, size)
+        except ValueError as error:
+            raise UsageError(f"--vocabulary {size}: {error}") from error
+    elif "vocabulary" in words.settings:
+        raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
+    _write_shards(words, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+
+
+def _tokenizer(words: Words) -> "BytePairTokenizer | None":
+    from paper_repro.datamodules import tokenizers
+
+    given = words.settings.get("tokenizer")
+    if given is None:
+        return None
+    if given == tokenizers.GPT2:
+        return tokenizers.gpt2(words.settings.get("to"), download="--download" in words.flags)
+    return tokenizers.BytePairTokenizer.load(Path(given).expanduser())
+
+
+def _write_shards(
+    words: Words,
+    folder: Path,
+    splits: "Mapping[str, Documents]",
+    source: Mapping[str, object],
+    tokenizer: "BytePairTokenizer",
+) -> None:
+    from paper_repro.datamodules import shard_writing
+
+    size = _number(words, "shard-tokens", None) or shard_writing.SHARD_TOKENS
+    _summary(folder, shard_writing.write_shards(folder, splits, source, tokenizer, size))
+
+
+def _verify(folder: Path) -> None:
+    from paper_repro.datamodules import shard_writing
+    from paper_repro.datamodules.token_shards import MANIFEST
+
+    if not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder / MANIFEST} is not there: give the command without --verify to prepare the data")
+    try:
+        _summary(folder, shard_writing.verify(folder / MANIFEST))
+    except UsageError as error:
+        raise UsageError(f"{error}; give the command without --verify to make it again") from error
+
+
+def _summary(folder: Path, manifest: "Manifest") -> None:
+    for split, total in manifest.totals().items():
+        tokens = total["tokens"]
+        print(
+            f"{split}: {total['documents']:,} documents, {tokens:,} tokens, {total['bytes'] / tokens:.3f} bytes a token"
+        )
+    print(f"{folder / 'manifest.json'}: whole, {len(manifest.shards)} shards, {manifest.vocabulary_size} token ids")
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

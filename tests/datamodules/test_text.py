@@ -1,0 +1,230 @@
+import json
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
+from paper_repro.datamodules.token_shards import Manifest
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.errors import UsageError
+
+PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
+DOCUMENTS = [f"Document {index} says {'word ' * (index % 7)}and ends." for index in range(80)]
+TOKENIZER = BytePairTokenizer.train(DOCUMENTS, 300)
+
+
+def prose(root: Path, content: bytes = PROSE.encode(), **others: object) -> CharacterData:
+    root.mkdir(exist_ok=True)
+    (root / "input.txt").write_bytes(content)
+    sizes = {"batch_size": 4, "window": 16, "num_evaluation_batches": 3}
+    return CharacterData({"text": "input.txt"}, data_root=root, **{**sizes, **others})  # type: ignore[arg-type]
+
+
+def shards(root: Path, shard_tokens: int = 100, **others: object) -> TokenData:
+    splits = {"train": DOCUMENTS[:60], "val": DOCUMENTS[60:]}
+    write_shards(root / "corpus", splits, {"name": "test"}, TOKENIZER, shard_tokens, say=lambda _: None)
+    return opened(root, **others)
+
+
+def opened(root: Path, **others: object) -> TokenData:
+    sizes = {"batch_size": 4, "window": 16, "num_evaluation_batches": 3, "prepare": "python prepare.py corpus"}
+    return TokenData({"manifest": "corpus/manifest.json"}, data_root=root, **{**sizes, **others})  # type: ignore[arg-type]
+
+
+def refusal(data: StreamData) -> str:
+    with pytest.raises(UsageError) as caught:
+        data.prepare_data()
+    return str(caught.value)
+
+
+def test_the_first_nine_tenths_of_the_characters_train(tmp_path: Path) -> None:
+    data = prose(tmp_path)
+    train, val = (data.tokenizer.decode(data.streams[split].window(0, 10**6).tolist()) for split in data.splits)
+    assert train + val == PROSE and len(train) == int(0.9 * len(PROSE))
+    assert data.tokenizer.characters == "".join(sorted(set(PROSE)))
+    ids, following = data.train_batch(3)
+    assert ids.shape == following.shape == (4, 16) and ids.dtype == following.dtype == torch.int64
+    assert torch.equal(ids[:, 1:], following[:, :-1])
+    for row in torch.cat([ids, following[:, -1:]], 1).tolist():
+        assert data.tokenizer.decode(row) in train
+    for ids, _ in data.evaluation_batches("val"):
+        assert all(data.tokenizer.decode(row) in val for row in ids.tolist())
+
+
+def test_a_training_batch_follows_from_seed_and_step_alone(tmp_path: Path) -> None:
+    data, again, other = prose(tmp_path), prose(tmp_path), prose(tmp_path, seed=1)
+    backwards = {step: again.train_batch(step) for step in (5, 4, 0)}
+    for step, batch in backwards.items():
+        assert torch.equal(data.train_batch(step)[0], batch[0])
+        assert not torch.equal(other.train_batch(step)[0], batch[0])
+    assert not torch.equal(data.train_batch(0)[0], data.train_batch(1)[0])
+
+
+@pytest.mark.parametrize("make", [prose, shards])
+def test_every_seed_is_evaluated_on_the_same_windows(tmp_path: Path, make: type[StreamData]) -> None:
+    def all_of(split: str, **others: int) -> torch.Tensor:
+        data: StreamData = make(tmp_path, **others)  # type: ignore[arg-type]
+        data.train_batch(7)
+        return torch.cat([ids for ids, _ in data.evaluation_batches(split)])
+
+    for split in ("train", "val"):
+        assert torch.equal(all_of(split, seed=1), all_of(split, seed=2))
+        assert not torch.equal(all_of(split), all_of(split, evaluation_seed=1))
+    with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
+        list(prose(tmp_path).evaluation_batches("test"))
+
+
+def test_counting_reads_no_data() -> None:
+    for data in (
+        CharacterData({"text": "nowhere"}),
+        TokenData({"manifest": "nowhere"}),
+        TokenData({"train": "a", "val": "b"}),
+    ):
+        ids, following = data.example_batch()
+        assert ids.shape == following.shape == (64, 256) and ids.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ["the file is empty"]),
+        (b"abc\xe9def" * 99, ["not UTF-8", "0xE9 at 3"]),
+        (PROSE[:-7].encode(), [f"{len(PROSE) - 7:,} characters, expected {len(PROSE):,}: it is truncated"]),
+        (PROSE.replace("\n", "\r\n").encode(), [f"expected {len(PROSE):,}: it is longer", "line ends"]),
+    ],
+)
+def test_a_wrong_text_is_refused_with_its_path_and_the_command(
+    tmp_path: Path, content: bytes, parts: list[str]
+) -> None:
+    message = refusal(prose(tmp_path, content, tokens=len(PROSE), prepare="python prepare.py prose"))
+    for part in (str(tmp_path / "input.txt"), *parts):
+        assert part in message
+    assert message.endswith("run: python prepare.py prose")
+
+
+def test_data_that_do_not_fit_the_model_or_the_window_are_refused(tmp_path: Path) -> None:
+    size = len(set(PROSE))
+    prose(tmp_path, vocabulary_size=size).prepare_data()
+    assert f"{size} token ids, the model's vocabulary_size is {size - 1}" in refusal(
+        prose(tmp_path, vocabulary_size=size - 1)
+    )
+    assert f"{TOKENIZER.vocabulary_size} token ids" in refusal(shards(tmp_path, vocabulary_size=200))
+    val = len(PROSE) - int(0.9 * len(PROSE))
+    assert f"split 'val' has {val} tokens, a window of {val} needs more" in refusal(prose(tmp_path, window=val))
+    assert "needs input.txt" in refusal(CharacterData({"text": "input.txt"}, data_root=tmp_path / "other"))
+    (tmp_path / "folder").mkdir()
+    assert "needs folder" in refusal(CharacterData({"text": "folder"}, data_root=tmp_path))
+    with pytest.raises(ValueError, match="files must name manifest or val, train, got text"):
+        TokenData({"text": "x"})
+
+
+def test_where_shards_end_changes_no_batch(tmp_path: Path) -> None:
+    many, one = shards(tmp_path / "a", 50), shards(tmp_path / "b", 10**6)
+    assert many.manifest is not None and one.manifest is not None
+    assert len(many.manifest.of("train")) > 8 and len(one.manifest.of("train")) == 1
+    ends = [[*TOKENIZER.encode(text), 0] for text in DOCUMENTS[:60]]
+    whole = [token for ids in ends for token in ids]
+    stream = many.streams["train"]
+    assert len(stream) == len(whole)
+    for start in range(len(whole) - 150):
+        assert stream.window(start, 150).tolist() == whole[start : start + 150]
+    for step in range(20):
+        assert torch.equal(many.train_batch(step)[0], one.train_batch(step)[0])
+    assert many.tokenizer.fingerprint == TOKENIZER.fingerprint
+
+
+def test_a_process_that_was_forked_and_one_that_was_spawned_see_the_same_batches(tmp_path: Path) -> None:
+    data = shards(tmp_path)
+    expected = data.train_batch(11)[0].tolist()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_ids, (data, 11)) == expected
+    state = data.streams["train"].__getstate__()  # type: ignore[attr-defined]
+    assert state["_maps"] == {}
+
+
+def _ids(data: TokenData, step: int) -> list[list[int]]:
+    rows: list[list[int]] = data.train_batch(step)[0].tolist()
+    return rows
+
+
+def nanogpt(root: Path, train: list[int], val: list[int]) -> TokenData:
+    for name, ids in (("train", train), ("val", val)):
+        np.array(ids, np.uint16).tofile(root / f"{name}.bin")
+    return TokenData({"train": "train.bin", "val": "val.bin"}, data_root=root, batch_size=2, window=8)
+
+
+def test_nanogpts_two_files_are_read_as_they_are(tmp_path: Path) -> None:
+    data = nanogpt(tmp_path, list(range(100, 200)), [50_256] * 20)
+    ids, following = data.train_batch(0)
+    assert torch.equal(ids + 1, following) and ids.min() >= 100
+    assert all((ids == 50_256).all() for ids, _ in data.evaluation_batches("val"))
+    assert set(data.data_hashes()) == {"train", "val"}
+    assert "token id 50257, expected ids below 50257" in refusal(nanogpt(tmp_path, [50_257] * 100, [1] * 20))
+    for content in (b"", b"123"):
+        data = nanogpt(tmp_path, [1] * 100, [1] * 20)
+        (tmp_path / "val.bin").write_bytes(content)
+        assert f"val.bin: this shard has {len(content)} bytes, expected an even number above 0" in refusal(data)
+
+
+def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None:
+    def manifest() -> Manifest:
+        return Manifest.read(tmp_path / "corpus" / "manifest.json")
+
+    data = shards(tmp_path)
+    data.prepare_data()
+    first = manifest().of("train")[0]
+    path = tmp_path / "corpus" / first.file
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    altered = refusal(opened(tmp_path))
+    assert str(path) in altered and f"the manifest says {first.sha256[:12]}" in altered
+    path.write_bytes(whole[:-2])
+    truncated = refusal(opened(tmp_path))
+    assert f"{len(whole) - 2:,} bytes, expected {len(whole):,}" in truncated
+    path.unlink()
+    missing = refusal(opened(tmp_path))
+    assert f"{path}: this shard is missing" in missing
+    assert all(message.endswith("run: python prepare.py corpus") for message in (altered, truncated, missing))
+
+
+def test_a_shard_is_hashed_once_and_again_when_it_changed(tmp_path: Path) -> None:
+    from paper_repro.datamodules import token_shards
+
+    shards(tmp_path, cache=tmp_path / "cache").prepare_data()
+    stamps = sorted((tmp_path / "cache" / "shards").glob("*.json"))
+    assert len(stamps) == len(Manifest.read(tmp_path / "corpus" / "manifest.json").shards)
+    token_shards._content_once.cache_clear()
+    times = [path.stat().st_mtime_ns for path in stamps]
+    opened(tmp_path, cache=tmp_path / "cache").prepare_data()
+    assert [path.stat().st_mtime_ns for path in stamps] == times
+    shard = tmp_path / "corpus" / "val-00000.bin"
+    shard.write_bytes(shard.read_bytes()[::-1])
+    assert "altered" in refusal(opened(tmp_path, cache=tmp_path / "cache"))
+
+
+def test_an_id_that_the_vocabulary_lacks_and_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    shards(tmp_path)
+    path = tmp_path / "corpus" / "manifest.json"
+    content = json.loads(path.read_bytes())
+    content["tokenizer"]["vocabulary_size"] = 5
+    path.write_text(json.dumps(content))
+    assert "expected ids below 5, the vocabulary" in refusal(opened(tmp_path))
+    (tmp_path / "corpus" / "tokenizer.json").write_bytes(BytePairTokenizer.train(DOCUMENTS, 280).to_bytes())
+    with pytest.raises(UsageError, match="another tokenizer than the one"):
+        _ = opened(tmp_path).tokenizer
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 1, "totals": {}, "shards": [{}]}', b"\xff\x00"])
+def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "manifest.json").write_bytes(content)
+    assert "not a manifest of token shards" in refusal(opened(tmp_path))
+
+
+def test_the_data_are_known_by_the_hash_of_their_manifest(tmp_path: Path) -> None:
+    one, same = shards(tmp_path / "a"), shards(tmp_path / "b")
+    assert one.data_hashes() == same.data_hashes() != shards(tmp_path / "c", 90).data_hashes()

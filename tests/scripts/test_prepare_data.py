@@ -1,0 +1,327 @@
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from paper_repro import data_files
+from paper_repro.command_line import ROOT
+from paper_repro.datamodules import docstrings
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.scripts import prepare_data
+
+DOCUMENTS = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(300)]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with the documents as jsonl and a tokenizer."""
+    lines = [json.dumps({"text": text}) for text in DOCUMENTS]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "tokenizer.json").write_bytes(BytePairTokenizer.train(DOCUMENTS, 300).to_bytes())
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+
+
+def openwebtext(folder: Path, to: Path, *words: str, source: str = "corpus.jsonl") -> int:
+    given = ["--from", str(folder / source), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(to)]
+    return prepare_data.main(["openwebtext", *given, *words])
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(prepare_data.UsageError) as caught:
+        prepare_data.main(words)
+    return str(caught.value)
+
+
+def test_every_document_is_written_once_with_its_end_and_split_as_nanogpt_does(corpus: Path) -> None:
+    import numpy as np
+    from datasets import Dataset
+
+    assert openwebtext(corpus, corpus / "out", "--shard-tokens", "500") == 0
+    folder = corpus / "out" / "openwebtext"
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    parts = Dataset.from_dict({"text": DOCUMENTS}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
+    tokenizer = BytePairTokenizer.load(folder)
+    for split, name in (("train", "train"), ("val", "test")):
+        shards = [shard for shard in manifest["shards"] if shard["split"] == split]
+        ids = np.concatenate([np.fromfile(folder / shard["file"], np.uint16) for shard in shards]).tolist()
+        ends = [index for index, token in enumerate(ids) if token == tokenizer.end_of_text]
+        texts = [tokenizer.decode(ids[start + 1 : end]) for start, end in zip([-1, *ends], ends, strict=False)]
+        assert texts == parts[name]["text"] and ends[-1] == len(ids) - 1
+        assert manifest["totals"][split]["documents"] == len(texts)
+        assert manifest["totals"][split]["bytes"] == sum(len(text.encode()) for text in texts)
+    assert len(manifest["shards"]) > 10
+    assert prepare_data.main(["openwebtext", "--verify", "--to", str(corpus / "out")]) == 0
+
+
+def test_every_form_of_the_same_documents_gives_the_same_shards(corpus: Path) -> None:
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"text": DOCUMENTS})
+    rows.to_parquet(str(corpus / "corpus.parquet"))
+    rows.save_to_disk(str(corpus / "saved"))
+    (corpus / "texts").mkdir()
+    for index, text in enumerate(DOCUMENTS):
+        (corpus / "texts" / f"{index:03d}.txt").write_text(text)
+    found = []
+    for source in ("corpus.jsonl", "corpus.parquet", "saved", "texts"):
+        assert openwebtext(corpus, corpus / f"out-{source}", source=source) == 0
+        found.append(content(corpus / f"out-{source}" / "openwebtext"))
+    assert found[0] == found[1] == found[2] == found[3]
+    assert openwebtext(corpus, corpus / "few", "--max-documents", "10") == 0
+    few = json.loads((corpus / "few" / "openwebtext" / "manifest.json").read_bytes())["totals"]
+    assert (few["train"]["documents"], few["val"]["documents"]) == (9, 1)
+
+
+def test_the_same_command_mends_and_another_is_refused(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = corpus / "out"
+    openwebtext(corpus, to, "--shard-tokens", "500")
+    folder = to / "openwebtext"
+    before = content(folder)
+    kept = (folder / "train-00003.bin").stat().st_mtime_ns
+    (folder / "train-00000.bin").unlink()
+    (folder / "train-00001.bin").write_bytes(before["train-00001.bin"][:-2])
+    (folder / "train-00002.bin").write_bytes(before["train-00002.bin"][::-1])
+    message = refusal("openwebtext", "--verify", "--to", str(to))
+    assert "train-00000.bin: this shard is missing; give the command without --verify" in message
+    openwebtext(corpus, to, "--shard-tokens", "500")
+    assert content(folder) == before and (folder / "train-00003.bin").stat().st_mtime_ns == kept
+    assert "train-00002.bin: this shard is altered" in capsys.readouterr().out
+    with pytest.raises(prepare_data.UsageError, match="was prepared with shard_tokens 500, asked for is 600"):
+        openwebtext(corpus, to, "--shard-tokens", "600")
+    assert content(folder) == before
+
+
+PREPARE = """
+import resource, sys, time
+from pathlib import Path
+from paper_repro.datamodules import shard_writing
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+class Slow(list):
+    def __getitem__(self, places):
+        time.sleep(0.004)
+        return super().__getitem__(places)
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+documents = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(300)]
+splits = {"train": Slow(documents[:280]), "val": Slow(documents[280:])}
+tokenizer = BytePairTokenizer.load(folder / "given.json")
+shard_writing.write_shards(folder / "out", splits, {"name": "test"}, tokenizer, 100)
+"""
+
+
+def preparation(folder: Path, bytes_of_a_file: int | None = None) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    if not (folder / "given.json").exists():
+        (folder / "given.json").write_bytes(BytePairTokenizer.train(DOCUMENTS, 300).to_bytes())
+    command = [sys.executable, "-c", PREPARE, str(folder), str(bytes_of_a_file or resource.RLIM_INFINITY)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_preparation_that_was_killed_goes_on_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    assert preparation(tmp_path / "whole").wait(60) == 0
+    expected = content(tmp_path / "whole" / "out")
+    assert len(expected) > 30
+    dice, landed = random.Random(3), 0
+    finished: dict[str, int] = {}
+    for _ in range(6):
+        process = preparation(tmp_path / "killed")
+        known = len(finished)
+        deadline = time.monotonic() + 30
+        while len(shards(tmp_path)) <= known + 1 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(dice.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        landed += process.wait() == -signal.SIGKILL
+        now = shards(tmp_path)
+        noted = json.loads((tmp_path / "killed" / "out" / "progress.json").read_bytes())["shards"]
+        assert {name: now[name] for name in finished} == finished, "a finished shard was written again"
+        finished = {shard["file"]: now[shard["file"]] for shard in noted}
+    assert landed == 6
+    assert preparation(tmp_path / "killed").wait(60) == 0
+    assert content(tmp_path / "killed" / "out") == expected
+
+
+def shards(folder: Path) -> dict[str, int]:
+    """The time of change of each shard that has its name."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "killed" / "out").glob("*.bin")}
+
+
+def test_a_disk_that_takes_no_more_is_told_and_what_is_finished_stays(tmp_path: Path) -> None:
+    assert preparation(tmp_path / "whole").wait(60) == 0
+    expected = content(tmp_path / "whole" / "out")
+    process = preparation(tmp_path / "full", bytes_of_a_file=max(len(expected["tokenizer.json"]), 2_000))
+    errors = process.communicate(timeout=60)[1]
+    last = errors.strip().splitlines()[-1]
+    assert process.returncode == 1 and "UsageError" in last and "could not be written (File too large)" in last
+    assert "give the same command again" in last
+    assert 0 < len(list((tmp_path / "full" / "out").glob("*.bin"))) < len(expected) - 2
+    assert preparation(tmp_path / "full").wait(60) == 0
+    assert content(tmp_path / "full" / "out") == expected
+
+
+@pytest.fixture
+def small_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A standard library of a few files, and an installed package that must not be imported."""
+    library, site = tmp_path / "library", tmp_path / "site"
+    for folder in (library / "test", site / "pack" / "tests"):
+        folder.mkdir(parents=True)
+    prose = "This is the text of function {} and it says what the function does with its arguments."
+    code = "\n".join(f'def f{index}():\n    """{prose.format(index)}"""\n' for index in range(150))
+    (library / "first.py").write_text(f'"""\n    {prose.format("a")}\n        More of it.\n    """\n{code}')
+    (library / "again.py").write_text(code)
+    (library / "broken.py").write_text('"""' + prose.format("b") + '"""\ndef (')
+    (library / "test" / "one.py").write_text(f'"""{prose.format("c")}"""')
+    (library / "table.py").write_text('"""' + "| 1.0 | 2.0 | x |\n" * 20 + '"""')
+    (site / "pack" / "__init__.py").write_text(f'"""{prose.format("d")}"""\nraise SystemExit("imported")\n')
+    (site / "pack" / "tests" / "two.py").write_text(f'"""{prose.format("e")}"""')
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(library))
+    monkeypatch.syspath_prepend(str(site))
+    return tmp_path
+
+
+def test_docstrings_are_english_dedented_different_and_none_of_tests(small_python: Path) -> None:
+    alone, both = docstrings.collect([]), docstrings.collect(["pack"])
+    texts = alone.train + alone.val
+    assert len(texts) == len(set(texts)) == 151 and 0 < len(alone.val) < 20
+    prose = "This is the text of function {} and it says what the function does with its arguments."
+    assert prose.format("a") + "\n    More of it." in texts
+    assert set(both.train + both.val) - set(texts) == {prose.format("d")}
+    assert set(alone.val) <= set(both.val) and set(alone.train) <= set(both.train)
+    assert alone.source["documents"] == 151 and alone.source["sha256"] != both.source["sha256"]
+    assert docstrings.collect([]) == alone
+    with pytest.raises(prepare_data.UsageError, match="package 'nowhere_to_be_found' is not installed"):
+        docstrings.collect(["nowhere_to_be_found"])
+
+
+def test_the_tokenizer_of_the_docstrings_sees_the_training_documents_alone(small_python: Path) -> None:
+    words = ["docstrings", "--to", str(small_python), "--vocabulary", "300", "--packages", "pack"]
+    assert prepare_data.main(words) == 0
+    folder = small_python / "docstrings-300"
+    expected = BytePairTokenizer.train(docstrings.collect(["pack"]).train, 300)
+    assert BytePairTokenizer.load(folder).fingerprint == expected.fingerprint
+    before = content(folder)
+    assert prepare_data.main(words) == 0 and content(folder) == before
+    assert prepare_data.main([*words[:5], "--verify"]) == 0
+
+
+def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "To be, or not to be.\n" * 50
+    source = tmp_path / "mine.txt"
+    source.write_text(text)
+    to = ["--to", str(tmp_path / "data")]
+    assert "is not there: give --from PATH, or --download" in refusal("shakespeare", *to)
+    assert f"{len(text):,} characters, expected 1,115,394: it is truncated" in refusal(
+        "shakespeare", *to, "--from", str(source)
+    )
+    monkeypatch.setattr(prepare_data, "SHAKESPEARE_CHARACTERS", len(text))
+    assert "this is not tiny Shakespeare" in refusal("shakespeare", *to, "--from", str(source))
+    monkeypatch.setattr(prepare_data, "SHAKESPEARE_VOCABULARY", len(set(text)))
+    monkeypatch.setattr(prepare_data, "SHAKESPEARE_SHA256", prepare_data.sha256_of_bytes(text.encode()))
+    assert prepare_data.main(["shakespeare", *to, "--from", str(source)]) == 0
+    copy = tmp_path / "data" / "tinyshakespeare" / "input.txt"
+    assert copy.read_text() == text and prepare_data.main(["shakespeare", *to, "--verify"]) == 0
+    copy.unlink()
+    monkeypatch.setattr(prepare_data, "SHAKESPEARE_URL", source.as_uri())
+    assert prepare_data.main(["shakespeare", *to, "--download"]) == 0 and copy.read_text() == text
+    copy.write_bytes(b"\xff" + text.encode())
+    assert "not UTF-8: byte 0xFF at 0" in refusal("shakespeare", *to, "--verify")
+    copy.unlink()
+    monkeypatch.setattr(prepare_data, "SHAKESPEARE_URL", (tmp_path / "nowhere").as_uri())
+    assert "did not answer" in refusal("shakespeare", *to, "--download")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
+        (["docstrings", "openwebtext"], "give one of openwebtext, shakespeare, docstrings, got docstrings openwebtext"),
+        (["docstrings", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
+        (["docstrings", "colour=1"], "unknown word 'colour=1'"),
+        (["docstrings", "--from", "x"], "docstrings takes no --from (valid: --to,"),
+        (["docstrings", "--to"], "--to needs a value"),
+        (["docstrings", "--to", "--verify"], "--to needs a value"),
+        (["docstrings", "--to=a", "--to", "b"], "to is given twice"),
+        (["docstrings", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
+        (["docstrings", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
+        (["openwebtext"], "give --from PATH, or --download"),
+        (["--verify"], "give one of openwebtext, shakespeare, docstrings, got none"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: str) -> None:
+    assert part in refusal(*words)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("empty.jsonl", b"", "cannot be read"),
+        ("one.jsonl", b'{"text": "alone"}\n', "1 documents, expected at least 2"),
+        ("body.jsonl", b'{"body": "a"}\n{"body": "b"}\n', "columns body, expected one called 'text'"),
+        ("cut.parquet", b"PAR1 and no more", "cannot be read"),
+        ("latin.txt", b"caf\xe9", "not UTF-8: byte 0xE9 at 3"),
+        ("corpus.csv", b"text\na\n", "expected files of one kind of"),
+    ],
+)
+def test_a_wrong_corpus_is_refused(corpus: Path, name: str, content: bytes, part: str) -> None:
+    (corpus / name).write_bytes(content)
+    with pytest.raises(prepare_data.UsageError) as caught:
+        openwebtext(corpus, corpus / "out", source=name)
+    assert part in str(caught.value) and name in str(caught.value)
+    assert not (corpus / "out").exists()
+
+
+def test_the_command_answers_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "prepare_data.py"), "shakespear"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: unknown data")
+
+
+def test_the_hub_is_asked_twice_and_a_part_of_the_corpus_is_refused(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    from paper_repro.datamodules import openwebtext as source
+
+    def hub(name: str, revision: str, split: str) -> datasets.Dataset:
+        assert (name, split) == (source.HUB, "train")
+        if revision == "main":
+            raise RuntimeError("scripts are no longer supported")
+        return datasets.Dataset.from_dict({"text": DOCUMENTS})
+
+    openwebtext(corpus, corpus / "local")
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    words = ["openwebtext", "--download", "--tokenizer", str(corpus / "tokenizer.json"), "--to", str(corpus / "hub")]
+    message = refusal(*words)
+    assert "main: scripts are no longer supported" in message and "say --from PATH" in message
+    assert f"300 documents, expected {source.HUB_DOCUMENTS:,}" in message
+    monkeypatch.setattr(source, "HUB_DOCUMENTS", 300)
+    assert prepare_data.main(words) == 0
+    shards = [content(corpus / place / "openwebtext")["train-00000.bin"] for place in ("hub", "local")]
+    assert shards[0] == shards[1]
