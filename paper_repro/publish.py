@@ -1,12 +1,13 @@
 """Making the user's records the committed reference."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from paper_repro import records
 from paper_repro.errors import UsageError
-from paper_repro.files import write_atomically
+from paper_repro.files import CorruptFileError, write_atomically
 from paper_repro.plan import Plan
-from paper_repro.records import record_path
+from paper_repro.records import Record, record_path
 from paper_repro.render import render
 
 
@@ -14,7 +15,8 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """Copy the records of a plan's cells into ``results`` and render the artifact there.
 
     Raises:
-        UsageError: the plan is altered, a cell has no result, or a record was made from uncommitted code.
+        UsageError: the plan is altered, a cell has no result, a record was made from uncommitted code, or what lies
+            beside it is damaged; nothing has been written then.
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
@@ -31,12 +33,24 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
             f"{len(dirty)} records come from uncommitted code (the first: {dirty[0]}); "
             "commit, delete them and run again"
         )
-    for cell, record in found.items():
-        assert record is not None
-        for name in record.attachments:
-            content = records.attachment(runs, record, name)
-            assert content is not None
-            write_atomically(record_path(results, cell).parent / name, content)
-        records.write(record_path(results, cell), record)
+    whole = [record for record in found.values() if record is not None]
+    for path, content in _attachments(whole, runs, results).items():
+        write_atomically(path, content)
+    for record in whole:
+        records.write(record_path(results, record.cell), record)
     _, written = render(plan, results, None)
     return written
+
+
+def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
+    """Where each attachment goes, and its content."""
+    contents = {}
+    for record in found:
+        for name in record.attachments:
+            try:
+                content = records.attachment(runs, record, name)
+            except CorruptFileError as error:
+                raise UsageError(str(error)) from error
+            assert content is not None
+            contents[record_path(results, record.cell).parent / name] = content
+    return contents

@@ -79,6 +79,8 @@ class View:
         root = self.own_root if self.judges_own or self.reference_root is None else self.reference_root
         found = {}
         for seed, record in self.judged(self.point(place)).items():
+            if record.status != FINISHED:
+                continue
             try:
                 content = records.attachment(root, record, name)
             except CorruptFileError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paper_repro import records
+from paper_repro.config import canonical_json
 from paper_repro.files import CorruptFileError, sha256_of_bytes
 from paper_repro.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write
 from paper_repro.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, Outcome
@@ -238,3 +239,62 @@ def test_a_full_disk_leaves_the_old_record(tmp_path: Path, monkeypatch: pytest.M
     assert caught.value.errno == errno.ENOSPC
     assert read(path) == small()
     assert [item.name for item in path.parent.iterdir()] == ["record.json"]
+
+
+def beside(root: Path, record: Record, name: str, content: bytes) -> Path:
+    path = record_path(root, record.cell).parent / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_record_names_what_lies_beside_it_and_what_it_lacks(tmp_path: Path) -> None:
+    lacks = {"perplexity": "needs gpt2: " + "x" * 1000}
+    outcome = Outcome(FINISHED, {"rmse": 0.25}, attachments={"a.txt": sha256_of_bytes(b"text")}, unavailable=lacks)
+    record = from_outcome("c" * 16, "r" * 16, CONFIG, outcome, PROVENANCE)
+    write(record_path(tmp_path, record.cell), record)
+    found = find(tmp_path, record.cell)
+    assert found == record and found.done
+    assert found.attachments == {"a.txt": sha256_of_bytes(b"text")}
+    assert found.unavailable == {"perplexity": lacks["perplexity"][: records.NOTE_CHARACTERS]}
+
+
+def test_an_attachment_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    record = small(attachments={"a.txt": sha256_of_bytes(b"text")})
+    with pytest.raises(CorruptFileError, match=r"a\.txt: the record beside it names this file, which is absent"):
+        records.attachment(tmp_path, record, "a.txt")
+    path = beside(tmp_path, record, "a.txt", b"text")
+    assert records.attachment(tmp_path, record, "a.txt") == b"text"
+    for damaged in (b"", b"tex", b"text ", b"tesu"):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFileError, match="not the file that the record beside it names"):
+            records.attachment(tmp_path, record, "a.txt")
+    beside(tmp_path, record, "b.txt", b"not named by the record")
+    assert records.attachment(tmp_path, record, "b.txt") is None
+
+
+def test_a_record_from_before_there_were_attachments_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, small())
+    content = json.loads(path.read_bytes())
+    del content["attachments"], content["unavailable"], content["sha256"]
+    content["sha256"] = sha256_of_bytes(canonical_json(content).encode())
+    path.write_text(canonical_json(content) + "\n")
+    assert read(path) == small()
+
+
+def test_only_records_that_lack_something_are_dropped_and_nothing_beside_them(tmp_path: Path) -> None:
+    lacking, whole, other = (
+        small(cell=letter * 16, unavailable=lacks)
+        for letter, lacks in (("a", {"score": "needs gpt2"}), ("b", {}), ("d", {"score": "needs gpt2"}))
+    )
+    for record in (lacking, whole, other):
+        write(record_path(tmp_path, record.cell), record)
+    checkpoint = beside(tmp_path, lacking, "checkpoint", b"weights")
+    damaged = record_path(tmp_path, "e" * 16)
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"damaged")
+    records.drop_incomplete(tmp_path, [lacking.cell, whole.cell, "e" * 16, "f" * 16])
+    assert find(tmp_path, lacking.cell) is None and checkpoint.read_bytes() == b"weights"
+    assert find(tmp_path, whole.cell) == whole and find(tmp_path, other.cell) == other
+    assert damaged.read_bytes() == b"damaged"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError
+from paper_repro.errors import UsageError, nearest
 from paper_repro.training.module import PaperModule
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -22,6 +22,9 @@ class Evaluations:
         every: optimiser steps between evaluations; None: only the last one.
         keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
         context: what a forward pass is computed under (autocast).
+
+    Raises:
+        UsageError: ``keep`` is not a metric of a module.
     """
 
     def __init__(
@@ -34,6 +37,8 @@ class Evaluations:
     ) -> None:
         self.modules, self.data = modules, data
         self.every, self.keep, self.context = every, keep, context
+        for module, one in zip(modules, data, strict=True):
+            _check_keep(keep, [f"{split}_{name}" for split in one.splits for name in module.new_metrics()])
         self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
         self._best: list[dict[str, float]] = [{} for _ in modules]
         self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
@@ -53,9 +58,10 @@ class Evaluations:
         """Account for the last evaluation of one model, and put the weights that are kept into its module.
 
         Returns ``metrics``, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by a metric.
+        A metric that was never finite keeps the last weights.
         """
         self._account(index, step, metrics)
-        if self.keep is None:
+        if not self._best[index]:
             return metrics
         self._load(index)
         best = dict(self._best[index])
@@ -78,8 +84,6 @@ class Evaluations:
             self._curves[index].setdefault(name, []).append([float(step), value])
         if self.keep is None:
             return
-        if self.keep not in metrics:
-            raise UsageError(f"training.keep={self.keep!r}: not a metric of this module, expected one of {[*metrics]}")
         value = metrics[self.keep]
         if math.isfinite(value) and value < self._best[index].get(self.keep, math.inf):
             self._best[index] = {"step": float(step), **metrics}
@@ -90,3 +94,8 @@ class Evaluations:
         with torch.no_grad():
             for name, tensor in self.modules[index].state_dict().items():
                 tensor.copy_(self._weights[index][name])
+
+
+def _check_keep(keep: str | None, known: Sequence[str]) -> None:
+    if keep is not None and keep not in known:
+        raise UsageError(f"training.keep={keep!r}: not a metric of this module{nearest(keep, known)}")

@@ -1,11 +1,17 @@
 import itertools
 import math
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from paper_repro.training.schedules import Constant, Cosine
+from paper_repro.tests.support import golden
+from paper_repro.training.build import build
+from paper_repro.training.schedules import Constant, Cosine, Exponential
+
+SCHEDULES = list(golden.files("nrgpt", "schedules*.npz"))
 
 
 def test_cosine_without_warmup_is_half_a_cosine_from_one_towards_zero():
@@ -34,14 +40,55 @@ def test_constant_stays_at_one_after_the_warmup():
         partial(Cosine, warmup_fraction=-0.1),
         partial(Cosine, final_factor=1.5),
         partial(Constant, warmup_fraction=2),
+        partial(Exponential, warmup_fraction=1.0),
+        partial(Exponential, final_factor=1.5),
+        partial(Exponential, final_factor=0.0),
     ],
 )
 def test_fractions_outside_their_range_are_refused(make):
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1"):
+    with pytest.raises(ValueError, match=r"must lie in [\[(]0, 1"):
         make()
 
 
-@pytest.mark.parametrize("schedule", [Constant(), Cosine(), Cosine(warmup_fraction=0.5)])
+def test_exponential_is_a_straight_line_of_the_logarithm_after_the_warmup():
+    factors = [Exponential(warmup_fraction=0.2, final_factor=0.01).factor(step, 50) for step in range(51)]
+    assert factors[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
+    assert [math.log10(factor) for factor in factors[10:]] == pytest.approx([-2 * step / 40 for step in range(41)])
+
+
+def rates_of(schedule, lr, steps, asked, cell):
+    """What the optimiser of a run of ``steps`` steps is given at each step asked for, those beyond its end included."""
+    module = build(cell(lr=lr)).module
+    module.schedule = schedule
+    module._trainer = SimpleNamespace(max_steps=steps)
+    scheduler = module.configure_optimizers()["lr_scheduler"]["scheduler"]
+    return [scheduler.base_lrs[0] * scheduler.lr_lambdas[0](step) for step in asked]
+
+
+@pytest.mark.parametrize("path", SCHEDULES)
+@pytest.mark.parametrize(("name", "kind"), [("cosine", Cosine), ("exponential", Exponential)])
+def test_language_runs_have_the_authors_rates_and_keep_the_last_one(path, name, kind, cell):
+    with np.load(path) as record:
+        end, peak, lowest = int(record["decay_iters"]), float(record["lr_max"]), float(record["lr_min"])
+        asked, expected = record["iters"].tolist(), record[name]
+        schedule = kind(int(record["warmup"]) / end, lowest / peak)
+    assert min(asked) < schedule.warmup_fraction * end < end < max(asked)
+    assert rates_of(schedule, peak, end, asked, cell) == pytest.approx(expected, rel=1e-12, abs=0)
+    assert rates_of(schedule, peak, end, [10 * end], cell) == pytest.approx([lowest], rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("path", SCHEDULES)
+def test_listops_runs_have_the_authors_rates_at_every_step(path, cell):
+    with np.load(path) as record:
+        steps, peak, lowest = int(record["listops_epochs"]), float(record["lr_max"]), float(record["lr_min"])
+        expected = record["listops_lr"]
+    found = rates_of(Exponential(final_factor=lowest / peak), peak, steps, range(steps), cell)
+    assert found == pytest.approx(expected[:steps], rel=1e-12, abs=0)
+    # Their scheduler then stays at the rate of step epochs - 1, the last that a run of ours has.
+    assert expected[steps:] == pytest.approx(found[-1], rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("schedule", [Constant(), Cosine(), Cosine(warmup_fraction=0.5), Exponential()])
 @pytest.mark.parametrize(("step", "steps"), [(-1, 10), (11, 10), (0, 0)])
 def test_steps_outside_the_run_are_refused(schedule, step, steps):
     with pytest.raises(ValueError, match="is not one of"):

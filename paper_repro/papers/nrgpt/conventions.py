@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from paper_repro import tables
 from paper_repro.artifacts import Key
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
-from paper_repro.tables import Grid
+from paper_repro.typesetting import Grid
 from paper_repro.views import View
 
 CONVENTIONS = {"untied": "untied", "tied": "tied", "without_positions": "untied without positions"}
@@ -47,7 +47,7 @@ def readings(printed: str, unit: float, counts: Mapping[str, float]) -> list[Rea
 
 
 def describe(found: Sequence[Reading]) -> str:
-    """"untied, truncated; untied without positions"; a convention by both roundings stands alone."""
+    """ "untied, truncated; untied without positions"; a convention by both roundings stands alone."""
     texts = []
     for convention, name in CONVENTIONS.items():
         ways = [how for own, how in found if own == convention]
@@ -100,9 +100,7 @@ def judge_fewer(view: View, more: Place, fewer: Place, millions: float) -> Judge
     larger, smaller = counts_at(view, more), counts_at(view, fewer)
     if not larger or not smaller:
         return Judgement(UNDECIDED, "not run")
-    differences = {
-        (a, b): (count - other) / 1e6 for a, count in larger.items() for b, other in smaller.items()
-    }
+    differences = {(a, b): (count - other) / 1e6 for a, count in larger.items() for b, other in smaller.items()}
     fitting = [pair for pair, value in differences.items() if abs(value - millions) <= 0.5]
     alike = ", ".join(f"{differences[name, name]:.1f}M {CONVENTIONS[name]}" for name in larger if name in smaller)
     mixed = ", ".join(f"{CONVENTIONS[a]} less {CONVENTIONS[b]}" for a, b in fitting if a != b)

@@ -5,7 +5,7 @@ from typing import Any
 
 from paper_repro import intervals, tables
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.tables import Grid
+from paper_repro.typesetting import Grid
 from paper_repro.views import View
 
 SHUFFLED_GQS = (0.905, 0.975)

@@ -7,8 +7,8 @@ from typing import Any
 
 from paper_repro import tables
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.tables import Grid
 from paper_repro.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.typesetting import Grid
 from paper_repro.views import View
 
 GRIDS = ("table7", "sweep")

@@ -1,0 +1,174 @@
+"""NRGPT, figure 3: ListOps accuracy and losses against parameters, and where each model family learns the task."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, intervals, tables
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.figures import Row
+from paper_repro.metrics.transition import THRESHOLD, Transition, transition
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+ACCURACY = "accuracy"
+LOSSES = {"train_loss": "--", "val_loss": "-"}
+MODELS = ("rgpt_parallel", "ff1", "ff2w")
+PARITY = 1.5
+"""Factor of parameters within which two transitions count as alike."""
+COLORS = {"rgpt_parallel": "#E08214", "ff1": "#2166AC", "ff2w": "#1B7837"}
+CURVE_POINTS = 60
+
+
+class Transitions(tables.Table):
+    """Rows are widths and models; the transitions stand in the summary."""
+
+    def summary(self) -> dict[str, float]:
+        found = {}
+        for model in MODELS:
+            fitted, _ = _fit(self.view, model)
+            if fitted is not None:
+                found[f"transition_{model}"] = fitted.size
+        return found
+
+    def remarks(self) -> list[str]:
+        labels = self.artifact.axes["model"].values
+        return [f"{labels[model].label}: {why}" for model in MODELS if (why := _fit(self.view, model)[1])]
+
+
+class Figure3(figures.Figure):
+    """Accuracy of every run, the logistic fit and its 80 % point above; mean losses below."""
+
+    size = (10.0, 5.4)
+
+    def rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for key in self.view.points:
+            place = dict(key)
+            parameters = self.view.counted("parameters", place)
+            for metric in (ACCURACY, *LOSSES):
+                for seed, value in sorted(self.view.samples(metric, place).items()):
+                    rows.append(_row(metric, place["model"], parameters, seed, value))
+        for model in MODELS:
+            fitted, _ = _fit(self.view, model)
+            if fitted is None:
+                continue
+            sizes = [row["parameters"] for row in rows if row["model"] == model]
+            low, high = math.log10(min(sizes)), math.log10(max(sizes))
+            for index in range(CURVE_POINTS):
+                size = 10 ** (low + (high - low) * index / (CURVE_POINTS - 1))
+                rows.append(_row("fit", model, size, "", fitted.accuracy(size)))
+            rows.append(_row("transition", model, fitted.size, "", THRESHOLD))
+        return rows
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        panels = canvas.subplots(2, len(MODELS), sharex=True, sharey="row")
+        for column, model in enumerate(MODELS):
+            own = [row for row in rows if row["model"] == model]
+            _accuracies(panels[0][column], own, COLORS[model])
+            _losses(panels[1][column], own, COLORS[model])
+            panels[0][column].set(title=self.artifact.axes["model"].values[model].label, ylim=(-0.02, 1.02))
+            panels[1][column].set(xscale="log", xlabel="parameters")
+        panels[0][0].set_ylabel("accuracy")
+        panels[1][0].set_ylabel("loss (nats per token)")
+        if rows:
+            panels[1][0].legend()
+
+
+def judge_listops_parity(view: View) -> Judgement:
+    """Both NRGPT transitions within a factor 1.5 of the recurrent GPT's, by fits to each seed."""
+    parts = [(view.artifact.axes["model"].values[model].label, _ratio(view, model)) for model in ("ff1", "ff2w")]
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_listops_order(view: View) -> Judgement:
+    """The recurrent GPT's transition below FF1's, and FF1's below FF2W's, paired by seed."""
+    labels = view.artifact.axes["model"].values
+    parts = []
+    for first, second in (("rgpt_parallel", "ff1"), ("ff1", "ff2w")):
+        left, right = _logs(view, first), _logs(view, second)
+        label = f"{labels[first].label} before {labels[second].label}"
+        if isinstance(left, str) or isinstance(right, str):
+            parts.append((label, Judgement(UNDECIDED, left if isinstance(left, str) else str(right))))
+            continue
+        interval = intervals.compare(right, left)
+        verdict = HOLDS if interval.low > 0 else FAILS if interval.high < 0 else UNDECIDED
+        numbers = (10**interval.mean, 10**interval.low, 10**interval.high)
+        text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
+        parts.append((label, Judgement(verdict, f"{text}, {interval.count} seeds")))
+    return combine(parts, FAILS, HOLDS)
+
+
+def _ratio(view: View, model: str) -> Judgement:
+    own, baseline = _logs(view, model), _logs(view, "rgpt_parallel")
+    for found in (own, baseline):
+        if isinstance(found, str):
+            return Judgement(UNDECIDED, found)
+    assert not isinstance(own, str) and not isinstance(baseline, str)
+    interval, most = intervals.compare(own, baseline), math.log10(PARITY)
+    inside = -most <= interval.low and interval.high <= most
+    outside = interval.low > most or interval.high < -most
+    numbers = (10**interval.mean, 10**interval.low, 10**interval.high)
+    text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
+    return Judgement(HOLDS if inside else FAILS if outside else UNDECIDED, f"{text}, {interval.count} seeds")
+
+
+def _logs(view: View, model: str) -> dict[int, float] | str:
+    """log10 of the transition of each seed, or why there is none."""
+    found = {}
+    for seed in view.plan.seeds:
+        fitted, why = _fit(view, model, seed)
+        if fitted is None:
+            return f"{view.artifact.axes['model'].values[model].label}, seed {seed}: {why or 'not run'}"
+        found[seed] = math.log10(fitted.size)
+    return found
+
+
+def _fit(view: View, model: str, seed: int | None = None) -> tuple[Transition | None, str]:
+    """The logistic curve through all runs of a model, or those of one seed; or why there is none."""
+    sizes, accuracies = [], []
+    for key in view.points:
+        place = dict(key)
+        parameters = view.counted("parameters", place)
+        if place["model"] != model or parameters is None:
+            continue
+        for own, value in view.samples(ACCURACY, place).items():
+            if seed in (None, own):
+                sizes.append(parameters)
+                accuracies.append(value)
+    if not sizes:
+        return None, ""
+    try:
+        return transition(sizes, accuracies), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _row(metric: str, model: str, parameters: float | None, seed: int | str, value: float) -> Row:
+    size = 0.0 if parameters is None else float(f"{parameters:.8g}")
+    return {"metric": metric, "model": model, "parameters": size, "seed": seed, "value": round(value, 8)}
+
+
+def _accuracies(axes: "Axes", rows: Sequence[Row], color: str) -> None:
+    runs = [row for row in rows if row["metric"] == ACCURACY]
+    fit = [row for row in rows if row["metric"] == "fit"]
+    star = [row for row in rows if row["metric"] == "transition"]
+    axes.scatter([row["parameters"] for row in runs], [row["value"] for row in runs], s=12, color=color, alpha=0.6)
+    axes.plot([row["parameters"] for row in fit], [row["value"] for row in fit], color=color, linewidth=1)
+    places, heights = [row["parameters"] for row in star], [row["value"] for row in star]
+    axes.plot(places, heights, "*", color="#F1C40F", markeredgecolor="#222222", markersize=13)
+
+
+def _losses(axes: "Axes", rows: Sequence[Row], color: str) -> None:
+    for metric, line in LOSSES.items():
+        sizes: dict[float, list[float]] = {}
+        for row in rows:
+            if row["metric"] == metric:
+                sizes.setdefault(row["parameters"], []).append(row["value"])
+        points = sorted((size, intervals.mean(values)) for size, values in sizes.items())
+        if points:
+            label = metric.partition("_")[0]
+            axes.plot(*zip(*points, strict=True), line, color=color, marker="o", markersize=3, label=label)

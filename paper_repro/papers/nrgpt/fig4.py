@@ -1,0 +1,188 @@
+"""NRGPT, figure 4: losses against parameters, the best of each size and the spread around it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, intervals
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
+from paper_repro.figures import Row
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+BEST = "best_val_loss"
+PANELS = {BEST: "best validation loss", "train_loss": "training loss at the end"}
+COLORS = {"gpt": "#222222", "rgpt_parallel": "#E08214", "ff1": "#2166AC", "ff2w": "#1B7837"}
+NRGPT = ("ff1", "ff2w")
+MARGIN = 0.03
+"""Relative; what "parity" is taken to allow, the paper names no number."""
+
+Samples = Mapping[int, float]
+"""A metric by seed."""
+
+
+class Figure4(figures.Figure):
+    """Runs as faint dots, the better half of each size; a line through the best mean over seeds of each size."""
+
+    size = (9.0, 3.6)
+
+    def rows(self) -> list[Row]:
+        """Every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a size's runs."""
+        rows: list[Row] = []
+        for metric in PANELS:
+            sizes: dict[tuple[str, float], list[tuple[Place, Samples]]] = {}
+            for place, found in _places(self.view, metric):
+                parameters = self.view.counted("parameters", place)
+                if parameters is not None:
+                    sizes.setdefault((place["model"], parameters), []).append((place, found))
+            for (_, parameters), members in sizes.items():
+                losses = sorted(value for _, found in members for value in found.values())
+                middle = losses[(len(losses) - 1) // 2]
+                for place, found in members:
+                    for seed, value in sorted(found.items()):
+                        rows.append(_row(metric, "run", place, parameters, seed, value, value <= middle))
+                place, found = _lowest(members)
+                rows.append(_row(metric, "best", place, parameters, "mean", _mean(found), True))
+        return rows
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+        panels = canvas.subplots(1, len(PANELS), sharex=True)
+        for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
+            for model, spec in self.artifact.axes["model"].values.items():
+                own = [row for row in rows if (row["metric"], row["model"], row["drawn"]) == (metric, model, 1)]
+                _curve(axes, own, COLORS[model], spec.label)
+            axes.set(xscale="log", xlabel="parameters", ylabel=f"{title} (nats per character)")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        if rows:
+            panels[0].legend()
+
+
+def _row(metric: str, kind: str, place: Place, parameters: float, seed: int | str, value: float, drawn: bool) -> Row:
+    run = {"parameters": int(parameters), "seed": seed, "value": round(value, 8), "drawn": int(drawn)}
+    return {"metric": metric, "kind": kind, **place, **run}
+
+
+def _curve(axes: "Axes", rows: Sequence[Row], color: str, label: str) -> None:
+    runs = [row for row in rows if row["kind"] == "run"]
+    best = sorted((row["parameters"], row["value"]) for row in rows if row["kind"] == "best")
+    if runs:
+        axes.scatter([row["parameters"] for row in runs], [row["value"] for row in runs], s=8, color=color, alpha=0.25)
+    if best:
+        axes.plot(*zip(*best, strict=True), color=color, marker="o", markersize=3, linewidth=1.2, label=label)
+
+
+def judge_shakespeare_parity(view: View) -> Judgement:
+    """The log ratio of NRGPT's lower envelope and RGPT-parallel's, over seeds, at each size within both ranges."""
+    curves = {model: _envelope(view, model) for model in ("rgpt_parallel", *NRGPT)}
+    if not curves["rgpt_parallel"] or not any(curves[model] for model in NRGPT):
+        return Judgement(UNDECIDED, "not run")
+    parts = []
+    for parameters in sorted({size for curve in curves.values() for size in curve}):
+        baseline = _interpolate(curves["rgpt_parallel"], parameters)
+        own = [found for model in NRGPT if (found := _interpolate(curves[model], parameters))]
+        if baseline and own:
+            label = f"NRGPT over RGPT-parallel, {parameters:,.0f} parameters"
+            parts.append((label, _at_most(min(own, key=_mean), baseline, math.log1p(MARGIN), relative=True)))
+    if not parts:
+        return Judgement(UNDECIDED, "the two have no range of parameters in common")
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_shakespeare_no_overfit(view: View) -> Judgement:
+    """val_loss - train_loss at the end, NRGPT's below GPT's, at the largest width of the scale."""
+    width = [dict(key)["width"] for key in view.points][-1]
+    gaps = {}
+    for model in ("gpt", *NRGPT):
+        members = list(_places(view, BEST, model=model, width=width))
+        if not members:
+            return Judgement(UNDECIDED, "not run")
+        place, _ = _lowest(members)
+        train, val = view.samples("train_loss", place), view.samples("val_loss", place)
+        gaps[model] = {seed: val[seed] - train[seed] for seed in val.keys() & train.keys()}
+    labels = view.artifact.axes["model"].values
+    parts = [(f"{labels[model].label}'s gap less GPT's", _at_most(gaps[model], gaps["gpt"], 0.0)) for model in NRGPT]
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_hyperparameter_sensitivity(view: View) -> Judgement:
+    """The spread over heads, steps and settings, NRGPT's above GPT's, at every width of the scale."""
+    parts = []
+    for width, spec in view.artifact.axes["width"].values.items():
+        baseline = _spread(list(_places(view, BEST, model="gpt", width=width)))
+        for model in NRGPT:
+            own = _spread(list(_places(view, BEST, model=model, width=width)))
+            if own and baseline:
+                label = f"GPT's spread less {view.artifact.axes['model'].values[model].label}'s, width {spec.label}"
+                parts.append((label, _at_most(baseline, own, 0.0)))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _places(view: View, metric: str, **fixed: str) -> Iterator[tuple[Place, Samples]]:
+    """The places of the scale with those axis values at which some run is finished, with the metric there."""
+    for key in view.points:
+        if fixed.items() <= dict(key).items() and (found := view.samples(metric, dict(key))):
+            yield dict(key), found
+
+
+def _mean(found: Samples) -> float:
+    return intervals.mean(list(found.values()))
+
+
+def _lowest(members: Sequence[tuple[Place, Samples]]) -> tuple[Place, Samples]:
+    return min(members, key=lambda member: _mean(member[1]))
+
+
+def _envelope(view: View, model: str) -> dict[float, Samples]:
+    """Parameters to the losses of the configuration that is best there."""
+    sizes: dict[float, list[tuple[Place, Samples]]] = {}
+    for place, found in _places(view, BEST, model=model):
+        parameters = view.counted("parameters", place)
+        if parameters is not None:
+            sizes.setdefault(parameters, []).append((place, found))
+    return {parameters: _lowest(members)[1] for parameters, members in sorted(sizes.items())}
+
+
+def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:
+    """Linear in the logarithm of the parameters, seed by seed; empty outside the curve's range."""
+    if parameters in curve:
+        return curve[parameters]
+    for low, high in pairwise(curve):
+        if low < parameters < high:
+            share = math.log(parameters / low) / math.log(high / low)
+            left, right = curve[low], curve[high]
+            return {seed: (1 - share) * left[seed] + share * right[seed] for seed in left.keys() & right.keys()}
+    return {}
+
+
+def _spread(members: Sequence[tuple[Place, Samples]]) -> Samples:
+    """Highest less lowest, seed by seed, of the two places whose means are extreme; empty for fewer than two places."""
+    if len(members) < 2:
+        return {}
+    low, high = _lowest(members)[1], max(members, key=lambda member: _mean(member[1]))[1]
+    return {seed: high[seed] - low[seed] for seed in low.keys() & high.keys()}
+
+
+def _at_most(left: Samples, right: Samples, threshold: float, relative: bool = False) -> Judgement:
+    """Whether left - right, or the logarithm of their ratio, lies below a threshold with its whole interval."""
+    if not left or not right:
+        return Judgement(UNDECIDED, "no seed in common")
+    if relative:
+        left, right = ({seed: math.log(value) for seed, value in side.items()} for side in (left, right))
+    found = intervals.compare(left, right)
+    if found.count < 2:
+        return Judgement(UNDECIDED, "one seed: not judged")
+    verdict = HOLDS if found.high < threshold else FAILS if found.low > threshold else UNDECIDED
+    numbers = [found.mean, found.low, found.high]
+    if relative:
+        text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*map(math.exp, numbers))
+    else:
+        text = "difference {:.4f} [{:.4f}, {:.4f}]".format(*numbers)
+    return Judgement(verdict, f"{text}, {found.count} {'pairs' if found.paired else 'seeds, unpaired'}")

@@ -1,0 +1,152 @@
+import io
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from paper_repro import config as configs
+from paper_repro import records, runner
+from paper_repro.lightning_modules.next_token import NextTokenModule
+from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
+from paper_repro.lightning_modules.nrgpt_owt import NRGPTOpenWebText
+from paper_repro.lightning_modules.nrgpt_shakespeare import NRGPTShakespeare
+from paper_repro.models.gpt import GPT
+from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
+from paper_repro.plan import PlannedCell
+from paper_repro.tasks import FINISHED
+from paper_repro.training.schedules import Constant
+
+DECAY = 0.5
+
+
+class Fixed(nn.Module):
+    """Gives the same logits whatever it is asked."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.given = nn.Parameter(logits)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.given[:, : ids.shape[1]].expand(len(ids), -1, -1)
+
+
+def module_of(model: nn.Module, kind: type[NextTokenModule] = NRGPTShakespeare, lr: float = 0.1) -> NextTokenModule:
+    return kind(model, partial(torch.optim.AdamW, lr=lr, weight_decay=DECAY), Constant())
+
+
+def test_the_loss_is_the_mean_surprise_of_the_next_tokens() -> None:
+    logits = [[0.0, 1.0, 2.0], [1.0, 1.0, 1.0]]
+    module = module_of(Fixed(torch.tensor([logits])))
+    ids, following = torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[2, 0], [0, 1]])
+    first = [math.log(1 + math.e + math.e**2) - wanted for wanted in (2.0, 0.0)]
+    expected = (sum(first) + 2 * math.log(3)) / 4
+    assert float(module.loss((ids, following))) == pytest.approx(expected, rel=1e-6)  # float32
+
+
+def test_the_metric_weighs_every_token_alike_over_batches_of_any_size() -> None:
+    module = module_of(Fixed(torch.tensor([[[0.0, 3.0], [5.0, 0.0], [0.0, 0.0]]])))
+    metrics = module.new_metrics()
+    batches = [
+        (torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[0, 0, 1]])),
+        (torch.zeros(2, 1, dtype=torch.int64), torch.tensor([[1], [0]])),
+    ]
+    losses = []
+    for batch in batches:
+        module.update_metrics(metrics, batch)
+        losses.append(float(module.loss(batch)))
+    assert metrics.keys() == {"loss"}
+    assert float(metrics["loss"].compute()) == pytest.approx((3 * losses[0] + 2 * losses[1]) / 5, rel=1e-6)
+    assert abs(losses[0] - losses[1]) > 0.1
+
+
+def models() -> list[nn.Module]:
+    sizes: dict[str, Any] = {"vocabulary_size": 7, "block_length": 5, "width": 8, "num_heads": 2}
+    return [
+        GPT(**sizes, num_layers=2),
+        NRGPT_H_FF1(**sizes, num_steps=2, inference_rate="positive_scalar", learn_head_weights=True),
+        NRGPT_H_FF2W(**sizes, num_steps=2, norm="layer_norm", inference_rate_schedule="learned"),
+    ]
+
+
+def after_a_step_without_gradient(module: NextTokenModule) -> dict[str, float]:
+    """What each parameter, set to ones, is multiplied by in an AdamW step whose gradients are all zero."""
+    for parameter in module.model.parameters():
+        nn.init.ones_(parameter)
+        parameter.grad = torch.zeros_like(parameter)
+    module.optimizer(module.parameter_groups()).step()
+    return {name: float(parameter.detach().mean()) for name, parameter in module.model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [NRGPTShakespeare, NRGPTOpenWebText])
+@pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
+def test_matrices_decay_and_nothing_else(kind: type[NextTokenModule], model: nn.Module) -> None:
+    found = after_a_step_without_gradient(module_of(model, kind))
+    decayed = {name for name, factor in found.items() if factor != 1}
+    assert decayed == {name for name, parameter in model.named_parameters() if parameter.ndim >= 2}
+    assert {"token_embedding.weight", "output.weight"} <= decayed < set(found)
+    assert all(found[name] == pytest.approx(1 - 0.1 * DECAY) for name in decayed)
+
+
+@pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
+def test_on_listops_all_that_is_trained_decays(model: nn.Module) -> None:
+    found = after_a_step_without_gradient(module_of(model, NRGPTListOps))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {name for name, factor in found.items() if factor != 1} == trained
+
+
+@pytest.mark.parametrize("kind", [NRGPTShakespeare, NRGPTListOps])
+@pytest.mark.parametrize("model", models(), ids=lambda model: type(model).__name__)
+def test_every_trained_parameter_is_in_one_group_and_a_frozen_norm_scale_in_none(
+    kind: type[NextTokenModule], model: nn.Module
+) -> None:
+    grouped = [id(parameter) for group in module_of(model, kind).parameter_groups() for parameter in group["params"]]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    assert len(grouped) == len(set(grouped)) and set(grouped) == trained
+    frozen = {names[key] for key in names.keys() - set(grouped)}
+    assert frozen == ({"norm.weight"} if isinstance(model, NRGPT_H_FF1) else set())
+
+
+SMALL = (
+    "training.steps=2",
+    "model.width=8",
+    "model.num_steps=2",
+    "data.batch_size=2",
+    "data.num_evaluation_batches=1",
+    "data.task.num_train=100",
+    "data.task.num_test=4",
+    "probes.accuracy.num_items=2",
+    "probes.accuracy.num_single_items=1",
+    "machine.threads=1",
+    "machine.workers=1",
+)
+
+
+def planned(experiment: str, *overrides: str) -> PlannedCell:
+    config = configs.compose(experiment, [*SMALL, *overrides])
+    recipe = configs.recipe(config)
+    return PlannedCell((("experiment", experiment),), 0, config, recipe, recipe)
+
+
+def test_the_listops_experiments_compose_and_train_two_steps(tmp_path: Path) -> None:
+    cells = [
+        planned("nrgpt/listops", "model=nrgpt/rgpt_parallel", "training.evaluate_every=1", "training.keep=val_loss"),
+        planned("nrgpt/listops_energy", "probes.energy.num_tokens=6", "model.inference_rate=identity"),
+    ]
+    stream = io.StringIO()
+    assert runner.run(cells, tmp_path, stream).exit_code == 0, stream.getvalue()
+    plain, energy = (records.read(records.record_path(tmp_path, cell.id)) for cell in cells)
+    assert plain.status == energy.status == FINISHED
+    losses, answers = {"train_loss", "val_loss"}, {"accuracy", "accuracy_padded", "accuracy_max", "accuracy_add"}
+    assert losses | answers | {"best_step", "best_val_loss"} <= plain.metrics.keys()
+    assert losses | {"ends_lower", "bound_use"} <= energy.metrics.keys() and energy.metrics["bound_use"] <= 1
+    assert plain.curves["val_loss"]["step"] == [1, 2] and not plain.attachments
+    # An untrained model of 20 tokens is not far from guessing evenly: weights N(0, 0.02), two steps.
+    assert plain.metrics["val_loss"] == pytest.approx(math.log(20), abs=0.2)
+    content = records.attachment(tmp_path, energy, "energies.csv")
+    assert content is not None and len(content.splitlines()) == 1 + (2 + 1) * 6
+    assert energy.parameters is not None and energy.multiply_adds is not None

@@ -1,0 +1,150 @@
+from collections.abc import Iterable
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from paper_repro.datamodules.listops import EOS, EQUALS, FIRST_NUMBER, Item, ListOps, ListOpsData
+from paper_repro.errors import UsageError
+from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
+from paper_repro.probes.listops_accuracy import WAYS, ListOpsAccuracy
+from paper_repro.training.schedules import Constant
+
+MODULUS, VOCABULARY, WINDOW = 10, 20, 128
+CERTAIN = 60.0
+"""A logit above all others by this much is drawn but for a chance of 20 exp(-60)."""
+
+
+class Oracle(nn.Module):
+    """Goes on as the item does whose prompt it sees; gives ``answer(item)`` logits, (V,), where the result belongs."""
+
+    def __init__(self, items: Iterable[Item], answer: str = "right") -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.known = {tuple(item.prompt): item.tokens for item in items}
+        self.answer = answer
+        self.asked: list[tuple[int, ...]] = []
+        self.contexts: set[int] = set()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits = torch.zeros(*ids.shape, VOCABULARY)
+        for row, tokens in enumerate(ids.tolist()):
+            start = 0
+            for place, token in enumerate(tokens):
+                text = tuple(tokens[start : place + 1])
+                if token == EOS:
+                    start = place + 1
+                elif EQUALS in text:
+                    logits[row, place] = self._next(text, start)
+        return logits
+
+    def _next(self, text: tuple[int, ...], start: int) -> Tensor:
+        prompt = text[: text.index(EQUALS) + 1]
+        logits = torch.zeros(VOCABULARY)
+        tokens = self.known.get(prompt)
+        if tokens is None:
+            return logits
+        if len(text) == len(prompt):
+            self.asked.append(prompt)
+            self.contexts.add(start)
+        if len(text) == len(tokens) - 1:
+            logits[EOS] = CERTAIN
+        elif len(text) == len(tokens) - 2:
+            wrong = FIRST_NUMBER + (tokens[-2] - FIRST_NUMBER + 1) % MODULUS
+            if self.answer != "wrong":
+                logits[tokens[-2]] = CERTAIN
+            if self.answer != "right":
+                logits[wrong] = CERTAIN + (0.0 if self.answer == "wrong" else 1e-3)
+        else:
+            logits[tokens[len(text)]] = CERTAIN
+        return logits
+
+
+@pytest.fixture(scope="module")
+def data() -> ListOpsData:
+    task = ListOps(MODULUS, max_children=3, num_train=100, num_test=40)
+    return ListOpsData(task, batch_size=2, window=WINDOW, num_evaluation_batches=1)
+
+
+def module_of(data: ListOpsData, answer: str = "right") -> NRGPTListOps:
+    items = [*data.corpus.test, *(item for single in data.corpus.single.values() for item in single)]
+    return NRGPTListOps(Oracle(items, answer), partial(torch.optim.AdamW, lr=1e-3), Constant()).eval()
+
+
+SINGLE = {"accuracy_max", "accuracy_median", "accuracy_add"}
+
+
+@pytest.mark.parametrize(("answer", "score"), [("right", 1.0), ("wrong", 0.0)])
+def test_who_always_answers_right_scores_one_and_who_never_does_zero(
+    data: ListOpsData, answer: str, score: float
+) -> None:
+    found = ListOpsAccuracy(num_items=6, num_single_items=3).measure(module_of(data, answer), data, seed=0)
+    assert found.metrics == dict.fromkeys({*WAYS, *SINGLE}, score)
+    assert not found.attachments and not found.unavailable
+
+
+def test_two_equally_likely_answers_are_drawn_evenly_and_the_likelier_is_taken_greedily(data: ListOpsData) -> None:
+    module = module_of(data, "either")
+    found = ListOpsAccuracy(num_items=40, num_single_items=0).measure(module, data, seed=0).metrics
+    assert found["accuracy_greedy"] == found["accuracy_greedy_padded"] == 0
+    for way in ("accuracy", "accuracy_padded"):
+        assert 0.25 < found[way] < 0.75  # three standard deviations of 40 fair draws
+
+
+def test_only_the_padded_ways_put_text_before_the_prompt(data: ListOpsData) -> None:
+    def contexts(way: str) -> set[int]:
+        module = module_of(data)
+        ListOpsAccuracy([way], num_items=8, num_single_items=0).measure(module, data, seed=0)
+        return module.model.contexts
+
+    longest = data.corpus.longest
+    for way in WAYS:
+        found = contexts(way)
+        if "padded" in way:
+            assert 0 < max(found) <= longest and len(found) > 1
+        else:
+            assert found == {0}
+
+
+def test_the_seed_gives_questions_and_draws_and_torch_s_generator_is_left_alone(data: ListOpsData) -> None:
+    def run(seed: int) -> tuple[dict[str, float], list[tuple[int, ...]]]:
+        module = module_of(data, "either")
+        probe = ListOpsAccuracy(["accuracy"], num_items=20, num_single_items=4)
+        before = torch.get_rng_state()
+        metrics = probe.measure(module, data, seed).metrics
+        assert torch.equal(before, torch.get_rng_state())
+        return metrics, module.model.asked
+
+    first, again, other = run(0), run(0), run(1)
+    assert first == again
+    assert set(first[1]) != set(other[1])
+    tests = {tuple(item.prompt) for item in data.corpus.test}
+    assert len(set(first[1]) & tests) <= 20 < len(tests)
+
+
+def test_only_the_ways_that_are_asked_for_are_measured(data: ListOpsData) -> None:
+    probe = ListOpsAccuracy(["accuracy_greedy"], num_items=2, num_single_items=2)
+    assert probe.measure(module_of(data), data, 0).metrics.keys() == {"accuracy_greedy"} | SINGLE
+    with pytest.raises(ValueError, match="accuracy_gredy"):
+        ListOpsAccuracy(["accuracy_gredy"])
+
+
+def test_data_other_than_listops_are_refused(data: ListOpsData) -> None:
+    with pytest.raises(UsageError, match="asks ListOps questions, the data are SimpleNamespace"):
+        ListOpsAccuracy().measure(module_of(data), SimpleNamespace(), 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_items": 41}, "num_items=41, there are 40 test questions: lower it or raise data.task.num_test"),
+        ({"num_single_items": 41}, "num_single_items=41, there are 40 of each function"),
+    ],
+)
+def test_more_questions_than_there_are_are_refused(data: ListOpsData, changes: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ListOpsAccuracy(["accuracy"], **{"num_items": 1, "num_single_items": 1} | changes).measure(
+            module_of(data), data, 0
+        )

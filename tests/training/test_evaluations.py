@@ -1,0 +1,157 @@
+import contextlib
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.errors import UsageError
+from paper_repro.tasks import DIVERGED, FINISHED
+from paper_repro.training import checkpoints
+from paper_repro.training.build import build
+from paper_repro.training.doubles import DOUBLES_NAME as DOUBLES
+from paper_repro.training.evaluations import Evaluations
+
+EVERY, STEPS = 3, 24
+KEEP = {
+    "schedule": {"_target_": "paper_repro.training.schedules.Constant"},
+    "training__evaluate_every": EVERY,
+    "training__keep": "test_rmse",
+    "lr": 0.2,
+    "steps": STEPS,
+}
+"""So large a rate that the test error is lowest before the end, which the tests check."""
+NOISY = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}}
+
+
+def cells_of(cell, kind, **changes):
+    seeds = (0, 1, 2) if kind == "stacked" else (0,)
+    return [cell(seed=seed, **KEEP | changes) for seed in seeds]
+
+
+def weights(folder, cell):
+    return load_file(folder / cell.id / checkpoints.WEIGHTS)
+
+
+def assert_equal_weights(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def restored(folder, cell):
+    parts = build(cell)
+    checkpoints.load_weights(folder / cell.id / checkpoints.WEIGHTS, parts.module, cell.id)
+    return parts
+
+
+@pytest.mark.parametrize("kind", ["single", "stacked"])
+def test_the_kept_weights_are_those_of_the_best_evaluation(kind, cell, run, tmp_path):
+    cells = cells_of(cell, kind)
+    outcomes = run(cells, tmp_path / "whole")
+    assert all(EVERY < outcome.metrics["best_step"] < STEPS for outcome in outcomes)
+    for index, (one, outcome) in enumerate(zip(cells, outcomes, strict=True)):
+        curve = outcome.curves["test_rmse"]
+        assert [step for step, _ in curve] == list(range(EVERY, STEPS + 1, EVERY))
+        best_step, best = min(curve, key=lambda point: point[1])
+        assert (outcome.metrics["best_step"], outcome.metrics["best_test_rmse"]) == (best_step, best)
+        assert outcome.metrics["test_rmse"] == curve[-1][1]
+        assert outcome.metrics["best_train_rmse"] == dict(outcome.curves["train_rmse"])[best_step]
+        parts = restored(tmp_path / "whole", one)
+        # One model alone and one of a stack differ in the order of their sums: float32 rounding.
+        assert parts.module.evaluate(parts.data)["test_rmse"] == pytest.approx(best, rel=1e-6)
+        # The rate is constant, so a run that ends at that step has these weights.
+        shorter = cells_of(cell, kind, steps=best_step, training__keep=None, training__evaluate_every=None)
+        run(shorter, tmp_path / f"shorter-{index}")
+        assert_equal_weights(weights(tmp_path / "whole", one), weights(tmp_path / f"shorter-{index}", shorter[index]))
+
+
+@pytest.mark.parametrize("kind", ["single", "single_with_dropout", "stacked"])
+def test_stops_before_and_after_the_best_evaluation_change_nothing(kind, cell, run, tmp_path):
+    changes = NOISY if "dropout" in kind else {}
+    cells = cells_of(cell, kind, **changes)
+    whole = run(cells, tmp_path / "whole")
+    best = int(whole[0].metrics["best_step"])
+    stops = sorted({1, best - 1, best, min(best + 1, STEPS), STEPS})
+    stopped = run(cells, tmp_path / "stopped", stops=stops)
+    for one, two, which in zip(whole, stopped, cells, strict=True):
+        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
+        assert_equal_weights(weights(tmp_path / "stopped", which), weights(tmp_path / "whole", which))
+
+
+@pytest.mark.parametrize("kind", ["single", "single_with_dropout", "stacked"])
+def test_evaluating_while_training_leaves_the_training_alone(kind, cell, run, tmp_path):
+    changes = {"training__keep": None} | (NOISY if "dropout" in kind else {})
+    cells = cells_of(cell, kind, **changes)
+    plain = cells_of(cell, kind, **changes, training__evaluate_every=None)
+    watched, unwatched = run(cells, tmp_path / "watched"), run(plain, tmp_path / "unwatched")
+    for one, two, which in zip(watched, unwatched, cells, strict=True):
+        assert one.metrics == two.metrics and one.metrics.keys() == {"train_rmse", "test_rmse"}
+        assert two.curves == {"training_loss": one.curves["training_loss"]}
+        assert_equal_weights(weights(tmp_path / "watched", which), weights(tmp_path / "unwatched", which))
+
+
+def test_without_evaluations_in_between_keep_keeps_the_last_weights(cell, run, tmp_path):
+    (outcome,) = run(cells_of(cell, "single", training__evaluate_every=None), tmp_path / "kept")
+    (plain,) = run(cells_of(cell, "single", training__evaluate_every=None, training__keep=None), tmp_path / "plain")
+    assert outcome.metrics == plain.metrics | {"best_step": STEPS} | {
+        f"best_{name}": value for name, value in plain.metrics.items()
+    }
+    assert outcome.curves == plain.curves
+
+
+@pytest.mark.parametrize("kind", ["single", "stacked"])
+def test_a_diverged_run_has_no_metrics_and_leaves_the_others_alone(kind, cell, run, tmp_path):
+    cells = cells_of(cell, kind)
+    cells[0].config["data"]["poison_from"] = EVERY + 1
+    outcomes = run(cells, tmp_path / "poisoned")
+    assert (outcomes[0].status, outcomes[0].metrics) == (DIVERGED, {})
+    assert f"step {EVERY + 2} of {STEPS}" in outcomes[0].note
+    assert not (tmp_path / "poisoned" / cells[0].id / checkpoints.WEIGHTS).exists()
+    first = outcomes[0].curves["test_rmse"]
+    assert first[0][0] == EVERY and math.isfinite(first[0][1])
+    if kind == "stacked":
+        healthy = run(cells_of(cell, kind), tmp_path / "healthy")
+        assert [outcome.status for outcome in outcomes[1:]] == [FINISHED] * 2
+        assert [outcome.metrics for outcome in outcomes[1:]] == [outcome.metrics for outcome in healthy[1:]]
+
+
+@pytest.mark.parametrize("kind", ["single", "stacked"])
+def test_keep_must_name_a_metric_and_is_refused_before_the_first_step(kind, cell, run, tmp_path, monkeypatch):
+    def forbidden(self, *_):
+        raise AssertionError("trained before the config was checked")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
+    with pytest.raises(UsageError, match=r"training\.keep='test_loss': .* \(did you mean 'test_rmse'\?\)"):
+        run(cells_of(cell, kind, training__keep="test_loss"), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["single", "stacked"])
+def test_under_bf16_evaluations_are_computed_as_training_is(kind, cell, run, tmp_path):
+    cells = cells_of(cell, kind, training__precision="bf16-mixed")
+    for one, outcome in zip(cells, run(cells, tmp_path), strict=True):
+        parts = restored(tmp_path, one)
+        exact = parts.module.evaluate(parts.data)["test_rmse"]
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = parts.module.evaluate(parts.data)["test_rmse"]
+        assert outcome.metrics["best_test_rmse"] == pytest.approx(rounded, rel=1e-6)
+        assert abs(exact - rounded) > 1e-5 * exact
+        assert {tensor.dtype for tensor in weights(tmp_path, one).values()} == {torch.float32}
+
+
+def test_a_metric_that_is_never_finite_keeps_the_last_weights(cell):
+    parts = build(cell())
+    evaluations = Evaluations([parts.module], [parts.data], 1, "test_rmse", contextlib.nullcontext)
+    before = {name: tensor.clone() for name, tensor in parts.module.state_dict().items()}
+    metrics = {"train_rmse": 1.0, "test_rmse": math.nan}
+    assert evaluations.finish(0, 4, metrics) == metrics
+    assert_equal_weights(parts.module.state_dict(), before)
+
+
+def test_of_equal_evaluations_the_first_is_kept(cell):
+    parts = build(cell())
+    evaluations = Evaluations([parts.module], [parts.data], 2, "test_rmse", contextlib.nullcontext)
+    evaluations.after(2)
+    evaluations.after(4)
+    found = evaluations.finish(0, 5, parts.module.evaluate(parts.data))
+    assert found["best_step"] == 2.0
+    assert [evaluations.due(step, 6) for step in range(1, 7)] == [False, True, False, True, False, False]

@@ -1,0 +1,110 @@
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.errors import UsageError
+from paper_repro.files import sha256_of_bytes
+from paper_repro.tasks import FINISHED
+from paper_repro.training import checkpoints
+from paper_repro.training.fit import ATTACHMENT_BYTES
+
+SUMMING = "paper_repro.tests.support.probes.Summing"
+KEEP = {
+    "schedule": {"_target_": "paper_repro.training.schedules.Constant"},
+    "training__evaluate_every": 3,
+    "training__keep": "test_rmse",
+    "lr": 0.2,
+    "steps": 24,
+}
+
+
+def probe(**options):
+    return {"_target_": SUMMING, **options}
+
+
+def cells_of(cell, kind, probes, **changes):
+    return [cell(seed=seed, probes=probes, **changes) for seed in ((0, 1) if kind == "stacked" else (0,))]
+
+
+def total(folder, cell):
+    tensors = load_file(folder / cell.id / checkpoints.WEIGHTS).values()
+    return float(sum(tensor.double().sum() for tensor in tensors))
+
+
+@pytest.mark.parametrize("kind", ["single", "stacked"])
+def test_probes_measure_the_weights_that_are_kept_and_leave_files_with_their_hashes(kind, cell, run, tmp_path):
+    probes = {"one": probe(), "two": probe(metric="again", file="again.txt"), "none": None}
+    cells = cells_of(cell, kind, probes, **KEEP)
+    for one, outcome in zip(cells, run(cells, tmp_path), strict=True):
+        assert outcome.status == FINISHED and outcome.metrics["best_step"] < 24
+        # Two sums over some eighty numbers in another order.
+        assert outcome.metrics["total"] == pytest.approx(total(tmp_path, one), abs=1e-12)
+        assert outcome.metrics["again"] == outcome.metrics["total"]
+        assert outcome.attachments.keys() == {"total.txt", "again.txt"}
+        for name, digest in outcome.attachments.items():
+            content = (tmp_path / one.id / name).read_bytes()
+            assert sha256_of_bytes(content) == digest
+            assert content == f"{outcome.metrics['total']!r} {one.config['seed']}".encode()
+        assert outcome.unavailable == {}
+
+
+@pytest.mark.parametrize("metric", ["total", "test_rmse"])
+def test_two_measurements_of_one_metric_are_refused(metric, cell, run, tmp_path):
+    cells = cells_of(cell, "single", {"one": probe(), "two": probe(metric=metric, file="again.txt")})
+    with pytest.raises(UsageError, match=rf"probes\.two measures {metric}, which is measured already"):
+        run(cells, tmp_path)
+
+
+def test_a_metric_that_one_probe_measures_and_another_lacks_is_refused(cell, run, tmp_path):
+    lacking = probe(metric="other", file="other.txt", needs=str(tmp_path / "absent"), lacking="total")
+    with pytest.raises(UsageError, match=r"probes\.two measures total, which is measured already"):
+        run(cells_of(cell, "single", {"one": probe(), "two": lacking}), tmp_path / "runs")
+
+
+def test_an_attachment_may_have_so_many_bytes_and_not_one_more(cell, run, tmp_path):
+    (outcome,) = run(cells_of(cell, "single", {"one": probe(size=ATTACHMENT_BYTES)}), tmp_path / "most")
+    assert (tmp_path / "most" / "cell-0-0.01" / "total.txt").stat().st_size == ATTACHMENT_BYTES
+    assert outcome.attachments.keys() == {"total.txt"}
+    cells = cells_of(cell, "single", {"one": probe(size=ATTACHMENT_BYTES + 1)})
+    with pytest.raises(UsageError, match=rf"probes\.one leaves total\.txt of {ATTACHMENT_BYTES + 1} bytes"):
+        run(cells, tmp_path / "more")
+
+
+def test_a_probe_without_measure_is_refused_before_training(cell, run, tmp_path, monkeypatch):
+    def forbidden(self, *_):
+        raise AssertionError("trained before the config was checked")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
+    schedule = {"_target_": "paper_repro.training.schedules.Constant"}
+    with pytest.raises(UsageError, match=r"probes\.one: Constant has no measure\(\)"):
+        run(cells_of(cell, "single", {"one": schedule}), tmp_path)
+
+
+def test_probing_changes_neither_training_nor_the_other_metrics(cell, run, tmp_path):
+    (plain,) = run([cell()], tmp_path / "plain")
+    (probed,) = run(cells_of(cell, "single", {"one": probe()}), tmp_path / "probed")
+    assert probed.curves == plain.curves
+    assert {name: value for name, value in probed.metrics.items() if name != "total"} == plain.metrics
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_what_lacked_something_is_measured_from_the_last_checkpoint_without_training(
+    keep, cell, run, tmp_path, monkeypatch
+):
+    needed = tmp_path / "needed"
+    changes = KEEP if keep == "best" else {}
+    cells = cells_of(cell, "single", {"one": probe(needs=str(needed))}, **changes)
+    (before,) = run(cells, tmp_path / "runs")
+    assert before.unavailable == {"score": f"needs gpt2: write {needed}"} and "score" not in before.metrics
+    needed.write_text("2.5")
+
+    def forbidden(self, *_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
+    (after,) = run(cells, tmp_path / "runs")
+    assert after.metrics == before.metrics | {"score": 2.5} and after.unavailable == {}
+    assert (after.curves, after.attachments) == (before.curves, before.attachments)
+    assert math.isfinite(after.metrics["total"])
