@@ -1,12 +1,14 @@
 """What there is to rerun, and what a plan would cost."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from tabulate import tabulate
 
 from paper_repro import catalogue, records
-from paper_repro.artifacts import EXACT, Artifact
+from paper_repro.artifacts import EXACT, SCALES, Artifact
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.data_files import find_data
 from paper_repro.plan import Plan
 from paper_repro.progress import duration
@@ -24,12 +26,13 @@ def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
         if runs is not None:
             row.append(_data(artifact))
         row.append(_scales_with_results(artifact, results))
+        row.append(_judged_claims(artifact, results))
         if runs is not None:
             row.append(_scales_with_results(artifact, runs))
         rows.append(row)
-    headers = ["artifact", "title", "scales", "data", "reference", "yours"]
+    headers = ["artifact", "title", "scales", "data", "reference", "its claims", "yours"]
     if runs is None:
-        headers = ["artifact", "title", "scales", "reference"]
+        headers = ["artifact", "title", "scales", "reference", "its claims"]
     return tabulate(rows, headers, tablefmt=style, disable_numparse=True)
 
 
@@ -62,6 +65,17 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         "estimated from records where there are any; multiply-adds are of one forward pass of a batch",
     ]
     return "\n".join(lines)
+
+
+def _judged_claims(artifact: Artifact, root: Path) -> str:
+    """How many claims hold, fail and are undecided in the results of the largest scale that there is."""
+    for scale in reversed([word for word in (*SCALES, EXACT) if word in artifact.scales]):
+        path = root / artifact.id / scale / "table.json"
+        if path.is_file():
+            found = [claim["verdict"] for claim in json.loads(path.read_text())["claims"]]
+            counts = {verdict: found.count(verdict) for verdict in (HOLDS, FAILS, UNDECIDED)}
+            return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "-"
+    return "-"
 
 
 def _data(artifact: Artifact) -> str:

@@ -9,7 +9,7 @@
     reproduce.py cem/table3 --plan               the cells and what they cost; runs nothing
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
-    reproduce.py nrgpt/table4 --fill             measure again what was n/a; trains nothing
+    reproduce.py nrgpt/table4 --fill             measure what was n/a, from the last checkpoint
 
 Exit codes: 0 all done, 1 some cells failed, diverged or lack their data, 2 wrong usage or config, 130 interrupted.
 """
