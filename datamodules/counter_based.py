@@ -1,5 +1,6 @@
 """Batches that are a function of the step, so that a resumed run equals an uninterrupted one bit for bit."""
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,7 +21,7 @@ class CounterBasedDataModule(L.LightningDataModule):
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
-        """The batch of optimiser step ``step`` (0-based): tensors, or a tuple or dict of them."""
+        """Batch ``step`` (0-based), that of optimiser step ``step`` if A is 1: tensors, or a tuple or dict of them."""
 
     def example_batch(self) -> Batch:
         """A batch of the shapes and types of training, for counting; a subclass need not read its data for it."""
@@ -40,22 +41,22 @@ class CounterBasedDataModule(L.LightningDataModule):
         return {}
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        first = self.trainer.global_step if self.trainer is not None else 0
-        return DataLoader(_Steps(self, first), batch_size=None)
+        trainer, first, stride = self.trainer, 0, 1
+        if trainer is not None:
+            stride = trainer.world_size
+            first = trainer.global_rank + stride * trainer.accumulate_grad_batches * trainer.global_step
+        return DataLoader(_Batches(self, first, stride), batch_size=None)
 
     def test_dataloader(self) -> list[DataLoader[Batch]]:
         return [DataLoader(_Split(self, split), batch_size=None) for split in self.splits]
 
 
-class _Steps(IterableDataset[Batch]):
-    def __init__(self, data: CounterBasedDataModule, first: int) -> None:
-        self.data, self.first = data, first
+class _Batches(IterableDataset[Batch]):
+    def __init__(self, data: CounterBasedDataModule, first: int, stride: int) -> None:
+        self.data, self.first, self.stride = data, first, stride
 
     def __iter__(self) -> Iterator[Batch]:
-        step = self.first
-        while True:
-            yield self.data.train_batch(step)
-            step += 1
+        yield from map(self.data.train_batch, itertools.count(self.first, self.stride))
 
 
 class _Split(IterableDataset[Batch]):

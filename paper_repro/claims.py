@@ -36,6 +36,9 @@ class Evidence(Protocol):
     @property
     def scale_name(self) -> str: ...
 
+    def covers(self, place: Mapping[str, str]) -> bool:
+        """Whether the scale has a point at a (partial) place."""
+
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """A metric by seed, of the finished cells at a place."""
 
@@ -321,8 +324,12 @@ def judge(claim: Claim, view: Evidence) -> Judgement:
     axes = [[(axis, value) for value in values] for axis, values in chosen.items()]
     parts = []
     for place in itertools.product(*axes):
+        if not view.covers(dict(place)):
+            continue
         label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in place)
         parts.append((label, claim.predicate.judge(view, dict(place))))
+    if not parts:
+        return Judgement(UNDECIDED, "the scale has no such cells")
     return combine(parts, *((HOLDS, FAILS) if claim.somewhere else (FAILS, HOLDS)))
 
 

@@ -60,8 +60,9 @@ def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, E
 
 
 def _work(cell: PlannedCell, cost: Cost | None) -> float:
-    steps = cell.config.get("training", {}).get("steps", 1)
-    return float(FORWARD_AND_BACKWARD * cost.multiply_adds * steps) if cost is not None else 0.0
+    training = cell.config.get("training", {})
+    batches = training.get("steps", 1) * training.get("accumulate", 1)
+    return float(FORWARD_AND_BACKWARD * cost.multiply_adds * batches) if cost is not None else 0.0
 
 
 def _shape(cell: PlannedCell) -> str:

@@ -66,6 +66,10 @@ class View:
         key = tuple((axis, place[axis]) for axis in self.artifact.axes)
         return self.points.get(key) or Point(key, {}, {}, {})
 
+    def covers(self, place: Mapping[str, str]) -> bool:
+        """Whether the scale has a point at a (partial) place."""
+        return any(place.items() <= dict(key).items() for key in self.points)
+
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """A metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self.judged(self.point(place)), name)

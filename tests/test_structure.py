@@ -21,6 +21,7 @@ TORCH_FREE = (
     "claims",
     "command_line",
     "config",
+    "data_files",
     "errors",
     "figures",
     "files",
@@ -37,6 +38,7 @@ TORCH_FREE = (
     "tables",
     "targets",
     "tasks",
+    "typesetting",
     "typed_yaml",
     "verdicts",
     "views",
@@ -48,7 +50,7 @@ TORCH_FREE = (
 )
 """Modules that a table, a figure, a listing or the runner imports: a laptop renders with them in a second."""
 STANDARD = frozenset(sys.stdlib_module_names)
-GROUND = ("arguments", "errors", "files", "seeds")
+GROUND = ("arguments", "data_files", "errors", "files", "seeds")
 """Base modules of the package that any room may use: they import no room themselves."""
 
 
@@ -129,6 +131,7 @@ def test_metrics_import_torch_and_torchmetrics_and_heavy_extras_inside_functions
         "spellchecker",
         "PIL",
         "requests",
+        "safetensors",
         "transformers",
     }
     assert wrong("paper_repro/metrics", {"numpy", "torch", "torchmetrics"}, {"metrics"}, heavy) == []
@@ -151,6 +154,13 @@ def test_lightning_modules_import_models_training_and_metrics() -> None:
     assert wrong("lightning_modules", packages, {"lightning_modules", "models", "training", "metrics"}) == []
 
 
+def test_probes_import_what_they_measure_and_no_trainer() -> None:
+    rooms = {"probes", "models", "datamodules", "metrics", "evaluation", "training", "targets", "tasks"}
+    assert wrong("paper_repro/probes", {"torch"}, rooms) == []
+    trained = [item for path in files("paper_repro/probes") for item in imports(path) if ".training." in item.name]
+    assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module")] == []
+
+
 def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
     rooms = {
         "artifacts",
@@ -158,13 +168,17 @@ def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
         "figures",
         "intervals",
         "metrics",
+        "papers",
         "records",
         "tables",
         "tasks",
+        "typesetting",
         "verdicts",
         "views",
     }
     assert wrong("paper_repro/papers", {"numpy"}, rooms, {"matplotlib", "scipy"}) == []
+    shared = [item for path in files("paper_repro/papers") for item in imports(path) if ".papers." in item.name]
+    assert [item.where for item in shared if f".papers.{item.file.parent.name}." not in item.name] == []
 
 
 def test_the_core_names_no_room_but_by_target() -> None:

@@ -33,7 +33,7 @@ class Recipe:
     clip_norm: float | None = None
     precision: str = "32-true"
     accumulate: int = 1
-    """Batches per optimiser step, over all devices."""
+    """Batches per optimiser step, over all devices; the gradient is that of their mean loss."""
     evaluate_every: int | None = None
     """Optimiser steps between evaluations; null: one at the end."""
     keep: str | None = None
@@ -71,13 +71,14 @@ def build(cell: Cell) -> Parts:
     """Build a cell's model (initialised under ``mix(seed, "init")``), module and data.
 
     Raises:
-        UsageError: a section is missing, a key is unknown, or a value is refused.
+        UsageError: a section is missing, a key is unknown, a value is refused, or the devices cannot share the batches.
     """
     config = cell.config
     for section in SECTIONS:
         if section not in config:
             raise UsageError(f"cell {cell.id}: the config has no section {section!r}, which training needs")
-    recipe = read_recipe(config["training"])
+    recipe, machine = read_recipe(config["training"]), Machine.of(config.get("machine") or {})
+    machine.batches_each(recipe.accumulate)
     seed = int(config["seed"])
     torch.manual_seed(mix(seed, "init"))
     model = instantiate(config["model"])
@@ -88,8 +89,7 @@ def build(cell: Cell) -> Parts:
         model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
     )
     module.seed = seed
-    data, machine = _data(config), Machine.of(config.get("machine") or {})
-    return Parts(cell, module, data, recipe, machine, _probes(config.get("probes") or {}))
+    return Parts(cell, module, _data(config), recipe, machine, _probes(config.get("probes") or {}))
 
 
 def read_recipe(section: Mapping[str, Any]) -> Recipe:

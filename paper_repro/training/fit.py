@@ -13,12 +13,15 @@ from paper_repro.training import checkpoints, single
 from paper_repro.training.build import Parts, build
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
+from paper_repro.training.launch import launched
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
 from paper_repro.training.watch import Watch
 
 CHECKPOINTS = "checkpoints"
 ATTACHMENT_BYTES = 300_000
+TAKEN = ("record.json", "log.txt", checkpoints.WEIGHTS, f"{checkpoints.WEIGHTS}.sha256")
+"""Names in a cell's folder that no attachment may have."""
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
@@ -57,7 +60,8 @@ class Fit:
 
 
 def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
-    watch, evaluations, metrics = single.train(parts, folder / CHECKPOINTS, report)
+    with launched(parts.cell, folder / CHECKPOINTS, parts.machine) as rank:
+        watch, evaluations, metrics = single.train(parts, folder / CHECKPOINTS, report, rank)
     outcome = _outcome(parts, watch, 0, metrics, evaluations, folder)
     outcome.seconds = watch.seconds
     return [outcome]
@@ -65,6 +69,11 @@ def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
 
 def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]:
     recipe, machine, device = parts[0].recipe, parts[0].machine, parts[0].machine.device
+    if machine.compile or machine.count > 1:
+        asked = "machine.compile=true" if machine.compile else f"machine.devices={machine.devices}"
+        raise UsageError(
+            f"{asked}: cells that are trained together run uncompiled on one device; set machine.batch=null"
+        )
     if recipe.accumulate != 1:
         raise UsageError(
             f"training.accumulate={recipe.accumulate}: cells that are trained together take one batch a step; "
@@ -156,6 +165,8 @@ def _measure(parts: Parts, folder: Path, outcome: Outcome) -> None:
         outcome.metrics |= findings.metrics
         outcome.unavailable |= findings.unavailable
         for file, content in findings.attachments.items():
+            if file in (*TAKEN, *outcome.attachments):
+                raise UsageError(f"probes.{name} leaves {file}, a name that is taken already: give it another")
             if len(content) > ATTACHMENT_BYTES:
                 raise UsageError(
                     f"probes.{name} leaves {file} of {len(content)} bytes, at most {ATTACHMENT_BYTES} are kept: "

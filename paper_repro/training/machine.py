@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,30 +17,42 @@ from paper_repro.errors import UsageError
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The keys of ``machine`` that training reads; none of them changes a result.
+    """The keys of ``machine`` that training reads; none of them changes a result but for rounding.
 
     Raises:
-        UsageError: more than one device for a cell, or a value out of range.
+        UsageError: a value out of range, or a strategy that is not offered.
     """
 
     accelerator: str = "cpu"
     devices: int | list[int] = 1
+    """Devices of this computer that share a cell's batches: a number, or the indices of GPUs."""
     strategy: str = "auto"
     threads: int | None = None
+    compile: bool = False
+    """Run the training loss through ``torch.compile``; dropout then draws other masks than without."""
+    tf32: bool = False
+    """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
     checkpoint_every_seconds: float | None = 20
     checkpoint_every_steps: int | None = None
     progress_every_seconds: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.devices != 1 and not (isinstance(self.devices, list) and len(self.devices) == 1):
+        found, least = (self.devices, 0) if isinstance(self.devices, list) else ([self.devices], 1)
+        whole = all(type(item) is int and item >= least for item in found)
+        if not found or not whole or len(set(found)) != len(found):
+            raise UsageError(f"machine.devices={self.devices!r}: expected 1 or more, or different GPUs such as [0, 2]")
+        if "fsdp" in str(self.strategy):
             raise UsageError(
-                f"machine.devices={self.devices!r}: a cell is trained on one device; set machine.devices=1 "
-                "(or [2] for the third GPU) and machine.workers to run several cells side by side"
+                f"machine.strategy={self.strategy}: evaluations and probes read whole weights, which FSDP splits; "
+                "use ddp, where every device holds the whole model"
             )
+        if self.strategy not in STRATEGIES:
+            raise UsageError(f"machine.strategy={self.strategy!r}: expected one of {', '.join(STRATEGIES)}")
         for name in ("threads", "checkpoint_every_seconds", "checkpoint_every_steps"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -51,11 +64,34 @@ class Machine:
         return cls(**{key: value for key, value in section.items() if key in cls.__dataclass_fields__})
 
     @property
-    def device(self) -> torch.device:
-        """Where the models lie.
+    def count(self) -> int:
+        """W, the number of devices."""
+        return len(self.devices) if isinstance(self.devices, list) else self.devices
+
+    def batches_each(self, accumulate: int) -> int:
+        """How many of an optimiser step's ``accumulate`` batches each device computes.
 
         Raises:
-            UsageError: an accelerator that this machine or this build of torch lacks.
+            UsageError: the devices cannot share them evenly.
+        """
+        if accumulate % self.count:
+            raise UsageError(
+                f"training.accumulate={accumulate} batches a step cannot be shared by machine.devices={self.devices}: "
+                f"make accumulate a multiple of {self.count} (and data.batch_size smaller, for the same step), "
+                "or set machine.devices=1 and machine.workers to run several cells side by side"
+            )
+        return accumulate // self.count
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models lie; with several devices, the first."""
+        return self.device_of(0)
+
+    def device_of(self, rank: int) -> torch.device:
+        """The device of the rank-th process, 0 <= rank < W.
+
+        Raises:
+            UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
         """
         name = "gpu" if self.accelerator == "cuda" else self.accelerator
         if name == "auto":
@@ -69,20 +105,34 @@ class Machine:
                 f"machine.accelerator={self.accelerator!r}, but torch {torch.__version__} sees no GPU here: "
                 "set machine=cpu, or install a CUDA build of torch"
             )
-        index = self.devices[0] if isinstance(self.devices, list) else 0
-        return torch.device("cuda", index)
+        wanted = self.devices if isinstance(self.devices, list) else [*range(self.devices)]
+        if max(wanted) >= torch.cuda.device_count():
+            raise UsageError(f"machine.devices={self.devices}: there are {torch.cuda.device_count()} GPUs here")
+        return torch.device("cuda", wanted[rank])
+
+    def check_compiler(self) -> None:
+        """Raises UsageError if the training loss is to be compiled and there is no C++ compiler."""
+        name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        if self.compile and shutil.which(name) is None:
+            raise UsageError(
+                f"machine.compile=true needs the C++ compiler {name}, which is not on PATH: install it (apt-get "
+                "install g++, or conda install cxx-compiler), name another in $CXX, or set machine.compile=false"
+            )
 
 
 @contextlib.contextmanager
 def settings(machine: Machine) -> Iterator[None]:
-    """Threads as asked, denormal numbers flushed to zero, freed memory kept; the first two are undone at the end."""
+    """Threads and TF32 as asked, denormal numbers flushed to zero, freed memory kept; only the last is not undone."""
     keep_freed_memory()
-    threads = torch.get_num_threads()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(machine.threads or threads)
     torch.set_flush_denormal(True)
+    if machine.tf32 and machine.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
+        torch.set_float32_matmul_precision(precision)
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)
 

@@ -30,7 +30,8 @@ class PaperModule(L.LightningModule):
         schedule: the factor of the base learning rate at each step.
 
     ``seed`` is the cell's: the random numbers of each step are drawn after ``manual_seed(mix(seed, "step", step))``, so
-    that a resumed run draws what an uninterrupted one would have drawn.
+    that a resumed run draws what an uninterrupted one would have drawn.  The k-th of several batches of a step has
+    ``mix(seed, "step", step, k)``, k > 0, whichever device computes it.
     """
 
     seed: int = 0
@@ -41,6 +42,7 @@ class PaperModule(L.LightningModule):
         self.optimizer = optimizer
         self.schedule = schedule
         self.results: dict[str, float] = {}
+        self._compiled: Callable[[Batch], Tensor] | None = None
         self._metrics: dict[str, dict[str, Metric]] = {}
 
     @abstractmethod
@@ -68,10 +70,16 @@ class PaperModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        torch.manual_seed(mix(self.seed, "step", self.global_step))
+        each = self.trainer.accumulate_grad_batches
+        number = self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
+        torch.manual_seed(mix(self.seed, "step", self.global_step, *([number] if number else [])))
+
+    def compile_loss(self) -> None:
+        """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are."""
+        self._compiled = torch.compile(self.loss)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = self.loss(batch)
+        loss = (self._compiled or self.loss)(batch)
         if self.trainer.loggers:
             self.log("train_loss", loss.detach(), on_step=True)
         return loss
@@ -110,7 +118,12 @@ class PaperModule(L.LightningModule):
         self.update_metrics(metrics, batch)
 
     def _fresh_metrics(self) -> dict[str, Metric]:
-        return {name: metric.to(self.device) for name, metric in self.new_metrics().items()}
+        metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}
+        for metric in metrics.values():
+            for part in metric.modules():
+                if isinstance(part, Metric):  # every device evaluates everything: there is nothing to add up
+                    part.distributed_available_fn = _alone
+        return metrics
 
     def _data(self) -> CounterBasedDataModule:
         data = getattr(self.trainer, "datamodule", None)
@@ -120,6 +133,10 @@ class PaperModule(L.LightningModule):
                 "call trainer.test(module, datamodule=...)"
             )
         return data
+
+
+def _alone() -> bool:
+    return False
 
 
 def _computed(metrics: dict[str, dict[str, Metric]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""One cell through Lightning's Trainer, resumable at any step, bit for bit."""
+"""One cell through Lightning's Trainer, alone or as one of several ranks, resumable at any step, bit for bit."""
 
 import contextlib
 import logging
@@ -18,15 +18,18 @@ from paper_repro.training import checkpoints
 from paper_repro.training.build import Parts
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
+from paper_repro.training.ranks import Rank, Ranks, watch_for
 from paper_repro.training.watch import Watch
 
 
 class Watching(L.Callback):
-    """Lightning's hooks, handed to a ``Watch``; its state travels in Lightning's checkpoint."""
+    """Lightning's hooks, handed to a ``Watch`` once per optimiser step; its state travels in Lightning's checkpoint."""
 
-    def __init__(self, watch: Watch, evaluations: Evaluations) -> None:
+    def __init__(self, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
         self.watch = watch
         self.evaluations = evaluations
+        self.rank = rank
+        self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.watch.stop_if_requested(trainer.global_step)
@@ -34,8 +37,13 @@ class Watching(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        # Lightning has divided each loss by the number of batches whose gradients it sums.
         loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs
-        self.watch.log.add(trainer.global_step - 1, loss.detach().reshape(1))
+        self._losses.append(loss.detach().reshape(1))
+        if len(self._losses) < trainer.accumulate_grad_batches:
+            return
+        self.watch.log.add(trainer.global_step - 1, self.rank.mean(sum(self._losses[1:], self._losses[0])))
+        self._losses.clear()
         if self.evaluations.due(trainer.global_step, self.watch.log.steps):
             self.evaluations.after(trainer.global_step)
         if not self.watch.after_step(trainer.global_step):
@@ -49,34 +57,43 @@ class Watching(L.Callback):
         self.evaluations.load_state_dict(state_dict["evaluations"])
 
 
-def train(parts: Parts, folder: Path, report: Report) -> tuple[Watch, Evaluations, dict[str, float]]:
+def train(parts: Parts, folder: Path, report: Report, rank: Rank) -> tuple[Watch, Evaluations, dict[str, float]]:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
+
+    Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
+    reads the clock, looks for checkpoints and writes them.
 
     Returns the watch (losses, seconds, divergence), the evaluations and the metrics, none if the run diverged.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
-        UsageError: a checkpoint of another cell, or an accelerator that is not there.
+        UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
     """
-    machine, recipe, device = parts.machine, parts.recipe, parts.machine.device
+    machine, recipe, device = parts.machine, parts.recipe, parts.machine.device_of(rank.index)
     identity = [parts.cell.id]
     log = LossLog(1, recipe.steps, device)
 
     def save(step: int) -> None:
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
 
-    watch = Watch(log, machine, report, save)
+    watch = watch_for(rank, log, machine, report, save)
 
     def context() -> AbstractContextManager[None]:
         return trainer.precision_plugin.forward_context()
 
     evaluations = Evaluations([parts.module], [parts.data], recipe.evaluate_every, recipe.keep, context)
+    if machine.compile:
+        machine.check_compiler()
+        parts.module.compile_loss()
     with _quiet():
-        trainer = _trainer(parts, folder, Watching(watch, evaluations), identity)
-        found = checkpoints.newest(folder, identity)
-        if found is not None:
-            watch.resumed_at(found.step)
-        trainer.fit(parts.module, datamodule=parts.data, ckpt_path=found and str(found.path))
+        trainer = _trainer(parts, folder, Watching(watch, evaluations, rank), rank)
+        found = checkpoints.newest(folder, identity) if rank.index == 0 else None
+        step = rank.share(found.step if found else 0)
+        if step:
+            watch.resumed_at(step)
+        with _compiling():
+            path = checkpoints.checkpoint_path(folder, step) if step else None
+            trainer.fit(parts.module, datamodule=parts.data, ckpt_path=path)
         if log.diverged()[0] is not None:
             return watch, evaluations, {}
         if trainer.global_step != recipe.steps:
@@ -86,21 +103,24 @@ def train(parts: Parts, folder: Path, report: Report) -> tuple[Watch, Evaluation
     return watch, evaluations, evaluations.finish(0, recipe.steps, parts.module.results)
 
 
-def _trainer(parts: Parts, folder: Path, watching: Watching, identity: list[str]) -> L.Trainer:
+def _trainer(parts: Parts, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
     machine, recipe = parts.machine, parts.recipe
-    accelerator = "gpu" if machine.accelerator == "cuda" else machine.accelerator
+    on_gpu = machine.device.type == "cuda"
+    several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
+    plugins: list[Any] = [checkpoints.DurableCheckpointIO([parts.cell.id])]
     try:
         return L.Trainer(
-            accelerator=accelerator,
-            devices=machine.devices,
-            strategy=machine.strategy,
+            accelerator="gpu" if on_gpu else "cpu",
+            devices=machine.devices if on_gpu else machine.count,
+            strategy=several if rank.count > 1 else "auto",
+            accumulate_grad_batches=machine.batches_each(recipe.accumulate),
             precision=recipe.precision,  # type: ignore[arg-type]
             max_steps=recipe.steps,
             max_epochs=-1,
             gradient_clip_val=recipe.clip_norm,
             gradient_clip_algorithm="norm",
             callbacks=[watching],
-            plugins=[checkpoints.DurableCheckpointIO(identity)],
+            plugins=[*plugins, Ranks(rank)] if rank.count > 1 else plugins,
             default_root_dir=folder,
             logger=False,
             enable_checkpointing=False,
@@ -116,6 +136,17 @@ def _trainer(parts: Parts, folder: Path, watching: Watching, identity: list[str]
 
 
 @contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        first = str(error).strip().partition("\n")[0]
+        raise UsageError(f"torch cannot compile this loss here ({first}): set machine.compile=false") from error
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Lightning's banners and its advice on loaders are not for whoever reruns a table."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
@@ -126,6 +157,7 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
+            warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # every rank has all of every metric
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):

@@ -24,6 +24,16 @@ def test_threads_and_denormals_are_set_and_put_back():
     assert float(tiny * 1e-20) > 0.0
 
 
+@pytest.mark.parametrize(
+    ("device", "tf32", "inside"), [("cuda", True, "high"), ("cuda", False, "highest"), ("cpu", True, "highest")]
+)
+def test_tf32_is_for_gpus_that_ask_for_it_and_is_put_back(device, tf32, inside, monkeypatch):
+    monkeypatch.setattr(Machine, "device", torch.device(device))
+    with settings(Machine(tf32=tf32)):
+        assert torch.get_float32_matmul_precision() == inside
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_named():
     for accelerator in ("gpu", "cuda"):

@@ -72,6 +72,13 @@ def test_an_attachment_may_have_so_many_bytes_and_not_one_more(cell, run, tmp_pa
         run(cells, tmp_path / "more")
 
 
+@pytest.mark.parametrize("file", ["total.txt", "record.json", "weights.safetensors"])
+def test_an_attachment_of_a_name_that_is_taken_is_refused(file, cell, run, tmp_path):
+    cells = cells_of(cell, "single", {"one": probe(), "two": probe(metric="other", file=file)})
+    with pytest.raises(UsageError, match=rf"probes\.two leaves {file}, a name that is taken already"):
+        run(cells, tmp_path)
+
+
 def test_a_probe_without_measure_is_refused_before_training(cell, run, tmp_path, monkeypatch):
     def forbidden(self, *_):
         raise AssertionError("trained before the config was checked")

@@ -36,7 +36,12 @@ class Transitions(tables.Table):
 
     def remarks(self) -> list[str]:
         labels = self.artifact.axes["model"].values
-        return [f"{labels[model].label}: {why}" for model in MODELS if (why := _fit(self.view, model)[1])]
+        remarks = [f"{labels[model].label}: {why}" for model in MODELS if (why := _fit(self.view, model)[1])]
+        seconds = [record.seconds for point in self.view.points.values() for record in self.view.judged(point).values()]
+        if total := math.fsum(seconds):
+            rate = len(seconds) / total
+            remarks.append(f"{len(seconds)} models in {total:,.0f} s of a worker: {rate:.3g} models per second.")
+        return remarks
 
 
 class Figure3(figures.Figure):

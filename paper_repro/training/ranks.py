@@ -1,0 +1,137 @@
+"""The processes that train one cell together, one per device: who they are, what they share, how they stop together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from torch import Tensor
+
+from paper_repro.tasks import Report, StopRequestedError
+from paper_repro.training.losses import LossLog
+from paper_repro.training.machine import Machine
+from paper_repro.training.watch import Watch
+
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""
+_GO, _SAVE, _END, _STOP = range(4)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of ``count`` processes."""
+
+    index: int = 0
+    count: int = 1
+    words: Any = None
+    """The process group for what is said on the CPU."""
+
+    def share(self, value: int) -> int:
+        """Rank 0's value, on every rank."""
+        if self.count == 1:
+            return value
+        box = torch.tensor([value])
+        dist.broadcast(box, 0, group=self.words)
+        return int(box)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of ``values`` over the ranks; does not wait for the device."""
+        if self.count == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total / self.count
+
+
+class Ranks(LightningEnvironment):
+    """Tells Lightning that the processes are there already, and which of them this one is."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__()
+        self._rank = rank
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    def local_rank(self) -> int:
+        return self._rank.index
+
+    def node_rank(self) -> int:
+        return 0
+
+
+def meeting_place(count: int, port: int | None = None) -> Any:
+    """Where ``count`` processes of this computer find one another: opened at a free port, or that of rank 0."""
+    opened = port is None
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port or 0, count, is_master=opened, wait_for_workers=not opened, timeout=PATIENCE
+    )
+
+
+def join(index: int, count: int, store: Any, device: torch.device) -> Rank:
+    """Meet the other processes at the ``meeting_place``; ``dist.destroy_process_group`` takes leave of them."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
+    return Rank(index, count, dist.new_group(backend="gloo", timeout=PATIENCE))
+
+
+class _Leading(Watch):
+    """Rank 0's: what it decides by its clock and its user, it tells the others."""
+
+    def __init__(
+        self, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None], say: Callable[[int], int]
+    ) -> None:
+        def save_together(step: int) -> None:
+            say(_SAVE)
+            save(step)
+
+        super().__init__(log, machine, report, save_together)
+        self._say = say
+
+    def after_step(self, step: int) -> bool:
+        going = super().after_step(step)
+        if not going:  # otherwise ``stop_if_requested`` has spoken
+            self._say(_END)
+        return going
+
+    def stop_if_requested(self, step: int) -> None:
+        try:
+            super().stop_if_requested(step)
+        except StopRequestedError:
+            self._say(_STOP)
+            raise
+        self._say(_GO)
+
+
+class _Following(Watch):
+    """Another rank's: after every step it does what rank 0 says."""
+
+    def __init__(
+        self, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None], hear: Callable[[int], int]
+    ) -> None:
+        super().__init__(log, machine, report, save)
+        self._hear = hear
+
+    def after_step(self, step: int) -> bool:
+        while (word := self._hear(_GO)) == _SAVE:
+            self.save(step)
+        if word == _STOP:
+            raise StopRequestedError(f"rank 0 stopped after step {step}")
+        return word == _GO
+
+    def stop_if_requested(self, step: int) -> None:
+        self.after_step(step)
+
+
+def watch_for(rank: Rank, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None]) -> Watch:
+    """The watch of a run: alone, leading, or following rank 0."""
+    if rank.count == 1:
+        return Watch(log, machine, report, save)
+    kind = _Following if rank.index else _Leading
+    return kind(log, machine, report, save, rank.share)

@@ -1,0 +1,118 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro import plan
+from paper_repro.command_line import ROOT
+from paper_repro.errors import UsageError
+from paper_repro.tasks import Cell
+from paper_repro.training.fit import Fit
+from paper_repro.training.machine import Machine
+
+TINY = [
+    *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "data.num_evaluation_batches=2"),
+    *("data.task.num_train=200", "data.task.num_test=20", "training.accumulate=2", "probes.accuracy=null"),
+    *("machine.checkpoint_every_steps=2", "machine.progress_every_seconds=0"),
+]
+# The mean over two processes and that of two batches in one round differently.
+RELATIVE = 1e-6
+
+
+def listops(cache: Path, *overrides: str) -> Cell:
+    """A small language model; unlike the doubles of these tests, other processes can import it."""
+    planned = plan.single("nrgpt/listops", [*TINY, f"machine.cache={cache}", *overrides], 0)
+    return Cell(planned.id, planned.config)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "weights.safetensors")
+
+
+def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
+        assert not float(distance) > RELATIVE, name  # 0 / 0 where both are all zeros
+
+
+def test_two_devices_equal_one_and_go_on_after_a_stop(run, tmp_path):
+    words = ("training.steps=6", "training.evaluate_every=4")
+    one, two = (listops(tmp_path / "cache", *words, f"machine.devices={count}") for count in (1, 2))
+    assert one.id == two.id
+    expected, found = run([one], tmp_path / "one")[0], run([two], tmp_path / "two", stops=(3,))[0]
+    assert found.status == "finished"
+    assert found.metrics == pytest.approx(expected.metrics, rel=RELATIVE)
+    for name, points in expected.curves.items():
+        steps, values = zip(*points, strict=True)
+        assert [step for step, _ in found.curves[name]] == [*steps]
+        assert [value for _, value in found.curves[name]] == pytest.approx(values, rel=RELATIVE)
+    assert_close(weights(tmp_path / "two" / one.id), weights(tmp_path / "one" / one.id))
+    assert not psutil.Process().children(recursive=True)
+
+
+def train(runs: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "nrgpt/listops", *TINY, f"runs={runs}", *overrides]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def rank_processes(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [item for item in found if "paper_repro.training.launch" in item.cmdline()]
+
+
+def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path):
+    process = train(tmp_path, "training.steps=200", "machine.devices=2")
+    until = time.monotonic() + 120
+    while not list(tmp_path.rglob("step-*.ckpt")) and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    (rank,) = rank_processes(process)
+    leader = rank.parent()
+    rank.kill()
+    gone, _ = psutil.wait_procs([leader], timeout=20)
+    assert gone == [leader], "rank 0 waits for a dead process"
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "killed by signal 9" in said
+    assert "finished" in said
+    (record,) = tmp_path.rglob("record.json")
+    assert json.loads(record.read_text())["status"] == "finished"
+    assert (record.parent / "weights.safetensors").is_file()
+    assert not list(tmp_path.rglob("lease"))
+    assert "rank 1 was killed by signal 9" in (record.parent / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": 0}, r"machine\.devices=0: expected 1 or more"),
+        ({"devices": "all"}, r"machine\.devices='all'"),
+        ({"devices": []}, r"machine\.devices=\[\]"),
+        ({"devices": [1, 1]}, r"machine\.devices=\[1, 1\].*different"),
+        ({"strategy": "fsdp"}, r"machine\.strategy=fsdp: .*use ddp"),
+        ({"strategy": "horovod"}, r"'horovod'.*expected one of auto, ddp"),
+    ],
+)
+def test_what_is_not_offered_is_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        Machine(**changes)
+
+
+def test_batches_are_shared_evenly():
+    assert Machine(devices=[0, 2, 5]).batches_each(6) == 2
+    with pytest.raises(UsageError, match=r"training\.accumulate=4 .*multiple of 3"):
+        Machine(devices=3).batches_each(4)
+
+
+def test_cells_trained_together_take_one_device(cell, recorder, tmp_path):
+    cells = [cell(seed=seed, training__accumulate=2, machine__devices=2) for seed in range(2)]
+    with pytest.raises(UsageError, match=r"machine\.devices=2.*machine\.batch=null"):
+        Fit().run(cells, tmp_path, recorder())
