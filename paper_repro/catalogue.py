@@ -109,15 +109,15 @@ def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
         for axis, chosen in artifact.scales[word].only.items():
             for value in chosen or ("",):
                 for problem in place_problems(artifact.axes, {axis: value}):
-                    raise child.error(f"'only': {problem}")
+                    raise child.items()["only"].error(problem)
     if EXACT in artifact.scales and len(artifact.scales) > 1:
         raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
     for axis, spec in artifact.axes.items():
         for value, item in spec.values.items():
             for word in item.at_scale:
                 if word not in artifact.scales:
-                    place = entries["axes"].items()[axis]
-                    raise place.error(f"'{value}': unknown scale '{word}'{nearest(word, artifact.scales)}")
+                    node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
+                    raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
 
 
 def _check_summary(artifact: Artifact, entries: Mapping[str, Node]) -> None:

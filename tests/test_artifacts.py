@@ -236,6 +236,27 @@ MISTAKES = {
     ),
     "unknown axis under over": ("over: [task]", "over: [tsk]", "id: old", "unknown axis 'tsk'", "task"),
     "axis twice under over": ("over: [task]", "over: [task, task]", "id: old", "lists an axis twice", ""),
+    "a scale's only of an unknown axis": (
+        "about: as in the paper.",
+        "about: as in the paper.\n    only: {tsk: [easy]}",
+        "only:",
+        "unknown axis 'tsk'",
+        "",
+    ),
+    "a scale's only of no value": (
+        "about: as in the paper.",
+        "about: as in the paper.\n    only: {task: []}",
+        "only:",
+        "unknown value ''",
+        "",
+    ),
+    "overrides at an unknown scale": (
+        "overrides: [trunk.layers=1]",
+        "overrides: [trunk.layers=1]\n        at_scale: {smoky: [trunk.width=4]}",
+        "at_scale:",
+        "unknown scale 'smoky'",
+        "smoke",
+    ),
     "only outside over": ("over: [task]", "over: [task]\n    only: {model: [old]}", "id: old", "not under 'over'", ""),
     "only of no value": ("over: [task]", "over: [task]\n    only: {task: []}", "id: old", "lists no value", ""),
     "only of a value twice": (

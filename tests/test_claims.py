@@ -320,3 +320,17 @@ def test_the_printed_means_of_table_3_bear_out_every_claim_about_it(tmp_path: Pa
     found = {claim.id: claims.judge(claim, view).verdict for claim in plan.artifact.claims}
     # Without counts in the records, the claim about parameters cannot be judged.
     assert found == {claim.id: HOLDS for claim in plan.artifact.claims} | {"fewer_parameters": UNDECIDED}
+
+
+def test_a_scale_that_runs_part_of_an_axis_is_judged_there(tmp_path: Path) -> None:
+    text = synthetic.ARTIFACT.replace("about: as in the paper.", "about: a part.\n    only: {task: [easy]}")
+    more = "overrides: [trunk.layers=1]\n        at_scale: {paper: [trunk.layers=3]}"
+    text = text.replace("overrides: [trunk.layers=1]", more)
+    plan = synthetic.plan(tmp_path, text=text)
+    assert {dict(cell.key)["task"] for cell in plan.cells} == {"easy"}
+    assert {cell.config["trunk"]["layers"] for cell in plan.cells} == {3}
+    synthetic.fill(tmp_path / "runs", plan, synthetic.near_the_paper(plan))
+    view = views.build(plan, tmp_path / "runs", None)
+    assert [label for label, _ in claims.judge(ordered(), view).parts] == ["Easy"]
+    assert claims.judge(ordered(only={"task": ["hard"]}), view).verdict == UNDECIDED
+    assert view.samples("error", {"task": "hard", "model": "old"}) == {}
