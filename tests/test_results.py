@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, plan, records
+from paper_repro import catalogue, plan, records, views
 from paper_repro.command_line import RESULTS
 from paper_repro.render import render
 
@@ -18,7 +18,9 @@ def test_published_tables_and_figures_are_rendered_from_the_published_records(pl
     shutil.copytree(RESULTS / "cells", tmp_path / "cells")
     render(plan.make(catalogue.load(name), scale), tmp_path, None)
     # Not the PNG: the last bit of an antialiased pixel may depend on the processor.
-    for file in ("table.md", "table.csv", "table.tex", "table.json", "figure.csv", "figure.svg"):
+    written = {path.name for path in (tmp_path / place).iterdir()}
+    assert written == {path.name for path in (RESULTS / place).iterdir()} >= {"table.md", "table.csv", "table.json"}
+    for file in sorted(written - {"figure.png"}):
         assert (tmp_path / place / file).read_bytes() == (RESULTS / place / file).read_bytes(), file
 
 
@@ -35,5 +37,13 @@ def test_every_published_record_belongs_to_a_published_artifact() -> None:
     cells = set()
     for place in PUBLISHED:
         name, _, scale = place.rpartition("/")
-        cells |= {cell.id for cell in plan.make(catalogue.load(name), scale).cells}
+        view = views.build(plan.make(catalogue.load(name), scale), RESULTS, None)
+        cells |= {record.cell for point in view.points.values() for record in point.own.values()}
     assert cells == {path.parent.name for path in RESULTS.glob("cells/*/record.json")}
+
+
+def test_what_a_published_record_names_lies_beside_it_and_nothing_else_does() -> None:
+    for path in sorted(RESULTS.glob("cells/*/record.json")):
+        record = records.read(path)
+        assert {file.name for file in path.parent.iterdir()} == {"record.json", *record.attachments}
+        assert all(records.attachment(RESULTS, record, name) for name in record.attachments)
