@@ -323,9 +323,7 @@ def judge(claim: Claim, view: Evidence) -> Judgement:
     chosen = {axis: claim.only.get(axis, list(view.artifact.axes[axis].values)) for axis in claim.over}
     axes = [[(axis, value) for value in values] for axis, values in chosen.items()]
     parts = []
-    for place in itertools.product(*axes):
-        if not view.covers(dict(place)):
-            continue
+    for place in filter(lambda items: view.covers(dict(items)), itertools.product(*axes)):
         label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in place)
         parts.append((label, claim.predicate.judge(view, dict(place))))
     if not parts:

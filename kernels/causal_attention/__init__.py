@@ -68,5 +68,6 @@ class _Folded(Function):
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             for tensor, dim in zip((query, key, value), in_dims, strict=False)
         ]
-        out = causal_attention(*(tensor.flatten(0, 1) for tensor in folded), scale)
+        query, key, value = (tensor.flatten(0, 1) for tensor in folded)
+        out = causal_attention(query, key, value, scale)
         return out.unflatten(0, (info.batch_size, -1)), 0

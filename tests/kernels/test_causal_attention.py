@@ -1,0 +1,114 @@
+"""Against the definition, an explicit softmax; tolerances are those of sums over at most 40 terms of order one:
+float64 1e-12, float32 1e-5."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from paper_repro.kernels.causal_attention import causal_attention
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+PERFORMANCE_DROP = "There is a performance drop"
+
+
+def _definition(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, -math.inf).softmax(-1) @ value
+
+
+def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for _ in range(3)]
+
+
+def _value_and_gradients(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    weights = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
+
+
+def _assert_same(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype = torch.float64) -> None:
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=TOLERANCE[dtype], atol=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("scale", [None, 1.0, 0.3])
+@pytest.mark.parametrize("shape", [(2, 1, 33, 8), (3, 2, 5, 7), (1, 1, 1, 3)])
+def test_values_and_gradients_are_those_of_the_definition(
+    shape: tuple[int, ...], scale: float | None, dtype: torch.dtype
+) -> None:
+    leaves = [value.requires_grad_() for value in _inputs(*shape, dtype=dtype)]
+    expected = _value_and_gradients(_definition(*leaves, scale), leaves)
+    _assert_same(_value_and_gradients(causal_attention(*leaves, scale), leaves), expected, dtype)
+
+
+@pytest.mark.filterwarnings(f"error:{PERFORMANCE_DROP}")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (1, 0, 2), (0, None, None), (None, 0, 0)])
+def test_under_vmap_gradients_reach_the_stacked_leaves(in_dims: tuple[int | None, ...], dtype: torch.dtype) -> None:
+    leaves = [
+        value if dim is not None else value[0]
+        for value, dim in zip(_inputs(4, 2, 3, 9, 5, dtype=dtype), in_dims, strict=True)
+    ]
+    moved = [
+        value if dim is None else value.movedim(0, dim).contiguous() for value, dim in zip(leaves, in_dims, strict=True)
+    ]
+    moved = [value.detach().requires_grad_() for value in moved]
+    stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0), in_dims)(*moved)
+    one_by_one = [
+        _definition(
+            *(value if dim is None else value.select(dim, row) for value, dim in zip(moved, in_dims, strict=True)), 1.0
+        )
+        for row in range(4)
+    ]
+    _assert_same(_value_and_gradients(stacked, moved), _value_and_gradients(torch.stack(one_by_one), moved), dtype)
+
+
+def test_models_share_one_call_of_the_fused_kernel_in_both_passes() -> None:
+    leaves = [value.requires_grad_() for value in _inputs(5, 2, 1, 16, 8)]
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        torch.func.vmap(causal_attention)(*leaves).sum().backward()
+    calls = {event.key: event.count for event in seen.key_averages() if "flash_attention_for_cpu" in event.key}
+    kernel = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert calls == {kernel: 1, f"{kernel}_backward": 1}
+
+
+@pytest.mark.filterwarnings(f"ignore:{PERFORMANCE_DROP}")
+@pytest.mark.parametrize("order", ["grad in vmap", "vmap in grad", "vmap in vmap"])
+def test_transforms_may_be_nested(order: str) -> None:
+    inputs = _inputs(2, 3, 2, 2, 5, 4) if order == "vmap in vmap" else _inputs(3, 2, 2, 5, 4)
+
+    def loss(function: object, *tensors: Tensor) -> Tensor:
+        return function(*tensors, 1.0).square().sum()  # type: ignore[operator]
+
+    def nested(function: object) -> tuple[Tensor, ...]:
+        if order == "grad in vmap":
+            return torch.func.vmap(torch.func.grad(lambda *t: loss(function, *t), (0, 1, 2)))(*inputs)
+        stacked = torch.func.vmap(lambda *t: loss(function, *t))
+        if order == "vmap in grad":
+            return torch.func.grad(lambda *t: stacked(*t).sum(), (0, 1, 2))(*inputs)
+        return (torch.func.vmap(stacked)(*inputs),)
+
+    for found, expected in zip(nested(causal_attention), nested(_definition), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models() -> None:
+    query, key, _ = _inputs(1, 1, 6, 4)
+    torch.manual_seed(0)
+    probabilities = causal_attention(query, key, torch.eye(6, dtype=torch.float64)[None, None], 1.0, 0.5)
+    kept = probabilities != 0
+    exact = _definition(query, key, torch.eye(6, dtype=torch.float64)[None, None], 1.0)
+    torch.testing.assert_close(probabilities[kept], 2 * exact[kept], rtol=1e-12, atol=0)
+    assert 0 < int(kept.sum()) < 21
+    with pytest.raises(RuntimeError, match="random"):
+        torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.5))(*_inputs(2, 1, 1, 6, 4))
+
+
+def test_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(B, H, T, Y\), got \(9, 5\)"):
+        causal_attention(*_inputs(9, 5))

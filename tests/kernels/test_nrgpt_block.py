@@ -1,0 +1,175 @@
+"""The closed form against autograd of the energy (values) and against the definition (gradients).
+
+Tolerances: float64 1e-12, float32 2e-5, relative to the largest entry: sums of some thousand products, reordered.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels import nrgpt_block
+from paper_repro.kernels.nrgpt_block import closed_form, reference
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
+VARIANTS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "one_layer": (nrgpt_block.one_layer_gradient, reference.one_layer_energy, reference.one_layer_gradient),
+    "two_weight": (nrgpt_block.two_weight_gradient, reference.two_weight_energy, reference.two_weight_gradient),
+}
+
+
+def _inputs(
+    variant: str, tokens: tuple[int, ...], width: int, hidden: int, dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
+    """g, W1, b1 and, for "two_weight", W2, b2; pre-activations up to about 6, where gelu is flat on one side."""
+    generator = torch.Generator().manual_seed(4)
+    shapes = [(*tokens, width), (hidden, width), (hidden,), (width, hidden), (width,)]
+    scales = (2.0, width**-0.5, 1.0, hidden**-0.5, 1.0)
+    drawn = [
+        (torch.randn(shape, dtype=torch.float64, generator=generator) * scale).to(dtype)
+        for shape, scale in zip(shapes, scales, strict=True)
+    ]
+    return drawn if variant == "two_weight" else drawn[:3]
+
+
+def _value_and_gradients(function: Callable[..., Tensor], inputs: list[Tensor], **options: str) -> list[Tensor]:
+    leaves = [value.clone().requires_grad_() for value in inputs]
+    out = function(*leaves, **options)
+    weights = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
+
+
+def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance * float(two.detach().abs().max()))
+
+
+@pytest.fixture(params=["as one", "by model", "in pieces"])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(closed_form, "SMALL", 1 << 62 if request.param == "as one" else 0)
+    monkeypatch.setattr(closed_form, "PIECE", 1 if request.param == "in pieces" else 1 << 62)
+    monkeypatch.setattr(closed_form, "LEAST_TOKENS", 4)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("layout")
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("implementation", ["closed_form", "reference"])
+def test_the_gradient_is_that_of_the_energy(variant: str, implementation: str) -> None:
+    function, energy, _ = VARIANTS[variant]
+    g, *weights = _inputs(variant, (2, 9), 5, 7)
+    expected = torch.func.grad(lambda at: energy(at, *weights).sum())(g)
+    _assert_same([function(g, *weights, implementation=implementation)], [expected], 1e-12)
+
+
+@pytest.mark.usefixtures("layout")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("tokens", "width", "hidden"), [((2, 9), 5, 7), ((11,), 4, 1), ((), 3, 5), ((3, 5), 1, 8)])
+def test_derivatives_are_those_of_the_definition(
+    tokens: tuple[int, ...], width: int, hidden: int, variant: str, dtype: torch.dtype
+) -> None:
+    function, _, definition = VARIANTS[variant]
+    inputs = _inputs(variant, tokens, width, hidden, dtype)
+    expected = _value_and_gradients(definition, [value.double() for value in inputs])
+    found = _value_and_gradients(function, inputs, implementation="closed_form")
+    _assert_same([value.double() for value in found], expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_at_the_size_of_shakespeare_in_several_pieces(variant: str) -> None:
+    function, _, definition = VARIANTS[variant]
+    inputs = _inputs(variant, (3, 256), 64, 256)
+    expected = _value_and_gradients(definition, inputs)
+    _assert_same(_value_and_gradients(function, inputs, implementation="closed_form"), expected, 1e-12)
+
+
+@pytest.mark.usefixtures("layout")
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("order", ["vmap", "grad in vmap", "vmap in vmap", "shared weights"])
+def test_under_transforms(variant: str, order: str) -> None:
+    function, _, definition = VARIANTS[variant]
+    g, *weights = _inputs(variant, (6, 5), 5, 7)
+    g = g.unflatten(0, (3, 2))
+    stacked = [torch.stack([value, value * 0.7, -value]) for value in weights]
+
+    def transformed(of: Callable[..., Tensor]) -> list[Tensor]:
+        leaves = [value.clone().requires_grad_() for value in (g, *(weights if order == "shared weights" else stacked))]
+        if order == "grad in vmap":
+            loss = torch.func.grad(lambda *t: of(*t).square().sum(), tuple(range(len(leaves))))
+            return list(torch.func.vmap(loss)(*leaves))
+        dims: tuple[int | None, ...] = (0, *([None if order == "shared weights" else 0] * len(weights)))
+        inner = torch.func.vmap(of, (0, *([None] * len(weights)))) if order == "vmap in vmap" else of
+        out = torch.func.vmap(inner, dims)(*leaves)
+        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    _assert_same(transformed(lambda *t: function(*t, implementation="closed_form")), transformed(definition), 1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_backward_keeps_the_pre_activations_only_and_leaves_its_inputs_untouched(variant: str) -> None:
+    function, _, _ = VARIANTS[variant]
+    leaves = [value.requires_grad_() for value in _inputs(variant, (2, 9), 5, 7)]
+    before = [value.detach().clone() for value in leaves]
+    kept: list[tuple[int, ...]] = []
+
+    def pack(value: Tensor) -> Tensor:
+        kept.append(tuple(value.shape))
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        out = function(*leaves)
+    matrices = [(1, 7, 5)] if variant == "one_layer" else [(1, 7, 5), (1, 5, 7)]
+    assert sorted(kept) == sorted([(1, 18, 5), *matrices, *[(1, 18, 7)] * len(matrices)])
+    first = torch.autograd.grad(out.sum(), leaves, retain_graph=True)
+    again = torch.autograd.grad(out.sum(), leaves)
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    assert all(torch.equal(leaf, value) for leaf, value in zip(leaves, before, strict=True))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_second_and_forward_derivatives_come_from_the_definition_and_are_refused_here(variant: str) -> None:
+    function, _, _ = VARIANTS[variant]
+    leaves = [value.requires_grad_() for value in _inputs(variant, (2,), 3, 4)]
+    assert torch.autograd.gradgradcheck(lambda *t: function(*t, implementation="reference"), leaves)
+    (gradient,) = torch.autograd.grad(function(*leaves).sum(), leaves[0], create_graph=True)
+    with pytest.raises(NotImplementedError, match="implementation='reference'"):
+        gradient.sum().backward()
+    g, *weights = (leaf.detach() for leaf in leaves)
+    with pytest.raises(NotImplementedError, match="implementation='reference'"):
+        torch.func.jvp(lambda at: function(at, *weights), (g,), (g,))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_autocast_and_evaluation_take_the_definition(variant: str) -> None:
+    function, _, definition = VARIANTS[variant]
+    inputs = _inputs(variant, (2, 9), 5, 7, torch.float32)
+    with torch.no_grad():
+        assert torch.equal(function(*inputs), definition(*inputs))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(function(*inputs), definition(*inputs))
+        with pytest.raises(ValueError, match="no autocast"):
+            function(*inputs, implementation="closed_form")
+    assert function(*_inputs(variant, (0, 3), 5, 7)).shape == (0, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({0: torch.zeros(2, 6)}, r"got \(2, 6\), \(7, 5\)"),
+        ({1: torch.zeros(5, 7)}, "shapes must be"),
+        ({2: torch.zeros(5)}, "shapes must be"),
+        ({3: torch.zeros(7, 5)}, "shapes must be"),
+        ({4: torch.zeros(7)}, "shapes must be"),
+    ],
+)
+def test_wrong_shapes_are_refused(change: dict[int, Tensor], message: str) -> None:
+    inputs = dict(enumerate(_inputs("two_weight", (2,), 5, 7))) | change
+    with pytest.raises(ValueError, match=message):
+        nrgpt_block.two_weight_gradient(*inputs.values())
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    with pytest.raises(ValueError, match="implementation must be one of auto, closed_form, reference, got 'fast'"):
+        nrgpt_block.one_layer_gradient(*_inputs("one_layer", (2,), 5, 7), implementation="fast")
