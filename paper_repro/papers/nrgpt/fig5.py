@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "texts.json"
-SCORES = ("perplexity", "gqs_paper", "apcs_lines", "distinct_1", "distinct_2")
-COLUMNS, LINES = 44, 26
+SCORES = {"perplexity": "ppl", "gqs_paper": "gqs", "apcs_lines": "apcs", "distinct_1": "d-1", "distinct_2": "d-2"}
+COLUMNS, LINES = 46, 24
 """Characters and lines of a text that the figure shows; figure.csv has it whole."""
 
 
 class Figure5(figures.Figure):
-    size = (11.0, 5.2)
+    size = (11.0, 3.0)
 
     def rows(self) -> list[Row]:
         """Every text of the first seed, model by model; ``drawn`` says which of them the figure shows."""
@@ -41,8 +41,8 @@ class Figure5(figures.Figure):
             axes.set_axis_off()
         for axes, row in zip(panels, drawn, strict=False):
             label = self.artifact.axes["model"].values[row["model"]].label
-            scores = [f"{name.partition('_paper')[0]} {row[name]}" for name in SCORES if row[name] != ""]
-            axes.set_title(f"{label}\n" + "\n".join(textwrap.wrap(", ".join(scores), COLUMNS)), fontsize=8)
+            scores = [f"{name} {row[key]}" for key, name in SCORES.items() if row[key] != ""]
+            axes.set_title(f"{label}\n{', '.join(scores)}", fontsize=7, loc="left")
             axes.text(0, 1, _fitted(row["text"]), family="monospace", fontsize=6, va="top", parse_math=False)
 
 
