@@ -60,7 +60,13 @@ class Fit:
 
 
 def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
-    with launched(parts.cell, folder / CHECKPOINTS, parts.machine) as rank:
+    machine = parts.machine
+    if machine.count > 1 and machine.strategy == "fsdp" and parts.recipe.precision == "16-mixed":
+        raise UsageError(
+            "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
+            "use bf16-mixed, or machine.strategy=ddp"
+        )
+    with launched(parts.cell, folder / CHECKPOINTS, machine) as rank:
         watch, evaluations, metrics = single.train(parts, folder / CHECKPOINTS, report, rank)
     outcome = _outcome(parts, watch, 0, metrics, evaluations, folder)
     outcome.seconds = watch.seconds

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
+from paper_repro.errors import UsageError
 from paper_repro.tasks import Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
@@ -136,8 +137,12 @@ def main() -> None:
         parts = build(Cell(job["cell"], job["config"]))
         store = meeting_place(machine.count, job["port"])
         rank = join(job["rank"], machine.count, store, machine.device_of(job["rank"]))
-        with contextlib.suppress(StopRequestedError):
+        try:
             single.train(parts, Path(job["folder"]), _Silent(), rank)
+        except StopRequestedError:
+            pass
+        except UsageError as error:
+            sys.exit(f"rank {rank.index}: {error}")
         dist.destroy_process_group()
 
 

@@ -17,7 +17,7 @@ from paper_repro.errors import UsageError
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
-STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Machine:
     devices: int | list[int] = 1
     """Devices of this computer that share a cell's batches: a number, or the indices of GPUs."""
     strategy: str = "auto"
+    """How several devices hold the model: each all of it ("auto", "ddp") or, at rest, its share of it ("fsdp")."""
     threads: int | None = None
     compile: bool = False
     """Run the training loss through ``torch.compile``; dropout then draws other masks than without."""
@@ -46,11 +47,6 @@ class Machine:
         whole = all(type(item) is int and item >= least for item in found)
         if not found or not whole or len(set(found)) != len(found):
             raise UsageError(f"machine.devices={self.devices!r}: expected 1 or more, or different GPUs such as [0, 2]")
-        if "fsdp" in str(self.strategy):
-            raise UsageError(
-                f"machine.strategy={self.strategy}: evaluations and probes read whole weights, which FSDP splits; "
-                "use ddp, where every device holds the whole model"
-            )
         if self.strategy not in STRATEGIES:
             raise UsageError(f"machine.strategy={self.strategy!r}: expected one of {', '.join(STRATEGIES)}")
         for name in ("threads", "checkpoint_every_seconds", "checkpoint_every_steps"):

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from paper_repro.training import checkpoints
 from paper_repro.training.build import Parts
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
-from paper_repro.training.ranks import Rank, Ranks, watch_for
+from paper_repro.training.ranks import Rank, Ranks, Sharded, watch_for
 from paper_repro.training.watch import Watch
 
 
@@ -78,8 +77,12 @@ def train(parts: Parts, folder: Path, report: Report, rank: Rank) -> tuple[Watch
 
     watch = watch_for(rank, log, machine, report, save)
 
-    def context() -> AbstractContextManager[None]:
-        return trainer.precision_plugin.forward_context()
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        strategy = trainer.strategy
+        whole = strategy.whole() if isinstance(strategy, Sharded) else contextlib.nullcontext()
+        with whole, trainer.precision_plugin.forward_context():
+            yield
 
     evaluations = Evaluations([parts.module], [parts.data], recipe.evaluate_every, recipe.keep, context)
     if machine.compile:
@@ -107,12 +110,13 @@ def _trainer(parts: Parts, folder: Path, watching: Watching, rank: Rank) -> L.Tr
     machine, recipe = parts.machine, parts.recipe
     on_gpu = machine.device.type == "cuda"
     several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
+    strategy = Sharded() if several == "fsdp" else several
     plugins: list[Any] = [checkpoints.DurableCheckpointIO([parts.cell.id])]
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
             devices=machine.devices if on_gpu else machine.count,
-            strategy=several if rank.count > 1 else "auto",
+            strategy=strategy if rank.count > 1 else "auto",
             accumulate_grad_batches=machine.batches_each(recipe.accumulate),
             precision=recipe.precision,  # type: ignore[arg-type]
             max_steps=recipe.steps,
