@@ -1,0 +1,1 @@
+"""Trained language models on benchmarks of others: scoring, the evaluation harness, MMLU."""
