@@ -161,6 +161,10 @@ def test_probes_import_what_they_measure_and_no_trainer() -> None:
     assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module")] == []
 
 
+def test_evaluation_knows_no_model_and_imports_its_harness_inside_functions() -> None:
+    assert wrong("paper_repro/evaluation", {"torch"}, {"evaluation", "datamodules"}, {"lm_eval", "pyarrow"}) == []
+
+
 def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
     rooms = {
         "artifacts",

@@ -117,7 +117,7 @@ def test_the_models_and_their_training_are_those_of_table_5(scale: str) -> None:
     assert trained("nrgpt/table6") == trained("nrgpt/table5")
 
 
-@pytest.mark.parametrize("scale", ["cpu", "paper"])
+@pytest.mark.parametrize("scale", ["cpu", "gpu", "paper"])
 def test_mmlu_is_measured_on_models_with_equally_many_parameters(scale: str) -> None:
     plan = plans.make(ARTIFACT, scale)
     assert {tuple(cell.config["probes"]["mmlu"]["columns"]) for cell in plan.cells} == {COLUMNS}
