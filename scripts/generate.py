@@ -89,7 +89,9 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
     from paper_repro.training import checkpoints
 
     if not words.checkpoint.exists():
-        raise UsageError(f"{words.checkpoint}: not there, expected the folder of a finished cell, runs/cells/<cell>")
+        raise UsageError(
+            f"{words.checkpoint}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>"
+        )
     folder = words.checkpoint if words.checkpoint.is_dir() else words.checkpoint.parent
     record = _record(folder)
     weights = folder / checkpoints.WEIGHTS
