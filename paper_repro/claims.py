@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from paper_repro import intervals, typed_yaml
 from paper_repro.errors import UsageError, nearest
+from paper_repro.evidence import Evidence
 from paper_repro.typed_yaml import Node
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
@@ -25,25 +26,6 @@ class Judgement:
     verdict: str
     because: str
     parts: tuple[tuple[str, "Judgement"], ...] = ()
-
-
-class Evidence(Protocol):
-    """What a claim is judged from: an artifact joined with its records (``paper_repro.views.View``)."""
-
-    @property
-    def artifact(self) -> Any: ...
-
-    @property
-    def scale_name(self) -> str: ...
-
-    def covers(self, place: Mapping[str, str]) -> bool:
-        """Whether the scale has a point at a (partial) place."""
-
-    def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
-        """A metric by seed, of the finished cells at a place."""
-
-    def counted(self, name: str, place: Mapping[str, str]) -> float | None:
-        """A column's value at a place."""
 
 
 class Predicate(Protocol):
@@ -365,9 +347,10 @@ def check_predicate(
 def _contrast(
     view: Evidence, left: Side, right: Side, place: Place, compare: str
 ) -> tuple[intervals.Interval | None, str]:
-    samples = [view.samples(side.metric, {**place, **side.place}) for side in (left, right)]
+    sides = [(side.metric, {**place, **side.place}) for side in (left, right)]
+    samples = [view.samples(*side) for side in sides]
     if not all(samples):
-        return None, "not run"
+        return None, next(view.absence(*side) for side, sample in zip(sides, samples, strict=True) if not sample)
     if compare == "ratio":
         if any(value <= 0 for sample in samples for value in sample.values()):
             return None, "a ratio needs positive values"

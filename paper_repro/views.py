@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from paper_repro import config as configs
-from paper_repro import records
+from paper_repro import records, verdicts
 from paper_repro.artifacts import Artifact, Column, Key, Number
 from paper_repro.errors import UsageError
 from paper_repro.files import CorruptFileError
@@ -73,6 +73,10 @@ class View:
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """A metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self.judged(self.point(place)), name)
+
+    def absence(self, name: str, place: Mapping[str, str]) -> str:
+        """Why there are no samples: "not run", or what the metric lacks, "n/a: needs gpt2"."""
+        return verdicts.lack(self.judged(self.point(place)), name) or verdicts.NOT_RUN
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """A column's value at a place (the same for all seeds)."""

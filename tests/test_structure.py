@@ -23,6 +23,7 @@ TORCH_FREE = (
     "config",
     "data_files",
     "errors",
+    "evidence",
     "figures",
     "files",
     "intervals",
