@@ -1,11 +1,23 @@
 """NRGPT, figure 6: energies along 100 recurrences with a rate matrix of any form."""
 
+from paper_repro import intervals, tables
 from paper_repro.claims import Judgement
 from paper_repro.papers.nrgpt.traces import TraceFigure, judge_each
 from paper_repro.views import View
 
 LATE_CHANGE = 0.05
 """Of a token's span within the last tenth of the recurrences."""
+
+
+class Directions(tables.Table):
+    def remarks(self) -> list[str]:
+        shares = [share for key in self.view.points for share in self.view.samples("ends_lower", dict(key)).values()]
+        if not shares:
+            return []
+        return [
+            f"{100 * intervals.mean(shares):.0f} % of the tokens end lower than they began: without a constraint the "
+            "update is no descent on this energy, whether or not it settles."
+        ]
 
 
 class Figure6(TraceFigure):
