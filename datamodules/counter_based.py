@@ -51,6 +51,12 @@ class CounterBasedDataModule(L.LightningDataModule):
         return [DataLoader(_Split(self, split), batch_size=None) for split in self.splits]
 
 
+def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
+    """Where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(tokens - window, (count,), generator=generator)
+
+
 class _Batches(IterableDataset[Batch]):
     def __init__(self, data: CounterBasedDataModule, first: int, stride: int) -> None:
         self.data, self.first, self.stride = data, first, stride

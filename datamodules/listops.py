@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.arguments import at_least, one_of
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.files import cached
 from paper_repro.seeds import mix
 
@@ -317,9 +317,8 @@ class ListOpsData(CounterBasedDataModule):
     def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
         self.prepare_data()
         stream = self._streams[split]
-        generator = torch.Generator().manual_seed(seed)
-        starts = torch.randint(len(stream) - self.window, (self.batch_size, 1), generator=generator)
-        rows = stream[starts + torch.arange(self.window + 1)]
+        starts = window_starts(len(stream), self.window, self.batch_size, seed)
+        rows = stream[starts.unsqueeze(1) + torch.arange(self.window + 1)]
         return rows[:, :-1], rows[:, 1:]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paper_repro.arguments import at_least, one_of
 from paper_repro.data_files import absent, find_data
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.datamodules.token_shards import TOKENIZER, Manifest, TokenStream, check_shard
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer, Tokenizer, gpt2
 from paper_repro.errors import UsageError
@@ -139,8 +139,7 @@ class StreamData(CounterBasedDataModule):
 
     def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
         stream, length = self.streams[split], self.window + 1
-        generator = torch.Generator().manual_seed(seed)
-        starts = torch.randint(len(stream) - self.window, (self.batch_size,), generator=generator)
+        starts = window_starts(len(stream), self.window, self.batch_size, seed)
         rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
         return rows[:, :-1], rows[:, 1:]
 

@@ -11,11 +11,12 @@ reading it back.  For SiLU with s = sigmoid(z), gamma * act'(z) = r + s (gamma -
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+
+from paper_repro.kernels.first_order import FirstOrder
 
 SMALL = 1 << 14
 """One thread takes models whose (N, m) arrays have at least so many entries one by one, all T steps in the cache.
@@ -24,11 +25,6 @@ Below that the calls would take longer than the work; there, with more threads a
 computed as one.  Measured with 10 models, N = 200, m = 170, T = 8: 2.5 against 2.8 ms a model on one thread, 2.0
 against 1.4 on two.
 """
-
-NO_SECOND_DERIVATIVE = (
-    "the closed form of cem_mlp.descend has first derivatives in reverse mode only: "
-    "pass implementation='reference' (EnergyMLP takes the same argument) for second or forward-mode derivatives"
-)
 
 
 def _silu_response(z: Tensor, a: Tensor, s: Tensor) -> None:
@@ -51,17 +47,7 @@ DERIVATIVES = {"silu": (_silu_response, _silu_slope), "gelu": (_gelu_response, _
 """For each activation: put a = act(z) into ``a`` (and what is needed later into ``s``); gamma * act'(z), in ``s``."""
 
 
-class _Refusing(Function):
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
-
-class Descent(_Refusing):
+class Descent(FirstOrder):
     """x_T (S, N, D), and what the backward pass needs: x_1 ... x_{T-1} and z, each with T in front.
 
     ``writing`` is None when it is ``reading`` itself; the gradients of both uses then go to ``reading``.
@@ -115,7 +101,7 @@ class Descent(_Refusing):
         return (out.unflatten(0, models), *(value.unflatten(1, models) for value in kept)), (0, 1, 1)
 
 
-class DescentGradient(_Refusing):
+class DescentGradient(FirstOrder):
     """The gradients of x (S, N, D), gamma (S, N, m), reading and (unless it is None) writing (S, m, D)."""
 
     @staticmethod

@@ -13,11 +13,12 @@ doubled (``_doubled``); the halves are factors of the matrix products.
 
 import math
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+
+from paper_repro.kernels.first_order import FirstOrder
 
 SMALL = 1 << 14
 """Models whose (N, M) arrays have fewer entries are computed as one: the calls would take longer than the work."""
@@ -25,22 +26,10 @@ PIECE, LEAST_TOKENS = 1 << 16, 256
 """Entries of a (tokens, M) piece per thread on a CPU: half a dozen such float32 buffers fit in 2 MB of cache.  A piece
 has at least so many tokens, below which the matrix products slow down."""
 
-NO_SECOND_DERIVATIVE = (
-    "the closed form of nrgpt_block has first derivatives in reverse mode only: pass implementation='reference' for "
-    "second or forward-mode derivatives"
-)
 _TWO_PDF = 2 / math.sqrt(2 * math.pi)
 
 
-class _Refusing(Function):
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
+class _Stackable(FirstOrder):
     @classmethod
     def stacked(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
         """The batching rule: the dimension of vmap joins the models, dimension 0 of every argument and result."""
@@ -52,7 +41,7 @@ class _Refusing(Function):
         return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
 
 
-class OneLayer(_Refusing):
+class OneLayer(_Stackable):
     """FF1 of g (S, N, D), W1 (S, M, D), b1 (S, M): the gradient (S, N, D), and z (S, N, M) for the backward pass."""
 
     @staticmethod
@@ -80,7 +69,7 @@ class OneLayer(_Refusing):
         return OneLayer.stacked(info, in_dims, *arguments)
 
 
-class OneLayerGradient(_Refusing):
+class OneLayerGradient(_Stackable):
     """The gradients of g, W1 and b1, given G (S, N, D), g, W1 and z."""
 
     @staticmethod
@@ -105,7 +94,7 @@ class OneLayerGradient(_Refusing):
         return OneLayerGradient.stacked(info, in_dims, *arguments)
 
 
-class TwoWeights(_Refusing):
+class TwoWeights(_Stackable):
     """FF2W of g (S, N, D), W1 (S, M, D), b1 (S, M), W2 (S, D, M), b2 (S, D): the gradient (S, N, D), and z and v."""
 
     @staticmethod
@@ -139,7 +128,7 @@ class TwoWeights(_Refusing):
         return TwoWeights.stacked(info, in_dims, *arguments)
 
 
-class TwoWeightsGradient(_Refusing):
+class TwoWeightsGradient(_Stackable):
     """The gradients of g, W1, b1, W2 and b2, given G (S, N, D), g, W1, W2, z and v."""
 
     @staticmethod

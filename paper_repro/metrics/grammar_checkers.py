@@ -6,8 +6,7 @@ paper's weights belong to its own ten families.  Their scores stand in columns o
 
 import importlib
 import subprocess
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from paper_repro.metrics.diversity import words_of
 from paper_repro.metrics.grammar import Finding, Inspection
@@ -69,14 +68,6 @@ class LanguageTool:
     def close(self) -> None:
         """Stop the local server; a server that was given is left alone."""
         self._tool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _unavailable(self, error: BaseException) -> MissingCheckerError:
         """What went wrong, from the many ways in which the client says so, and what mends it."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 
@@ -112,14 +111,6 @@ class TextScorer:
         for metric in self.metrics.values():
             if isinstance(metric, _Quality) and isinstance(metric.engine, LanguageTool):
                 metric.engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _add(self, name: str, make: Callable[[], TextMetric]) -> None:
         try:

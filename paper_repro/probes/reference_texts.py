@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ class ReferenceTexts:
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         outcomes = []
-        with instantiate(cells[0].config["scorer"]) as score:
+        with closing(instantiate(cells[0].config["scorer"])) as score:
             for cell in cells:
                 text, hashes = reference_text(cell.config)
                 scores = score(text)

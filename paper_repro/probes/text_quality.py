@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +95,7 @@ class TextQuality:
             raise UsageError(f"TextQuality needs text: {type(data).__name__} has no tokenizer; leave the probe out")
         if not isinstance(model, CausalLanguageModel):
             raise UsageError(f"TextQuality generates with a CausalLanguageModel, found {type(model).__name__}")
-        with TextScorer(self.perplexity_model, self.gqs_engines, device=module.device) as scorer:
+        with closing(TextScorer(self.perplexity_model, self.gqs_engines, device=module.device)) as scorer:
             texts = [
                 self._write(model, tokenizer, scorer, prompt, own)
                 for prompt, own in zip(self.prompts, self.seeds, strict=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import types
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -208,7 +209,7 @@ def serve():
 
 def test_languagetool_server_is_asked_and_scored(serve):
     url, _ = serve(LanguageToolDouble)
-    with LanguageTool(url) as engine:
+    with closing(LanguageTool(url)) as engine:
         quality = grammar_quality("They ate a apple with thier friends", engine, readable)
     assert dict(quality.by_category) == {"GRAMMAR": 1}
     assert quality.inspection.findings[0].found == "a apple"
@@ -218,7 +219,7 @@ def test_languagetool_server_is_asked_and_scored(serve):
 
 def test_languagetool_server_that_stops_answering_is_named(serve):
     url, server = serve(LanguageToolDouble)
-    with LanguageTool(url) as engine:
+    with closing(LanguageTool(url)) as engine:
         server.shutdown()
         server.server_close()
         with pytest.raises(MissingCheckerError, match=f"{url} does not answer.*check the address"):
