@@ -203,9 +203,20 @@ class Scale:
     overrides: list[str] = field(default_factory=list)
     only: dict[str, list[str]] = field(default_factory=dict)
     """Restricts axes to some of their values."""
+    any_of: list[dict[str, list[str]]] = field(default_factory=list)
+    """Restrictions like ``only``, of which a point has to satisfy one; none: no further restriction."""
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
+
+    def runs(self, key: Key) -> bool:
+        """Whether a point of the axes' product is one of this scale's."""
+        place = dict(key)
+
+        def inside(restriction: dict[str, list[str]]) -> bool:
+            return all(place[axis] in chosen for axis, chosen in restriction.items())
+
+        return inside(self.only) and (not self.any_of or any(map(inside, self.any_of)))
 
 
 @dataclass(frozen=True)
@@ -246,12 +257,8 @@ class Artifact:
 
     def points(self, scale: Scale | None = None) -> list[Key]:
         """Every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
-        only = {} if scale is None else scale.only
-        choices = [
-            [(axis, value) for value in spec.values if value in only.get(axis, spec.values)]
-            for axis, spec in self.axes.items()
-        ]
-        return [tuple(key) for key in itertools.product(*choices)]
+        choices = [[(axis, value) for value in spec.values] for axis, spec in self.axes.items()]
+        return [tuple(key) for key in itertools.product(*choices) if scale is None or scale.runs(tuple(key))]
 
     def overrides(self, key: Key, scale: Scale) -> list[str]:
         """The overrides of one point: the axes' first, then the scale's, then the axes' own at that scale."""

@@ -4,6 +4,7 @@
 ``$PAPER_REPRO_PAPERS``.
 """
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -106,10 +107,12 @@ def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     for word, child in entries["scales"].items().items():
         if word not in (*SCALES, EXACT):
             raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
-        for axis, chosen in artifact.scales[word].only.items():
-            for value in chosen or ("",):
-                for problem in place_problems(artifact.axes, {axis: value}):
-                    raise child.items()["only"].error(problem)
+        scale = artifact.scales[word]
+        for name, restrictions in (("only", [scale.only]), ("any_of", scale.any_of)):
+            chosen = itertools.chain.from_iterable(restriction.items() for restriction in restrictions)
+            places = ({axis: value} for axis, values in chosen for value in values or [""])
+            for problem in itertools.chain.from_iterable(place_problems(artifact.axes, place) for place in places):
+                raise child.items()[name].error(problem)
     if EXACT in artifact.scales and len(artifact.scales) > 1:
         raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
     for axis, spec in artifact.axes.items():

@@ -3,9 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue
 from paper_repro.artifacts import Number
-from paper_repro.catalogue import EXTRA_PAPERS
 from paper_repro.errors import UsageError
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
@@ -250,6 +248,13 @@ MISTAKES = {
         "unknown value ''",
         "",
     ),
+    "a scale's any_of of an unknown value": (
+        "about: as in the paper.",
+        "about: as in the paper.\n    any_of: [{task: [easy]}, {model: [odl]}]",
+        "any_of:",
+        "unknown value 'odl'",
+        "old",
+    ),
     "overrides at an unknown scale": (
         "overrides: [trunk.layers=1]",
         "overrides: [trunk.layers=1]\n        at_scale: {smoky: [trunk.width=4]}",
@@ -389,44 +394,6 @@ def test_exact_is_no_word_for_other_scales(tmp_path: Path) -> None:
     assert "no scale 'cpuu'" in message_of(lambda: artifact.scale("cpuu"))
 
 
-def test_an_unknown_artifact_is_answered_with_the_nearest() -> None:
-    assert "(did you mean 'cem/table3'?)" in message_of(lambda: catalogue.load("cem/tabel3"))
-
-
-def test_a_further_folder_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = synthetic.write_artifact(tmp_path)
-    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
-    assert catalogue.find()["made/up"] == path
-    assert catalogue.load("made/up").title == "Old against new"
-    assert "cem/table3" in catalogue.find()
-
-
-def test_a_duplicate_id_names_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    twin = tmp_path / "cem" / "table3.yaml"
-    twin.parent.mkdir()
-    twin.write_text(ARTIFACT)
-    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
-    found = message_of(catalogue.find)
-    assert "duplicate artifact id 'cem/table3'" in found
-    assert str(twin) in found and str(catalogue.PAPERS / "cem" / "table3.yaml") in found
-
-
-def test_a_further_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path / "absent"))
-    assert "absent', which is no folder" in message_of(catalogue.find)
-
-
-@pytest.mark.parametrize("name", sorted(catalogue.find()))
-def test_every_shipped_artifact_loads_and_its_computed_claims_exist(name: str) -> None:
-    artifact = catalogue.load(name)
-    assert artifact.source.where and artifact.points()
-    companion = artifact.companion()
-    for claim in artifact.claims:
-        computed = getattr(claim.predicate, "name", None)
-        if computed is not None:
-            assert callable(getattr(companion, f"judge_{computed}", None)), claim.id
-
-
 def test_published_seeds_give_mean_and_sample_spread(tmp_path: Path) -> None:
     text = ARTIFACT.replace("[0.40, 0.05]", "{seeds: {33: 1.0, 34: 2.0, 35: 6.0}}")
     printed = synthetic.load(tmp_path, text).printed((("task", "easy"), ("model", "new")), "error")
@@ -434,3 +401,20 @@ def test_published_seeds_give_mean_and_sample_spread(tmp_path: Path) -> None:
     assert printed.mean == pytest.approx(3.0, rel=1e-15)
     assert printed.std == pytest.approx(7.0**0.5, rel=1e-15)  # squares 4, 1 and 9 over two degrees of freedom
     assert printed.per_seed == ((33, 1.0), (34, 2.0), (35, 6.0))
+
+
+@pytest.mark.parametrize(
+    ("restrictions", "expected"),
+    [
+        ("", "easy old, easy new, hard old, hard new"),
+        ("only: {task: [hard]}", "hard old, hard new"),
+        ("any_of: [{task: [hard]}, {model: [old]}]", "easy old, hard old, hard new"),
+        ("any_of: [{task: [hard], model: [new]}, {task: [easy], model: [old]}]", "easy old, hard new"),
+        ("only: {task: [hard]}\n    any_of: [{task: [easy]}, {model: [new]}]", "hard new"),
+    ],
+)
+def test_a_scale_runs_the_points_that_it_is_restricted_to(tmp_path: Path, restrictions: str, expected: str) -> None:
+    text = ARTIFACT.replace("about: as in the paper.", f"about: as in the paper.\n    {restrictions}")
+    artifact = synthetic.load(tmp_path, text)
+    found = [" ".join(value for _, value in key) for key in artifact.points(artifact.scales["paper"])]
+    assert ", ".join(found) == expected
