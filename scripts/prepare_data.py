@@ -10,6 +10,7 @@
     prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
+    --folder NAME       of this preparation below DIR, where several tokenizers are in use  (openwebtext, docstrings)
     --max-documents N   the first N documents only          (openwebtext, docstrings)
     --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings)
     --tokenizer PATH    tokenizer.json, or a folder with one or with vocab.json and merges.txt; or gpt2, the default of
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 FLAGS = ("--verify", "--download", "--help", "-h")
 COMMON = ("to",)
-CORPUS = (*COMMON, "max-documents", "shard-tokens", "tokenizer")
+CORPUS = (*COMMON, "folder", "max-documents", "shard-tokens", "tokenizer")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "openwebtext": (*CORPUS, "from"),
     "shakespeare": (*COMMON, "from"),
@@ -162,7 +163,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _openwebtext(words: Words, root: Path) -> None:
-    folder = root / "openwebtext"
+    folder = root / words.settings.get("folder", "openwebtext")
     if "--verify" in words.flags:
         _verify(folder)
         return
@@ -182,7 +183,8 @@ def _docstrings(words: Words, root: Path) -> None:
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
     size = _number(words, "vocabulary", DEFAULT_VOCABULARY) or DEFAULT_VOCABULARY
-    folder = root / ("docstrings" if size == DEFAULT_VOCABULARY else f"docstrings-{size}")
+    usual = "docstrings" if size == DEFAULT_VOCABULARY else f"docstrings-{size}"
+    folder = root / words.settings.get("folder", usual)
     if "--verify" in words.flags:
         _verify(folder)
         return

@@ -89,6 +89,8 @@ def test_every_form_of_the_same_documents_gives_the_same_shards(corpus: Path) ->
         found.append(content(corpus / f"out-{source}" / "openwebtext"))
     assert found[0] == found[1] == found[2] == found[3]
     assert openwebtext(corpus, corpus / "few", "--max-documents", "10") == 0
+    assert openwebtext(corpus, corpus, "--folder", "other") == 0
+    assert content(corpus / "other") == found[0]
     few = json.loads((corpus / "few" / "openwebtext" / "manifest.json").read_bytes())["totals"]
     assert (few["train"]["documents"], few["val"]["documents"]) == (9, 1)
 
