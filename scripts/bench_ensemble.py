@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
+from paper_repro.models.causal import CausalLanguageModel
 from paper_repro.models.cem import EnergyMLP, GaussianProcessRegressor
-from paper_repro.models.gpt import CausalLanguageModel, RGPTParallel
+from paper_repro.models.gpt import RGPTParallel
 from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.seeds import mix
 from paper_repro.training.batches import place

@@ -29,8 +29,8 @@ from paper_repro.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
+    from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.models.generation import Generation, Settle
-    from paper_repro.models.gpt import CausalLanguageModel
     from paper_repro.records import Record
     from paper_repro.training.build import Parts
 
@@ -85,7 +85,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
     """The model with its weights, and the vocabulary that it was trained with."""
-    from paper_repro.models.gpt import CausalLanguageModel
+    from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.training import checkpoints
 
     if not words.checkpoint.exists():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.arguments import at_least
-from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.causal import CausalLanguageModel
 from paper_repro.models.nrgpt import NRGPT
 from paper_repro.seeds import mix
 

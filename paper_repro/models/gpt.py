@@ -1,16 +1,16 @@
-"""GPT and its recurrent forms, the baselines of NRGPT, and the shell that all its language models share.
+"""GPT and its recurrent forms, the baselines of NRGPT, and the shell that all of NRGPT's models share.
 
 Legend: B sequences, T tokens, V vocabulary, P block length, D width, H heads, Y = D/H, M hidden width, S steps.
 """
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.arguments import at_least, positive
+from paper_repro.arguments import at_least
 from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.models.causal import CausalLanguageModel
 
 INIT_STD = 0.02
 NORM_EPS = 1e-5
@@ -47,15 +47,13 @@ def check_dropout(dropout: float) -> float:
     return float(dropout)
 
 
-class CausalLanguageModel(nn.Module):
+class PositionalLanguageModel(CausalLanguageModel):
     """Token and position embeddings -> layers -> LayerNorm -> linear output (NRGPT, appendix F.1).
 
-    A subclass says what ``layers()`` are.  No dropout on the embeddings; embeddings and matrices start N(0, 0.02).
+    No dropout on the embeddings; embeddings and matrices start N(0, 0.02).
 
     Args:
-        vocabulary_size: V.
-        block_length: P, the most tokens that the model sees at once.
-        width: D.
+        vocabulary_size, block_length, width: see CausalLanguageModel.
         tie_output: share the output matrix with the token embedding, as the paper's text says; the authors' code has
             a matrix of its own, the default.  The output bias stays.
 
@@ -66,9 +64,7 @@ class CausalLanguageModel(nn.Module):
     """
 
     def __init__(self, vocabulary_size: int, block_length: int, width: int, tie_output: bool = False) -> None:
-        super().__init__()
-        self.vocabulary_size = at_least("vocabulary_size", vocabulary_size)
-        self.block_length, self.width = at_least("block_length", block_length), at_least("width", width)
+        super().__init__(vocabulary_size, block_length, width)
         self.token_embedding = nn.Embedding(vocabulary_size, width)
         self.position_embedding = nn.Embedding(block_length, width)
         for embedding in (self.token_embedding, self.position_embedding):
@@ -78,96 +74,11 @@ class CausalLanguageModel(nn.Module):
         if tie_output:
             self.output.weight = self.token_embedding.weight
 
-    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        """The maps (B, T, D) -> (B, T, D) that are applied one after the other."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its layers() are")
-
     def embed(self, ids: Tensor) -> Tensor:
-        """x_0, (B, T, D), of ids (B, T).
-
-        Raises:
-            ValueError: ids of another shape, no token, or more than ``block_length``.
-        """
-        if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.block_length:
-            raise ValueError(
-                f"ids must have the shape (B, T) with 1 <= T <= {self.block_length} (block_length), "
-                f"got {tuple(ids.shape)}: crop the sequences to their last {self.block_length} tokens"
-            )
-        return self.token_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+        return super().embed(ids) + self.position_embedding.weight[: ids.shape[1]]
 
     def logits(self, x: Tensor) -> Tensor:
-        """The next token's logits, (..., V), at final states x, (..., D)."""
         return self.output(self.final_norm(x))
-
-    def states(self, ids: Tensor) -> Tensor:
-        """x_0 ... x_S, (S + 1, B, T, D), before the final LayerNorm."""
-        found = [self.embed(ids)]
-        for layer in self.layers():
-            found.append(layer(found[-1]))
-        return torch.stack(found)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.logits(self._final_state(ids))
-
-    @torch.no_grad()
-    def generate(
-        self,
-        ids: Tensor,
-        num_tokens: int,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-        final_state: Callable[[Tensor], Tensor] | None = None,
-        num_allowed: int | None = None,
-    ) -> Tensor:
-        """Continue ids, (B, T), by ``num_tokens`` tokens: (B, T + num_tokens), without dropout.
-
-        Each token is drawn from softmax(logits / temperature), or is the likeliest at temperature 0.  The context is
-        cropped to its last ``block_length`` tokens and computed anew for every token, as in the authors' code: with
-        absolute positions nothing can be kept once the window moves.  All rows draw from one generator: for texts that
-        depend on their own prompt and seed alone see ``models.generation``.
-
-        Args:
-            ids: prompts of one length.
-            num_tokens: how many follow.
-            temperature: 0 or above.
-            generator: of the draws, which are made on its device; torch's global one if None.
-            final_state: ids to states (B, T, D) in the place of all ``layers()``; see ``models.generation``.
-            num_allowed: only ids below it are generated; V if None.  For an output that is wider than the vocabulary.
-
-        Raises:
-            ValueError: ``num_tokens`` < 1, a negative temperature, or ``num_allowed`` outside 1 ... V.
-        """
-        at_least("num_tokens", num_tokens)
-        if temperature:
-            positive("temperature", temperature)
-        if num_allowed is not None and at_least("num_allowed", num_allowed) > self.vocabulary_size:
-            raise ValueError(f"num_allowed must be at most the vocabulary of {self.vocabulary_size}, got {num_allowed}")
-        compute = self._final_state if final_state is None else final_state
-        training = self.training
-        self.eval()
-        try:
-            for _ in range(num_tokens):
-                logits = self.logits(compute(ids[:, -self.block_length :])[:, -1])[:, :num_allowed]
-                ids = torch.cat([ids, _next_token(logits, temperature, generator)], 1)
-        finally:
-            self.train(training)
-        return ids
-
-    def _final_state(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        for layer in self.layers():
-            x = layer(x)
-        return x
-
-
-def _next_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """(B, 1), of logits (B, V)."""
-    if not temperature:
-        return logits.argmax(-1, keepdim=True)
-    probabilities = torch.softmax(logits.float() / temperature, -1)
-    if generator is None:
-        return torch.multinomial(probabilities, 1)
-    return torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)
 
 
 class CausalSelfAttention(nn.Module):
@@ -247,11 +158,11 @@ class ParallelBlock(SerialBlock):
         return x + self.attention(self.attention_norm(x)) + self.feed_forward(self.feed_forward_norm(x))
 
 
-class GPT(CausalLanguageModel):
+class GPT(PositionalLanguageModel):
     """``num_layers`` serial blocks with weights of their own, the "GPT" of NRGPT's tables.
 
     Args:
-        vocabulary_size, block_length, width, tie_output: see CausalLanguageModel.
+        vocabulary_size, block_length, width, tie_output: see PositionalLanguageModel.
         num_heads: H.
         num_layers: S.
         hidden_factor: M / D.
@@ -284,7 +195,7 @@ class GPT(CausalLanguageModel):
         return tuple(self.blocks)
 
 
-class RGPT(CausalLanguageModel):
+class RGPT(PositionalLanguageModel):
     """One serial block applied ``num_steps`` times: "RGPT", the authors' GPT_Rec.
 
     Args:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from paper_repro.arguments import at_least, one_of, positive
-from paper_repro.models.gpt import INIT_STD, NORM_EPS, CausalLanguageModel
+from paper_repro.models.gpt import INIT_STD, NORM_EPS, PositionalLanguageModel
 from paper_repro.models.nrgpt_energy import (
     EnergyAttention,
     FeedForwardEnergy,
@@ -124,14 +124,14 @@ class PsdSkewRate(InferenceRate):
         return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)
 
 
-class NRGPT(CausalLanguageModel):
+class NRGPT(PositionalLanguageModel):
     """x <- x - eta (dE_att/dg + s dE_ff/dg), g = norm(x), the same weights at each of S steps (NRGPT, equation 6).
 
     The gradient is taken at g and subtracted from x, without the chain rule through the norm.  A subclass names its
     ``feed_forward_energy``.  s is a learnable number, at first 1: the authors' code; the paper has alpha_h instead.
 
     Args:
-        vocabulary_size, block_length, width, tie_output: see CausalLanguageModel.
+        vocabulary_size, block_length, width, tie_output: see PositionalLanguageModel.
         num_heads, mask, beta, learn_head_weights: see EnergyAttention.
         num_steps: S; of the parameters, only a learned schedule depends on it.
         hidden_factor: M / D; 4 in the authors' sweeps, 8 for FF1 in the paper's appendix D.

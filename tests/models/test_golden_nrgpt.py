@@ -111,7 +111,7 @@ def _sizes(record: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _build(record: dict[str, Any], inference_rate: str = "full") -> gpt.CausalLanguageModel:
+def _build(record: dict[str, Any], inference_rate: str = "full") -> gpt.PositionalLanguageModel:
     """The model of the record, with its weights but for those of a rate that has none of its own, in float64."""
     kind, num_steps, model = record["cfg_model"], record["cfg_n_layer"], None
     if kind in ENERGY_MODELS:
@@ -164,7 +164,7 @@ def _assert_golden(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
 
 
-def _loss(model: gpt.CausalLanguageModel, record: dict[str, Any]) -> Tensor:
+def _loss(model: gpt.PositionalLanguageModel, record: dict[str, Any]) -> Tensor:
     return functional.cross_entropy(model(record["in.ids"]).flatten(0, 1), record["in.targets"].flatten())
 
 

@@ -122,7 +122,7 @@ def test_a_tied_output_is_the_token_embedding() -> None:
     assert gpt.RGPT(11, 7, 6, 2, num_steps=1).output.weight is not model.token_embedding.weight
 
 
-class _Constant(gpt.CausalLanguageModel):
+class _Constant(gpt.PositionalLanguageModel):
     """Logits that do not depend on the context: the output's bias."""
 
     def layers(self) -> tuple[()]:
@@ -197,5 +197,5 @@ def test_wrong_input_is_refused() -> None:
         model.generate(torch.zeros(1, 1, dtype=torch.long), 1, temperature=-1.0)
     with pytest.raises(ValueError, match="num_tokens"):
         model.generate(torch.zeros(1, 1, dtype=torch.long), 0)
-    with pytest.raises(NotImplementedError, match=r"CausalLanguageModel must say what its layers\(\) are"):
-        gpt.CausalLanguageModel(11, 7, 6)(torch.zeros(1, 1, dtype=torch.long))
+    with pytest.raises(NotImplementedError, match=r"PositionalLanguageModel must say what its layers\(\) are"):
+        gpt.PositionalLanguageModel(11, 7, 6)(torch.zeros(1, 1, dtype=torch.long))
