@@ -145,7 +145,7 @@ def test_datamodules_import_torch_lightning_and_datasets() -> None:
 
 def test_training_imports_no_model_and_no_experiment() -> None:
     packages = {"torch", "lightning", "torchmetrics", "safetensors", "numpy"}
-    assert wrong("paper_repro/training", packages, {"training", "tasks", "targets", "datamodules"}) == []
+    assert wrong("paper_repro/training", packages, {"training", "tasks", "targets", "datamodules", "kernels"}) == []
     data = [item for path in files("paper_repro/training") for item in imports(path) if ".datamodules." in item.name]
     assert [item.where for item in data if ".counter_based." not in item.name] == []
 

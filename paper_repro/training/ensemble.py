@@ -53,6 +53,7 @@ class Ensemble:
     ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"training.precision={precision!r}: models trained together take {', '.join(PRECISIONS)}")
+        _check_one_dtype(modules)
         self.device, self.steps, self.clip_norm = torch.device(device), steps, clip_norm
         self.dtype, self._autocast = PRECISIONS[precision], precision == "bf16-mixed"
         self.modules = [module.to(self.device, self.dtype) for module in modules]
@@ -158,6 +159,15 @@ class Ensemble:
                 for name, tensor in _tensors(module).items():
                     if name in self._parameters:
                         self._parameters[name][row].copy_(tensor)
+
+
+def _check_one_dtype(modules: Sequence[PaperModule]) -> None:
+    found = sorted({str(parameter.dtype) for module in modules for parameter in module.parameters()})
+    if len(found) > 1:
+        raise UsageError(
+            f"the parameters are kept in {' and '.join(found)}, and models trained together in one dtype: "
+            "train these cells one by one, with machine.batch=null"
+        )
 
 
 def _tensors(module: PaperModule) -> dict[str, Tensor]:

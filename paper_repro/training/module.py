@@ -16,6 +16,7 @@ from paper_repro.errors import UsageError
 from paper_repro.seeds import mix
 from paper_repro.training.batches import place
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.unit_rows import keep_unit_rows
 
 
 class PaperModule(L.LightningModule):
@@ -58,7 +59,10 @@ class PaperModule(L.LightningModule):
         """Account for one evaluation batch."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What the optimiser gets: ``params`` and, where they differ from the optimiser's own, options of the group."""
+        """What the optimiser gets: ``params`` and, where they differ from the optimiser's own, options of the group.
+
+        ``unit_rows: True`` has every row of the group's matrices projected to unit norm after each optimiser step.
+        """
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def configure_optimizers(self) -> Any:
@@ -66,6 +70,7 @@ class PaperModule(L.LightningModule):
         if steps < 1:
             raise UsageError(f"max_steps is {steps}: the schedule needs the number of steps, 1 or more")
         optimizer = self.optimizer(self.parameter_groups())
+        keep_unit_rows(optimizer)
         schedule = LambdaLR(optimizer, lambda step: self.schedule.factor(min(step, steps), steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

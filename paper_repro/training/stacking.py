@@ -15,12 +15,17 @@ from torch.optim import Optimizer
 from paper_repro.errors import UsageError
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
+from paper_repro.training.unit_adam import UnitAdamW
+from paper_repro.training.unit_rows import keep_unit_rows
 
 ALIGNMENT = 16
 """Columns per parameter are rounded up to this many, so that every view starts on a 64-byte boundary (float32)."""
 
 ELEMENT_WISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
-"""Optimisers of torch.optim for which a whole row of parameters is the same as the parameters one by one."""
+"""Optimisers of torch.optim for which a whole row of parameters is the same as the parameters one by one.
+
+So it is for UnitAdamW, and for none of them where rows are kept at unit norm.
+"""
 
 
 @dataclass(frozen=True)
@@ -116,8 +121,10 @@ class StackedOptimizer:
                 if key not in groups:
                     groups[key] = {"params": [], **options}
                     self._schedules.append(module.schedule)
-                groups[key]["params"] += _pieces(make, layout, values[row], gradients[row], positions)
+                whole = _element_wise(make) and not options.get("unit_rows")
+                groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
         self.optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
+        keep_unit_rows(self.optimizer)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self, step: int, steps: int) -> None:
@@ -127,10 +134,12 @@ class StackedOptimizer:
         self.optimizer.step()
 
 
-def _pieces(
-    make: Callable[..., Any], layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]
-) -> list[Tensor]:
-    if make in {getattr(torch.optim, name) for name in ELEMENT_WISE}:
+def _element_wise(make: Callable[..., Any]) -> bool:
+    return make in {UnitAdamW, *(getattr(torch.optim, name) for name in ELEMENT_WISE)}
+
+
+def _pieces(whole: bool, layout: Layout, row: Tensor, grad: Tensor, positions: Sequence[int]) -> list[Tensor]:
+    if whole:
         columns = slice(layout.starts[positions[0]], layout.stop(positions[-1]))
         pairs = [(row[columns], grad[columns])]
     else:

@@ -1,0 +1,173 @@
+"""Time of a training step of several models beside each other (nGPT, appendix A.4): a task that trains none to its end.
+
+Nothing else should run meanwhile: a record made on a loaded machine says nothing, however many rounds it has.  Within a
+cell the models take turns, so that what slows the machine for long slows all of them.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.errors import UsageError
+from paper_repro.seeds import mix
+from paper_repro.targets import instantiate
+from paper_repro.tasks import FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report, StopRequestedError
+from paper_repro.training.machine import Machine, peak_memory_mib, settings
+from paper_repro.training.schedules import Constant
+from paper_repro.training.unit_rows import keep_unit_rows
+
+PRECISIONS = ("32-true", "bf16-mixed")
+BATCHES = 8
+"""Different ones that the steps read in turn."""
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """The ``step`` section of a config.
+
+    Raises:
+        ValueError: a number out of range, or an unknown precision.
+    """
+
+    window: int
+    batch_size: int
+    accumulate: int
+    """Batches of an optimiser step."""
+    clip_norm: float
+    precision: str
+    compile: bool
+    """Whether the loss goes through torch.compile."""
+    rounds: int
+    """A step of every model each."""
+    unmeasured_rounds: int
+    """Before them: compilers and caches."""
+
+    def __post_init__(self) -> None:
+        for name in ("window", "batch_size", "accumulate", "rounds", "unmeasured_rounds"):
+            at_least(name, getattr(self, name))
+        positive("clip_norm", self.clip_norm)
+        one_of("precision", self.precision, PRECISIONS)
+
+
+class StepTime:
+    """Times the steps of a config's ``models``, the first of which is the baseline.
+
+    A step is ``accumulate`` times forward and backward, then clipping, the optimiser's step and, for the groups that
+    ask for it, the projection to unit rows: what training does, on random token ids.
+
+    Metrics: ``seconds_<model>``, the median over rounds, and for all but the first ``ratio_<model>``, the median of the
+    ratio to the baseline within a round, and ``spread_<model>``, the range of that ratio over rounds relative to it.
+    """
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        """One outcome per cell; a cell that was interrupted is measured anew.
+
+        Raises:
+            StopRequestedError: between two rounds.
+            UsageError: a config that cannot be run.
+        """
+        machine = Machine.of(cells[0].config.get("machine") or {})
+        with settings(machine):
+            return [_measure(cell.config, machine.device, report) for cell in cells]
+
+
+def _measure(config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
+    try:
+        step = StepSettings(**config["step"])
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"step: {error}") from error
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    start = time.perf_counter()
+    try:
+        times = _times(config, step, device, report)
+    except torch.OutOfMemoryError:
+        note = f"out of memory on {device}: lower step.batch_size and raise step.accumulate as much"
+        return Outcome(OUT_OF_MEMORY, peak_memory_mib=peak_memory_mib(device), note=note)
+    seconds, peak = time.perf_counter() - start, peak_memory_mib(device)
+    return Outcome(FINISHED, metrics=metrics(times), seconds=seconds, peak_memory_mib=peak)
+
+
+def metrics(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Of the seconds of each model's step in each round; see ``StepTime``."""
+    found = {f"seconds_{name}": statistics.median(own) for name, own in times.items()}
+    baseline = next(iter(times.values()))
+    for name in list(times)[1:]:
+        ratios = [own / other for own, other in zip(times[name], baseline, strict=True)]
+        found[f"ratio_{name}"] = middle = statistics.median(ratios)
+        found[f"spread_{name}"] = (max(ratios) - min(ratios)) / middle
+    return found
+
+
+def _times(
+    config: Mapping[str, Any], step: StepSettings, device: torch.device, report: Report
+) -> dict[str, list[float]]:
+    works = {name: stepper(node, config, step, device) for name, node in config["models"].items()}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    total = step.unmeasured_rounds + step.rounds
+    for number in range(total):
+        loss = 0.0
+        for name, work in works.items():
+            _wait(device)
+            start = time.perf_counter()
+            found = work()
+            _wait(device)
+            if number >= step.unmeasured_rounds:
+                times[name].append(time.perf_counter() - start)
+            loss = float(found)
+        report.progress(number + 1, total, loss)
+        if report.stop_requested:
+            raise StopRequestedError
+    return times
+
+
+def stepper(
+    node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device
+) -> Callable[[], Tensor]:
+    """Builds a model and gives what makes one training step of it and returns the mean loss before it.
+
+    Raises:
+        UsageError: a section of the config that cannot be built.
+    """
+    torch.manual_seed(mix(int(config["seed"]), "init"))
+    make = instantiate({**config["module"], "_partial_": True})
+    module = make(model=instantiate(node), optimizer=instantiate(config["optimizer"]), schedule=Constant()).to(device)
+    optimizer = module.optimizer(module.parameter_groups())
+    keep_unit_rows(optimizer)
+    loss_of = torch.compile(module.loss) if step.compile else module.loss
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    batches = _batches(module.model.vocabulary_size, int(config["seed"]), step, device)
+
+    def work() -> Tensor:
+        total = torch.zeros((), device=device)
+        for _ in range(step.accumulate):
+            with torch.autocast(device.type, torch.bfloat16, enabled=step.precision == "bf16-mixed"):
+                loss = loss_of(next(batches)) / step.accumulate
+            loss.backward()
+            total += loss.detach()
+        nn.utils.clip_grad_norm_(parameters, step.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return total
+
+    return work
+
+
+def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(mix(seed, "step time"))
+    shape = (BATCHES, step.batch_size, step.window + 1)
+    ids = torch.randint(vocabulary, shape, generator=generator).to(device)
+    return cycle((rows[:, :-1], rows[:, 1:]) for rows in ids)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,108 @@
+"""AdamW that projects in its own pass over the weights."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.optim import Optimizer
+
+from paper_repro.errors import UsageError
+from paper_repro.kernels.dispatch import IMPLEMENTATIONS
+from paper_repro.kernels.unit_adam import adam_
+
+
+class UnitAdamW(Optimizer):
+    """torch.optim.AdamW, and unit rows in the groups with ``unit_rows: True``: ``kernels.unit_adam.adam_``.
+
+    Its state is AdamW's by name and shape, so that either loads the other's state dict.
+
+    Raises:
+        UsageError: a number out of range, or an unknown ``implementation`` ("auto", "fused", "reference").
+    """
+
+    projects_unit_rows = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        implementation: str = "auto",
+    ) -> None:
+        wrong = [
+            f"{name}={value}" for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)) if value < 0
+        ]
+        if wrong or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            found = ", ".join(wrong) or f"betas={tuple(betas)}"
+            raise UsageError(f"optimizer: {found}: expected lr, eps, weight_decay of 0 or more, two betas in [0, 1)")
+        if implementation not in IMPLEMENTATIONS:
+            raise UsageError(
+                f"optimizer.implementation={implementation!r}: expected one of {', '.join(IMPLEMENTATIONS)}"
+            )
+        self.implementation = implementation
+        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "unit_rows": False}
+        super().__init__(params, defaults)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As of any optimiser; which groups have unit rows is not the state dict's to say, for AdamW's may not know."""
+        own = [group["unit_rows"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, unit_rows in zip(self.param_groups, own, strict=True):
+            group["unit_rows"] = unit_rows
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of every parameter that has a gradient; returns what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for number, fours in self._by_step(group).items():
+                parameters, gradients, firsts, seconds = zip(*fours, strict=True)
+                adam_(
+                    parameters,
+                    gradients,
+                    firsts,
+                    seconds,
+                    step=number,
+                    lr=float(group["lr"]),
+                    betas=group["betas"],
+                    eps=group["eps"],
+                    weight_decay=group["weight_decay"],
+                    unit_rows=group["unit_rows"],
+                    implementation=self.implementation,
+                )
+        return loss
+
+    def _by_step(self, group: dict[str, Any]) -> dict[float, list[tuple[Tensor, ...]]]:
+        """Parameters, gradients and moments by the number of the step that they are about to take."""
+        found: dict[float, list[tuple[Tensor, ...]]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros(())
+                state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if state["step"].device.type != "cpu":  # of a fused AdamW: read once, never again
+                state["step"] = state["step"].cpu()
+            state["step"] += 1
+            four = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
+            found.setdefault(float(state["step"]), []).append(_local(four, group["unit_rows"]))
+        return found
+
+
+def _local(four: tuple[Tensor, ...], unit_rows: bool) -> tuple[Tensor, ...]:
+    """This device's shares of a parameter cut alike in all four, unless its rows are cut; otherwise as they come."""
+    if not isinstance(four[0], DTensor):
+        return four
+    shares = [tensor for tensor in four if isinstance(tensor, DTensor) and tensor.placements == four[0].placements]
+    if len(shares) < len(four) or (unit_rows and Shard(four[0].ndim - 1) in four[0].placements):
+        return four
+    return tuple(share.to_local() for share in shares)

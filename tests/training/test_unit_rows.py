@@ -1,0 +1,322 @@
+"""Rows of unit norm after every optimiser step: alone, through Lightning, stacked, and on two devices with shares.
+
+As a program (PORT FOLDER) this file is the second of the two processes.
+"""
+
+import copy
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError
+from paper_repro.kernels.unit_adam import project_rows_
+from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.ranks import Ranks, Sharded, join, meeting_place
+from paper_repro.training.schedules import Cosine
+from paper_repro.training.unit_adam import UnitAdamW
+from paper_repro.training.unit_rows import keep_unit_rows
+
+ADAM = {"lr": 0.02, "betas": (0.9, 0.95), "weight_decay": 0.1}
+OPTIMIZERS = {
+    "AdamW": functools.partial(torch.optim.AdamW, **ADAM),
+    "SGD": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "Adafactor": functools.partial(torch.optim.Adafactor, lr=0.05),
+    "UnitAdamW": functools.partial(UnitAdamW, **ADAM),
+}
+UNIT = 4 * torch.finfo(torch.float32).eps
+"""How far from 1 the norm of a row may be: its numbers are rounded once."""
+
+
+class Rows(nn.Module):
+    """10 -> 7 -> 1; both matrices have unit rows, neither number of rows is even."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = (nn.Parameter(project_rows_(torch.randn(shape))) for shape in ((7, 10), (1, 7)))
+        self.scale, self.shift = nn.Parameter(torch.ones(7)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        hidden = functional.silu(self.scale * functional.linear(x, self.first))
+        return (functional.linear(hidden, self.last) + self.shift).squeeze(-1)
+
+
+class UnitRows(CEMGaussianProcess):
+    def parameter_groups(self):
+        matrices = [parameter for parameter in self.parameters() if parameter.ndim > 1]
+        vectors = [parameter for parameter in self.parameters() if parameter.ndim == 1]
+        return [{"params": matrices, "unit_rows": True}, {"params": vectors, "weight_decay": 0.0}]
+
+
+class Sines(CounterBasedDataModule):
+    splits = ()
+
+    def __init__(self, seed=0):
+        super().__init__()
+        self.seed = seed
+
+    def train_batch(self, step):
+        generator = torch.Generator().manual_seed(1000 * self.seed + step)
+        inputs = torch.rand(8, 10, generator=generator) * 2 - 1
+        return inputs, torch.sin(2 * inputs).sum(-1)
+
+    def evaluation_batches(self, split):
+        yield from ()
+
+
+def module_of(seed=0, name="AdamW", dtype=torch.float32, **changes):
+    torch.manual_seed(seed)
+    return UnitRows(Rows().to(dtype), functools.partial(OPTIMIZERS[name], **changes), Cosine())
+
+
+def by_hand(name, steps, batches=1, seed=0, dtype=torch.float32, **changes):
+    """The weights after each step of the plain loop: gradients of the mean loss, the stock optimiser, a projection."""
+    module = module_of(seed, "AdamW" if name == "UnitAdamW" else name, dtype, **changes)
+    optimizer, data = module.optimizer(module.parameter_groups()), Sines(seed)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    found = []
+    for step in range(steps):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * module.schedule.factor(step, steps)
+        optimizer.zero_grad()
+        for number in range(batches):
+            inputs, targets = (tensor.to(dtype) for tensor in data.train_batch(step * batches + number))
+            (module.loss((inputs, targets)) / batches).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for matrix in (module.model.first, module.model.last):
+                matrix.div_(matrix.square().sum(-1, keepdim=True).sqrt())
+        found.append(weights(module))
+    return found
+
+
+def weights(module):
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+def assert_same(found, expected, tolerance):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance, msg=name)
+
+
+def are_unit(tensors):
+    matrices = [tensor for tensor in tensors.values() if tensor.ndim > 1]
+    return all(float((tensor.norm(dim=-1) - 1).abs().max()) <= UNIT for tensor in matrices)
+
+
+class Watching(L.Callback):
+    """Weights after every batch, and how many steps the optimiser took."""
+
+    def __init__(self):
+        self.after = []
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.after.append((trainer.global_step, weights(pl_module)))
+
+
+def trainer_of(tmp_path, **options):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "max_epochs": -1}
+    rest = {"accelerator": "cpu", "devices": 1, "enable_checkpointing": False, "use_distributed_sampler": False}
+    return L.Trainer(default_root_dir=tmp_path, **{**quiet, **rest, **options})
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_lightning_projects_after_every_optimiser_step_and_never_between(name, tmp_path, monkeypatch):
+    projections = []
+    monkeypatch.setattr(
+        "paper_repro.training.unit_rows.project_rows_", lambda matrix: projections.append(project_rows_(matrix))
+    )
+    module, watching = module_of(0, name), Watching()
+    trainer = trainer_of(tmp_path, max_steps=4, accumulate_grad_batches=2, callbacks=[watching])
+    trainer.fit(module, datamodule=Sines())
+    assert [step for step, _ in watching.after] == [0, 1, 1, 2, 2, 3, 3, 4]
+    assert len(projections) == (0 if name == "UnitAdamW" else 4 * 2)
+    expected = by_hand(name, 4, 2)
+    start = weights(module_of(0, name))
+    for index, (step, found) in enumerate(watching.after):
+        if index % 2 == 0:
+            before = watching.after[index - 1][1] if index else start
+            assert all(torch.equal(found[key], before[key]) for key in found)
+        else:
+            assert are_unit(found)
+            # Four steps in float32, gradients summed in another order.
+            assert_same(found, expected[step - 1], 1e-5)
+
+
+def test_a_checkpoint_holds_projected_weights_and_a_resumed_run_equals_a_whole_one(tmp_path):
+    whole, first, second = (module_of() for _ in range(3))
+    trainer_of(tmp_path, max_steps=4).fit(whole, datamodule=Sines())
+
+    class Stopping(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(tmp_path / "two.ckpt")
+                trainer.should_stop = True
+
+    trainer_of(tmp_path, max_steps=4, callbacks=[Stopping()]).fit(first, datamodule=Sines())
+    assert are_unit(torch.load(tmp_path / "two.ckpt", weights_only=True)["state_dict"])
+    trainer_of(tmp_path, max_steps=4).fit(second, datamodule=Sines(), ckpt_path=tmp_path / "two.ckpt")
+    assert all(torch.equal(one, two) for one, two in zip(whole.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_stacked_models_keep_unit_rows_each(name):
+    modules = [module_of(seed, name, lr=0.02 * (1 + seed % 2)) for seed in range(3)]
+    ensemble = Ensemble(modules, [Sines(seed) for seed in range(3)], 5, precision="64-true")
+    for _ in range(5):
+        ensemble.advance()
+        for index in ensemble.layout.groups[0]:
+            norms = torch.linalg.vector_norm(ensemble.layout.view(ensemble.values.detach(), index), dim=-1)
+            torch.testing.assert_close(norms, torch.ones_like(norms), rtol=1e-14, atol=0)
+    ensemble.unstack()
+    for seed, module in enumerate(modules):
+        expected = by_hand(name, 5, seed=seed, dtype=torch.float64, lr=0.02 * (1 + seed % 2))[-1]
+        assert_same(weights(module), expected, 1e-10)
+
+
+def test_vectors_of_all_models_stay_one_piece_and_matrices_stay_whole():
+    modules = [module_of(seed, "UnitAdamW") for seed in range(2)]
+    ensemble = Ensemble(modules, [Sines(seed) for seed in range(2)], 5)
+    shapes = [[tuple(p.shape) for p in group["params"]] for group in ensemble._optimizer.optimizer.param_groups]
+    assert shapes == [[(7, 10), (1, 7)] * 2, [(16 + 16,)] * 2]
+
+
+def test_models_kept_in_several_dtypes_are_not_stacked():
+    modules = [module_of(seed) for seed in range(2)]
+    for module in modules:
+        module.model.first.data = module.model.first.data.bfloat16()
+    with pytest.raises(UsageError, match=r"bfloat16 and torch\.float32.*machine\.batch=null"):
+        Ensemble(modules, [Sines(seed) for seed in range(2)], 5)
+
+
+def stepped(module, optimizer, steps):
+    data = Sines()
+    for step in range(*steps):
+        optimizer.zero_grad()
+        module.loss(data.train_batch(step)).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("way", ["AdamW to UnitAdamW", "fused AdamW to UnitAdamW", "UnitAdamW to AdamW"])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_state_dicts_of_adamw_and_ours_are_interchangeable(way, keyed):
+    one, two = (word.split()[-1] for word in way.split(" to "))
+    module = module_of(0, one, **({"fused": True} if "fused" in way else {}))
+    optimizer = module.optimizer(module.parameter_groups())
+    keep_unit_rows(optimizer)
+    stepped(module, optimizer, (0, 3))
+    other = module_of(0, two)
+    other.load_state_dict(module.state_dict())
+    continued = other.optimizer(other.parameter_groups())
+    keep_unit_rows(continued)
+    state = copy.deepcopy(optimizer.state_dict())
+    if not keyed:  # as saved by who never heard of unit rows
+        for group in state["param_groups"]:
+            group.pop("unit_rows", None)
+    continued.load_state_dict(state)
+    stepped(module, optimizer, (3, 6))
+    stepped(other, continued, (3, 6))
+    assert are_unit(weights(other))
+    # Three steps in float32 by two kernels.
+    assert_same(weights(other), weights(module), 1e-5)
+    for mine, theirs in zip(continued.state.values(), optimizer.state.values(), strict=True):
+        assert mine.keys() == theirs.keys() == {"step", "exp_avg", "exp_avg_sq"}
+        assert float(mine["step"]) == float(theirs["step"]) == 6
+
+
+def test_bfloat16_parameters_have_bfloat16_moments_as_in_torch():
+    states = []
+    for name in ("UnitAdamW", "AdamW"):
+        module = module_of(0, name, torch.bfloat16)
+        optimizer = module.optimizer(module.parameter_groups())
+        keep_unit_rows(optimizer)
+        inputs, targets = (tensor.bfloat16() for tensor in Sines().train_batch(0))
+        module.loss((inputs, targets)).backward()
+        optimizer.step()
+        states.append([{key: value.dtype for key, value in state.items()} for state in optimizer.state.values()])
+        for matrix in (module.model.first, module.model.last):
+            # A number of a unit row is rounded to 8 bits.
+            assert float((matrix.detach().float().norm(dim=-1) - 1).abs().max()) < 2.0**-8
+    assert states[0] == states[1]
+
+
+def test_a_closure_is_called_once_with_gradients_and_its_result_returned():
+    module = module_of(0, "UnitAdamW")
+    optimizer = module.optimizer(module.parameter_groups())
+    calls = []
+
+    def closure():
+        loss = module.loss(Sines().train_batch(0))
+        loss.backward()
+        calls.append(loss)
+        return loss
+
+    assert optimizer.step(closure) is calls[0] and len(calls) == 1
+    assert are_unit(weights(module))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": -1.0}, "lr=-1.0"),
+        ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\)"),
+        ({"implementation": "fast"}, "implementation='fast'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(UsageError, match=message):
+        UnitAdamW([nn.Parameter(torch.ones(2, 2))], **change)
+
+
+def test_a_vector_in_a_group_with_unit_rows_is_refused():
+    with pytest.raises(ValueError, match=r"matrices, found a parameter \(3,\)"):
+        keep_unit_rows(torch.optim.SGD([{"params": [nn.Parameter(torch.ones(3))], "unit_rows": True}], lr=0.1))
+
+
+SHARED = (("AdamW", "fsdp"), ("UnitAdamW", "fsdp"), ("AdamW", "ddp"))
+
+
+def train_shared(rank, folder):
+    """Four steps of two batches, one on each of two devices; the weights by optimiser and strategy."""
+    found = {}
+    for name, strategy in SHARED:
+        module = module_of(0, name)
+        chosen = Sharded() if strategy == "fsdp" else strategy
+        trainer = trainer_of(folder, max_steps=4, strategy=chosen, devices=2, plugins=[Ranks(rank)])
+        trainer.fit(module, datamodule=Sines())
+        found[name, strategy] = weights(module)
+    return found
+
+
+def test_two_devices_project_whole_rows(tmp_path):
+    store = meeting_place(2)
+    command = [sys.executable, str(Path(__file__).resolve()), str(store.port), str(tmp_path)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    try:
+        found = train_shared(join(0, 2, store, torch.device("cpu")), tmp_path)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        dist.destroy_process_group()
+    assert process.returncode == 0, errors
+    for (name, strategy), tensors in found.items():
+        assert are_unit(tensors), strategy
+        # Gradients averaged over two processes, four steps in float32.
+        assert_same(tensors, by_hand(name, 4, 2)[-1], 1e-5)
+
+
+if __name__ == "__main__":
+    port, folder = sys.argv[1:]
+    train_shared(join(1, 2, meeting_place(2, int(port)), torch.device("cpu")), Path(folder))
+    dist.destroy_process_group()
