@@ -1,0 +1,101 @@
+"""The residual step of nGPT (arXiv 2410.01131): from a state towards a branch's output on the unit sphere."""
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+
+from paper_repro.kernels import dispatch
+from paper_repro.kernels.sphere_step import closed_form, reference
+
+IMPLEMENTATIONS = (*dispatch.IMPLEMENTATIONS, "closed_form")
+LONGEST_ROW = 8192
+"""The fused kernel holds whole rows in registers."""
+
+
+def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, implementation: str = "auto") -> Tensor:
+    """unit(h + a (unit(f) - h)) with a = |alpha|, or alpha if not ``absolute`` (nGPT, equations 10 and 11; A.2).
+
+    unit(x) = x / |x| over the last dimension without an epsilon: a row of zeros gives NaN.  Computed in float32
+    (float64 where an input is).
+
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form" (a CPU
+    takes rows that fit in its cache) have first derivatives in reverse mode only; "auto" takes the kernel on CUDA, the
+    closed form on a CPU where gradients are asked for outside torch.func and torch.compile, else the definition.
+
+    Args:
+        h: the state, (..., D).
+        f: the branch's output before its normalisation, (..., D).
+        alpha: the eigen learning rate, (D,), or (1,): one for all.
+
+    Returns:
+        (..., D), in h's dtype.
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
+    """
+    _check_shapes(h, f, alpha)
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
+    if _closed(implementation, h, f, alpha):
+        out, _ = closed_form.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+        return out.view(h.shape)
+    if implementation != "closed_form" and _fused(implementation, h, f, alpha):
+        from paper_repro.kernels.sphere_step import fused
+
+        out, _ = fused.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+        return out.view(h.shape)
+    return reference.sphere_step(h, f, alpha, absolute)
+
+
+def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
+    """unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
+
+    Args:
+        h, f, alpha, absolute: as for ``sphere_step``; the step is tangential where h has unit norm.
+
+    Returns:
+        (..., D), in h's dtype.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    _check_shapes(h, f, alpha)
+    return reference.riemannian_step(h, f, alpha, absolute)
+
+
+def _fused(implementation: str, h: Tensor, f: Tensor, alpha: Tensor) -> bool:
+    if h.shape[-1] <= LONGEST_ROW:
+        return dispatch.use_fused("sphere_step", implementation, h, f, alpha)
+    if implementation == "fused":
+        raise ValueError(
+            f"sphere_step: implementation='fused' takes rows of at most {LONGEST_ROW}, got {h.shape[-1]}; "
+            "use implementation='auto' or 'reference'"
+        )
+    return False
+
+
+def _closed(implementation: str, *tensors: Tensor) -> bool:
+    if implementation not in ("auto", "closed_form"):
+        return False
+    eager = peek_interpreter_stack() is None and not torch.compiler.is_compiling()
+    possible = eager and tensors[0].numel() > 0 and len({tensor.device for tensor in tensors}) == 1
+    if implementation == "closed_form":
+        if not possible:
+            raise ValueError(
+                "sphere_step: implementation='closed_form' needs tokens, one device, no transform of torch.func and no "
+                "compiler: use implementation='auto' or 'reference'"
+            )
+        return True
+    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return possible and asked and tensors[0].device.type == "cpu"
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _check_shapes(h: Tensor, f: Tensor, alpha: Tensor) -> None:
+    if h.ndim < 1 or f.shape != h.shape or alpha.shape not in (h.shape[-1:], (1,)):
+        found = ", ".join(str(tuple(tensor.shape)) for tensor in (h, f, alpha))
+        raise ValueError(f"shapes must be h (..., D), f (..., D) and alpha (D,) or (1,); got {found}")

@@ -1,0 +1,279 @@
+"""The kernel (through Triton's interpreter) against the definition, that against autograd and against golden records.
+
+Tolerances relative to the largest entry: float64 1e-12, float32 5e-6: sums over a head and over fewer than 100 tokens.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.qk_rotary import fused, rotate, rotate_queries_and_keys
+from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
+TABLES = {"textbook": textbook_tables, "published": published_tables}
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers start as NaN: what the kernel does not write is seen.  Few programs: each takes several tokens."""
+    make = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: make(*shape, **options).fill_(torch.nan))
+    for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
+        monkeypatch.setattr(fused, name, 3)
+
+
+def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """The packed projection (B, T, 3, H, Y) and scales (H, Y) of both signs."""
+    batch, tokens, heads, width = shape
+    generator = torch.Generator().manual_seed(6)
+    packed = torch.randn(batch, tokens, 3, heads, width, dtype=torch.float64, generator=generator)
+    scale = torch.linspace(-0.5, 2, heads * width, dtype=torch.float64).view(heads, width)
+    return [packed.to(dtype), scale.to(dtype)]
+
+
+def _outcome(
+    implementation: str, inputs: list[Tensor], tables: RotaryTables, scaled: bool, normalize: bool, both: bool
+) -> list[Tensor]:
+    """Values, and gradients of the packed projection and of the scales."""
+    leaves = [value.clone().requires_grad_() for value in inputs[: 1 + scaled]]
+    query, key, _ = leaves[0].unbind(2)
+    scale = leaves[1] if scaled else None
+    if both:
+        found = rotate_queries_and_keys(query, key, tables, scale, normalize, implementation)
+    else:
+        found = (rotate(key, tables, scale, normalize, implementation),)
+    directions = [
+        torch.cos((1 + place) * torch.arange(out.numel(), dtype=torch.float64)).reshape(out.shape).to(out)
+        for place, out in enumerate(found)
+    ]
+    return [*(out.detach() for out in found), *torch.autograd.grad(found, leaves, directions)]
+
+
+def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
+
+
+def _turned(x: Tensor, angle: Callable[[int, int], float]) -> Tensor:
+    """Textbook RoPE of x (B, T, H, Y), pair by pair; (B, H, T, Y)."""
+    out = torch.empty_like(x)
+    for t in range(x.shape[1]):
+        for i in range(x.shape[3] // 2):
+            cos, sin = math.cos(angle(t, i)), math.sin(angle(t, i))
+            a, b = x[:, t, :, 2 * i], x[:, t, :, 2 * i + 1]
+            out[:, t, :, 2 * i], out[:, t, :, 2 * i + 1] = cos * a - sin * b, sin * a + cos * b
+    return out.transpose(1, 2)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "fused"])
+def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(implementation: str) -> None:
+    packed, scale = _inputs(2, 7, 3, 10)
+    tables = textbook_tables(9, 10, base=100.0, dtype=torch.float64)
+    turned = _turned(packed[:, :, 0], lambda t, i: t * 100.0 ** (-2 * i / 10))
+    found = rotate(packed[:, :, 0], tables, implementation=implementation)
+    torch.testing.assert_close(found, turned, rtol=1e-13, atol=1e-13)
+    turned = turned / turned.norm(dim=-1, keepdim=True) * scale[:, None]
+    found = rotate(packed[:, :, 0], tables, scale, True, implementation)
+    torch.testing.assert_close(found, turned, rtol=1e-13, atol=1e-13)
+
+
+def test_scores_depend_on_the_distance_alone_with_textbook_tables_only() -> None:
+    constant = [row.expand(1, 6, 1, 8) for row in _inputs(1, 1, 1, 8)[0].unbind(2)]
+    for name, make in TABLES.items():
+        query, key = rotate_queries_and_keys(constant[0], constant[1], make(6, 8, dtype=torch.float64))
+        next_to = (query[0, 0, 1:] * key[0, 0, :-1]).sum(-1)
+        assert (float(next_to.std()) < 1e-14) is (name == "textbook")
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+def test_autograd_of_the_definition_is_exact(make: Callable[..., RotaryTables], normalize: bool) -> None:
+    leaves = [value.requires_grad_() for value in _inputs(1, 3, 2, 4)]
+    tables = make(3, 4, dtype=torch.float64)
+
+    def function(packed: Tensor, scale: Tensor) -> Any:
+        return rotate_queries_and_keys(packed[:, :, 0], packed[:, :, 1], tables, scale, normalize, "reference")
+
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize(("scaled", "normalize"), [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((1, 1, 1, 2), "textbook"),
+        ((2, 5, 3, 56), "published"),
+        ((1, 3, 12, 72), "textbook"),
+        ((3, 2, 6, 84), "published"),
+    ],
+)
+def test_values_and_gradients_are_those_of_the_definition(
+    shape: tuple[int, ...], kind: str, scaled: bool, normalize: bool, both: bool, dtype: torch.dtype
+) -> None:
+    inputs, tables = _inputs(*shape, dtype=dtype), TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype)
+    exact = RotaryTables(*(table.double() for table in tables))
+    expected = _outcome("reference", [value.double() for value in inputs], exact, scaled, normalize, both)
+    found = _outcome("fused", inputs, tables, scaled, normalize, both)
+    assert {value.dtype for value in found} == {dtype}
+    _assert_same(found, expected, TOLERANCE[dtype])
+
+
+def test_neither_inputs_nor_gradients_need_one_layout() -> None:
+    packed, scale = _inputs(2, 6, 4, 8)
+    tables = textbook_tables(12, 16, dtype=torch.float64)
+    tables = RotaryTables(*(table[::2, ::2] for table in tables))
+
+    def run(implementation: str) -> list[Tensor]:
+        query = packed[:, :, 0].transpose(1, 2).clone().requires_grad_()
+        key = packed[:, :, 1].transpose(2, 3).clone().requires_grad_()
+        rates = scale.mT.clone().requires_grad_()
+        q, k = rotate_queries_and_keys(query.transpose(1, 2), key.mT, tables, rates.mT, True, implementation)
+        loss = (q.mT @ k).square().sum() + q.sum() + k[..., 1].sum()
+        return [q.detach(), k.detach(), *torch.autograd.grad(loss, (query, key, rates))]
+
+    _assert_same(run("fused"), run("reference"), 1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "fused"])
+def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(implementation: str) -> None:
+    packed, scale = (value.requires_grad_() for value in _inputs(2, 5, 4, 8, dtype=torch.float32))
+    query, key, _ = packed.unbind(2)
+    tables = textbook_tables(5, 8)
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found = rotate_queries_and_keys(query, key, tables, scale, True, implementation)
+    assert all(out.shape == (2, 4, 5, 8) and out.transpose(1, 2).is_contiguous() for out in found)
+    if implementation == "fused":
+        given = {tensor.untyped_storage().data_ptr() for tensor in (packed, scale, *tables)}
+        assert set(kept) <= given
+
+
+def test_only_one_result_may_be_used() -> None:
+    packed, scale = _inputs(1, 4, 2, 6)
+    tables = textbook_tables(4, 6, dtype=torch.float64)
+
+    def run(implementation: str) -> list[Tensor]:
+        leaves = [value.clone().requires_grad_() for value in (packed, scale)]
+        _, k = rotate_queries_and_keys(leaves[0][:, :, 0], leaves[0][:, :, 1], tables, leaves[1], True, implementation)
+        return list(torch.autograd.grad(k.pow(3).sum(), leaves))
+
+    _assert_same(run("fused"), run("reference"), 1e-12)
+
+
+def test_dtypes_may_differ_and_results_have_that_of_the_input() -> None:
+    packed, scale = _inputs(2, 3, 4, 8)
+    query, key, tables = packed[:, :, 0].float(), packed[:, :, 1].float(), textbook_tables(3, 8)
+    expected = rotate_queries_and_keys(query.double(), key.double(), tables, scale, True, "reference")
+    for implementation in ("reference", "fused"):
+        found = rotate_queries_and_keys(query, key, tables, scale, True, implementation)
+        assert {out.dtype for out in found} == {torch.float32}
+        _assert_same(list(found), list(expected), 1e-6)
+    half = rotate(query.bfloat16(), tables, scale.float(), True)
+    assert half.dtype == torch.bfloat16
+    exact = rotate(query.bfloat16().double(), tables, scale, True)
+    # Rounded once to eight bits.
+    torch.testing.assert_close(half.double(), exact, rtol=2**-8 * 1.01, atol=1e-7)
+
+
+def test_further_derivatives_are_refused() -> None:
+    packed, scale = (value.requires_grad_() for value in _inputs(1, 3, 2, 4))
+    tables = textbook_tables(3, 4, dtype=torch.float64)
+    out = rotate(packed[:, :, 0], tables, scale, True, "fused")
+    first = torch.autograd.grad(out.sum(), scale, create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="RotationGradient has first derivatives in reverse mode only"):
+        first.sum().backward()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="reverse mode only"):
+        dual = torch.autograd.forward_ad.make_dual(packed[:, :, 0].detach(), torch.ones(1, 3, 2, 4).double())
+        rotate(dual, tables, scale, True, "fused")
+
+
+def test_transforms_take_the_definition() -> None:
+    packed, scale = _inputs(8, 3, 2, 4)
+    models, tables = packed.unflatten(0, (4, 2)), textbook_tables(3, 4, dtype=torch.float64)
+    stacked = torch.func.vmap(lambda x, s: rotate(x, tables, s, True), (0, None))(models[:, :, :, 0], scale)
+    expected = torch.stack([rotate(model[:, :, 0], tables, scale, True, "reference") for model in models])
+    _assert_same([stacked], [expected], 1e-14)
+    x = packed[:, :, 0]
+    _, tangent = torch.func.jvp(lambda s: rotate(x, tables, s, True), (scale,), (torch.ones_like(scale),))
+    _assert_same([tangent], [rotate(x, tables, None, True)], 1e-14)
+    with pytest.raises(ValueError, match=r"torch\.func"):
+        torch.func.vmap(lambda x: rotate(x, tables, implementation="fused"))(models[:, :, :, 0])
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, scale = _inputs(1, 5, 2, 6)
+    query, key, _ = packed.unbind(2)
+    tables = textbook_tables(5, 6)
+    with pytest.raises(ValueError, match=r"head width must be even and at least 2, got 5 \(RoPE turns pairs\)"):
+        rotate(query[..., :5], tables)
+    for make in TABLES.values():
+        with pytest.raises(ValueError, match="head width must be even"):
+            make(4, 7)
+        with pytest.raises(ValueError, match="length must be 1 or more, got 0"):
+            make(0, 8)
+    with pytest.raises(ValueError, match="5 tokens are more than the 4 positions of the tables"):
+        rotate(query, textbook_tables(4, 6))
+    with pytest.raises(ValueError, match=r"\(P, Y/2\) = \(P, 3\), got \(5, 4\), \(5, 4\), \(5, 4\)"):
+        rotate(query, textbook_tables(5, 8))
+    with pytest.raises(ValueError, match=r"scale must have shape \(H, Y\) = \(2, 6\), got \(12,\)"):
+        rotate(query, tables, scale.flatten())
+    with pytest.raises(ValueError, match=r"shape \(B, T, H, Y\), got \(5, 2, 6\)"):
+        rotate(query[0], tables)
+    with pytest.raises(ValueError, match=r"one shape, got \(1, 5, 2, 6\) and \(1, 4, 2, 6\)"):
+        rotate_queries_and_keys(query, key[:, :4], tables)
+    with pytest.raises(ValueError, match=r"does not take torch\.complex64"):
+        rotate(query.to(torch.complex64), tables, implementation="fused")
+    with pytest.raises(ValueError, match="heads of at most 1024, got 1026"):
+        rotate(torch.ones(1, 1, 1, 1026), textbook_tables(1, 1026), implementation="fused")
+    with pytest.raises(ValueError, match="one of auto, fused, reference, got 'eager'"):
+        rotate(query, tables, implementation="eager")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(ValueError, match="the kernel runs on CUDA, the tensors are on cpu"):
+        rotate(query, tables, implementation="fused")
+
+
+@pytest.mark.parametrize("implementation", ["reference", "fused"])
+@pytest.mark.golden("ngpt", "*.npz")
+def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation: str) -> None:
+    meta, scale = golden.meta, None
+    heads, width = meta["heads"], meta["dim"] // meta["heads"]
+    if meta["model"] == "ngpt":
+        stored = golden.shared("raw/layers.0.attn.sqk").double()
+        scale = (stored * (meta["sqk_init"] / meta["sqk_scale"])).view(heads, width)
+    make = {"official": published_tables, "standard": textbook_tables}[meta["rope"]]
+    tables = make(meta["seq"], width, dtype=torch.float64)
+    query, key = (golden.shared(f"act/layer0.{name}_lin").unflatten(-1, (heads, width)) for name in "qk")
+    normalize = meta["model"] == "ngpt" and meta["qk_norm"]
+    found = rotate_queries_and_keys(query, key, tables, scale, normalize, implementation)
+    for out, name in zip(found, "qk", strict=True):
+        expected = golden.shared(f"act/layer0.{name}_att")
+        torch.testing.assert_close(out.transpose(1, 2), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("scaled", "normalize"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("shape", [(3, 1100, 16, 64), (2, 130, 20, 72), (1, 40, 3, 128)])
+def test_on_a_gpu(shape: tuple[int, ...], scaled: bool, normalize: bool, dtype: torch.dtype) -> None:
+    packed, scale = (value.cuda() for value in _inputs(*shape))
+    tables = textbook_tables(shape[1], shape[-1], device="cuda")
+    exact = [packed.to(dtype).double(), scale.float().double()]
+    found = _outcome("fused", [packed.to(dtype), scale.float()], tables, scaled, normalize, True)
+    for one, two in zip(found, _outcome("reference", exact, tables, scaled, normalize, True), strict=True):
+        assert float((one.double() - two).norm() / two.norm()) < 1e-2
