@@ -48,7 +48,7 @@ class ParameterCount:
         if not isinstance(model, CausalLanguageModel):
             raise UsageError(f"ParameterCount counts a CausalLanguageModel, found {type(model).__name__}")
         output = model.vocabulary_size * model.width
-        shared = output if model.output.weight is model.token_embedding.weight else 0
+        shared = output if model.get_parameter("output.weight") is model.token_embedding.weight else 0
         parameters = list(model.parameters())  # a tied matrix once
         untied = sum(parameter.numel() for parameter in parameters) + shared
         frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)

@@ -1,0 +1,241 @@
+"""nGPT, the Transformer on the hypersphere (arXiv 2410.01131), and the GPT that it is held against.
+
+Legend: B sequences, T tokens, V vocabulary, P block length, D width, H heads, Y = D/H, M hidden width, L layers;
+unit(x) = x / |x| over the last dimension.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paper_repro.arguments import at_least, one_of
+from paper_repro.kernels.qk_rotary.tables import RotaryTables
+from paper_repro.kernels.sphere_step import riemannian_step, sphere_step
+from paper_repro.kernels.sphere_step.reference import unit
+from paper_repro.models.rotary import (
+    GatedFeedForward,
+    Reading,
+    RotaryAttention,
+    RotaryLanguageModel,
+    Scale,
+    ScaleSpec,
+    Writing,
+)
+
+GPT_STD = 0.02
+RMS_EPS = 1e-6
+UPDATES = ("lerp", "riemannian")
+SIGNS = ("absolute", "signed")
+Spec = ScaleSpec | Mapping[str, Any]
+
+ALPHA = ScaleSpec("vector", 0.05, "1/sqrt(d)")
+S_QK = ScaleSpec("vector", 1.0, "1/sqrt(d)")
+S_MLP = ScaleSpec("vector", 1.0, 1.0)
+S_Z = ScaleSpec("vector", 1.0, "1/sqrt(d)")
+
+
+class BaselineBlock(nn.Module):
+    """h <- h + ATTN(RMSNorm h), then h <- h + MLP(RMSNorm h) (nGPT, equations 4 and 5); (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, width: int, attention: RotaryAttention, feed_forward: GatedFeedForward) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, eps=RMS_EPS)
+        self.attention = attention
+        self.feed_forward_norm = nn.RMSNorm(width, eps=RMS_EPS)
+        self.feed_forward = feed_forward
+
+    def forward(self, h: Tensor, tables: RotaryTables) -> Tensor:
+        h = h + self.attention(self.attention_norm(h), tables)
+        return h + self.feed_forward(self.feed_forward_norm(h))
+
+
+class BaselineGPT(RotaryLanguageModel):
+    """The paper's GPT: RMSNorm, rotary positions, SwiGLU, no biases (nGPT, section 2 and table 2).
+
+    Matrices start N(0, 0.02), those that write to the state N(0, 0.02 / sqrt(2 L)).
+
+    Args:
+        vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
+        num_layers: L.
+        hidden_factor: M / D.
+        qk_norm: normalise queries and keys as nGPT does (unit norm, times s_qk, scores times sqrt(Y)), and change
+            nothing else: what nGPT's speedup has to be held against, ours and not in the paper.
+        s_qk: see NGPT.
+
+    Shape: ids (B, T) -> logits (B, T, V).
+
+    Raises:
+        ValueError: as RotaryLanguageModel and ScaleSpec.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden_factor: int = 4,
+        qk_norm: bool = False,
+        s_qk: Spec = S_QK,
+        rope: str = "textbook",
+        storage: str = "float32",
+        implementation: str = "auto",
+    ) -> None:
+        super().__init__(vocabulary_size, block_length, width, num_heads, rope, GPT_STD, storage, implementation)
+        writing_std = GPT_STD / math.sqrt(2 * at_least("num_layers", num_layers))
+        hidden, spec = at_least("hidden_factor", hidden_factor) * width, ScaleSpec.of("s_qk", s_qk)
+        softmax_scale = self.head_width ** (0.5 if qk_norm else -0.5)
+
+        def block() -> BaselineBlock:
+            scale = Scale(spec, width, width) if qk_norm else None
+            return BaselineBlock(
+                width,
+                RotaryAttention(width, num_heads, GPT_STD, writing_std, scale, qk_norm, softmax_scale, implementation),
+                GatedFeedForward(width, hidden, GPT_STD, writing_std, None, implementation),
+            )
+
+        self.blocks = nn.ModuleList(block() for _ in range(num_layers))
+        self.final_norm = nn.RMSNorm(width, eps=RMS_EPS)
+        self._store_matrices()
+
+    def normalized(self, x: Tensor) -> Tensor:
+        found: Tensor = self.final_norm(x)
+        return found
+
+
+class NormalizedBlock(nn.Module):
+    """h <- unit(h + alpha_A (unit(ATTN h) - h)), then the same with MLP and alpha_M (nGPT, equations 10 and 11).
+
+    The published code normalises the h that a branch is added to once more.  Behind another block that changes neither
+    values nor gradients; on the embeddings it takes the radial part out of their gradient: the ``first`` block does it.
+
+    Shape: (B, T, D) -> (B, T, D).
+    """
+
+    def __init__(
+        self,
+        attention: RotaryAttention,
+        attention_rate: Scale,
+        feed_forward: GatedFeedForward,
+        feed_forward_rate: Scale,
+        update: Callable[[Tensor, Tensor, Tensor], Tensor],
+        first: bool,
+    ) -> None:
+        super().__init__()
+        self.attention, self.attention_rate = attention, attention_rate
+        self.feed_forward, self.feed_forward_rate = feed_forward, feed_forward_rate
+        self.update, self.first = update, first
+
+    def forward(self, h: Tensor, tables: RotaryTables) -> Tensor:
+        h = self.update(unit(h) if self.first else h, self.attention(h, tables), self.attention_rate())
+        return self.update(h, self.feed_forward(h), self.feed_forward_rate())
+
+
+class NGPT(RotaryLanguageModel):
+    """The normalized Transformer: states, tables and every matrix's vectors along D have unit norm (nGPT, section 2.6).
+
+    The matrices are unit when the model is made and have to be made so again after every optimiser step: the
+    parameters of ``unit_row_parameters()`` belong in a group with ``unit_rows: true`` (training.unit_rows).  Shared
+    between u and nu, one number for both scales has an effect; on u alone it has none, the branch being normalised.
+
+    Args:
+        vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
+        num_layers: L.
+        hidden_factor: M / D.
+        alpha_A, alpha_M: the eigen learning rates, D numbers for each layer or one.
+        s_qk: on queries and keys, D numbers for each layer or one.
+        s_u, s_nu: on both halves of the MLP's hidden layer, M numbers each or one; s_u None: the same numbers as s_nu.
+        s_z: on the logits, V numbers or one.
+        alpha_sign: "absolute": |alpha| is used; "signed": alpha (appendix A.2).
+        update: "lerp", or "riemannian": the step along the tangent (equations 25 and 26; not in the published code).
+        qk_norm: whether queries and keys are made unit vectors; table 6 leaves it out and keeps s_qk and sqrt(Y).
+
+    Shape: ids (B, T) -> logits (B, T, V).
+
+    Raises:
+        ValueError: as RotaryLanguageModel and ScaleSpec, or an unknown word.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden_factor: int = 4,
+        alpha_A: Spec = ALPHA,
+        alpha_M: Spec = ALPHA,
+        s_qk: Spec = S_QK,
+        s_u: Spec | None = S_MLP,
+        s_nu: Spec = S_MLP,
+        s_z: Spec = S_Z,
+        alpha_sign: str = "absolute",
+        update: str = "lerp",
+        qk_norm: bool = True,
+        rope: str = "textbook",
+        storage: str = "float32",
+        implementation: str = "auto",
+    ) -> None:
+        std = at_least("width", width) ** -0.5
+        super().__init__(vocabulary_size, block_length, width, num_heads, rope, std, storage, implementation)
+        writing_std = std / math.sqrt(2 * at_least("num_layers", num_layers))
+        hidden = at_least("hidden_factor", hidden_factor) * width
+        absolute = one_of("alpha_sign", alpha_sign, SIGNS) == "absolute"
+        step = {
+            "lerp": partial(sphere_step, absolute=absolute, implementation=implementation),
+            "riemannian": partial(riemannian_step, absolute=absolute),
+        }[one_of("update", update, UPDATES)]
+        given = {"alpha_A": alpha_A, "alpha_M": alpha_M, "s_qk": s_qk, "s_nu": s_nu, "s_z": s_z}
+        given |= {} if s_u is None else {"s_u": s_u}
+        specs = {name: ScaleSpec.of(name, spec) for name, spec in given.items()}
+
+        def scale(name: str, size: int) -> Scale:
+            return Scale(specs[name], size, width)
+
+        def block(index: int) -> NormalizedBlock:
+            nu = scale("s_nu", hidden)
+            return NormalizedBlock(
+                RotaryAttention(
+                    width,
+                    num_heads,
+                    std,
+                    writing_std,
+                    scale("s_qk", width),
+                    qk_norm,
+                    self.head_width**0.5,
+                    implementation,
+                ),
+                scale("alpha_A", width),
+                GatedFeedForward(
+                    width, hidden, std, writing_std, (nu if s_u is None else scale("s_u", hidden), nu), implementation
+                ),
+                scale("alpha_M", width),
+                step,
+                first=index == 0,
+            )
+
+        self.blocks = nn.ModuleList(map(block, range(num_layers)))
+        self.scale_z = scale("s_z", vocabulary_size)
+        self._store_matrices()
+        self.project()
+
+    def logit_scale(self) -> Tensor:
+        found: Tensor = self.scale_z()
+        return found
+
+    def unit_row_parameters(self) -> list[Tensor]:
+        """Both tables and every matrix of the blocks; all are stored with D last."""
+        matrices = [part.weight for part in self.modules() if isinstance(part, Reading | Writing)]
+        return [self.token_embedding.weight, *matrices]
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Make every row of ``unit_row_parameters()`` a unit vector, computed in float32 or finer."""
+        for parameter in self.unit_row_parameters():
+            parameter.copy_(unit(parameter.to(torch.promote_types(parameter.dtype, torch.float32))))

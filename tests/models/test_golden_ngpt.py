@@ -1,0 +1,52 @@
+"""nGPT and its baseline against records of the authors' code; skipped without $PAPER_REPRO_GOLDEN."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.tests.support import golden, golden_ngpt
+
+FILES = list(golden.files("ngpt", "*.npz"))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_golden_ngpt_states_logits_and_loss(path: Path) -> None:
+    record = golden_ngpt.read(path)
+    model = golden_ngpt.build(record)
+    expected = torch.stack([record[f"act/hidden.{layer}"] for layer in range(record["meta"]["layers"] + 1)])
+    torch.testing.assert_close(model.states(record["idx"]), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(model(record["idx"]), record["logits"], rtol=0, atol=1e-10)
+    torch.testing.assert_close(golden_ngpt.loss(model, record), record["loss"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_golden_ngpt_inside_the_first_layer(path: Path) -> None:
+    record = golden_ngpt.read(path)
+    model = golden_ngpt.build(record)
+    seen: dict[str, Tensor] = {}
+    block = model.blocks[0]
+    watched = {"output": block.attention.output, "up": block.feed_forward.up, "down": block.feed_forward.down}
+    watched["qkv"] = block.attention.query_key_value
+    for name, part in watched.items():
+        part.register_forward_hook(lambda _, __, found, name=name: seen.update({name: found}))
+    model(record["idx"])
+    linear = torch.cat([record[f"act/layer0.{letter}_lin"] for letter in "qkv"], -1)
+    pairs = {"qkv": linear, "output": "attn_out", "up": "mlp_in", "down": "mlp_out"}
+    for name, expected in pairs.items():
+        value = record[f"act/layer0.{expected}"] if isinstance(expected, str) else expected
+        torch.testing.assert_close(seen[name], value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_golden_ngpt_gradients(path: Path) -> None:
+    record = golden_ngpt.read(path)
+    model = golden_ngpt.build(record)
+    golden_ngpt.loss(model, record).backward()
+    expected = golden_ngpt.ours(record, "grad")
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-10)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.testing.assert_close(norm, record["grad_norm"], rtol=0, atol=1e-10)

@@ -1,0 +1,115 @@
+"""Records of the authors' code for nGPT and its GPT, $PAPER_REPRO_GOLDEN/ngpt/*.npz, as models of ours.
+
+Sizes, switches and weights come from each file, so another file put into the folder is checked too.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paper_repro.models.ngpt import NGPT, BaselineGPT
+from paper_repro.models.rotary import RotaryLanguageModel
+
+ROPE = {"standard": "textbook", "official": "published"}
+ONE_TO_ONE = {
+    "norm_attn.gain": "attention_norm.weight",
+    "norm_mlp.gain": "feed_forward_norm.weight",
+    "attn.alpha": "attention_rate.stored",
+    "mlp.alpha": "feed_forward_rate.stored",
+    "attn.sqk": "attention.scale.stored",
+    "mlp.su": "feed_forward.scale_u.stored",
+    "mlp.sg": "feed_forward.scale_nu.stored",
+}
+"""In a layer: their name -> ours, where both hold the same tensor."""
+OUTSIDE = {
+    "embed.in": "token_embedding.weight",
+    "embed.out": "output.weight",
+    "norm_final.gain": "final_norm.weight",
+    "sz": "scale_z.stored",
+}
+
+
+@lru_cache(maxsize=8)
+def read(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files if name != "meta"}
+        return {"meta": json.loads(str(archive["meta"])), **arrays}
+
+
+@contextmanager
+def _double() -> Iterator[None]:
+    """The rotary tables are made in the default type."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def build(record: dict[str, Any]) -> RotaryLanguageModel:
+    meta = record["meta"]
+    sizes = {
+        "vocabulary_size": meta["vocab"],
+        "block_length": meta["seq"],
+        "width": meta["dim"],
+        "num_heads": meta["heads"],
+        "num_layers": meta["layers"],
+        "rope": ROPE[meta["rope"]],
+    }
+    with _double():
+        if meta["model"] == "gpt":
+            model: RotaryLanguageModel = BaselineGPT(**sizes)
+        else:
+
+            def spec(name: str) -> dict[str, Any]:
+                return {"mode": "vector", "init": meta[f"{name}_init"], "scale": meta[f"{name}_scale"]}
+
+            model = NGPT(
+                **sizes,
+                alpha_A=spec("alpha_attn"),
+                alpha_M=spec("alpha_mlp"),
+                s_qk=spec("sqk"),
+                s_u=spec("suv"),
+                s_nu=spec("suv"),
+                s_z=spec("sz"),
+                qk_norm=meta["qk_norm"],
+            )
+    state = {**model.state_dict(), **ours(record, "raw")}
+    model.load_state_dict(
+        {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
+    )
+    assert set(ours(record, "raw")) == {name for name, _ in model.named_parameters()}
+    if isinstance(model, NGPT):
+        model.project()
+    return model
+
+
+def ours(record: dict[str, Any], kind: str) -> dict[str, Tensor]:
+    """The tensors ``kind``/... of the record under our names and in our layout: every matrix has D last."""
+    theirs = {name.removeprefix(f"{kind}/"): value for name, value in record.items() if name.startswith(f"{kind}/")}
+    found = {ours: theirs[name] for name, ours in OUTSIDE.items() if name in theirs}
+    for layer in range(record["meta"]["layers"]):
+        place, block = f"layers.{layer}.", f"blocks.{layer}."
+        found |= {block + ours: theirs[place + name] for name, ours in ONE_TO_ONE.items() if place + name in theirs}
+        found |= {
+            f"{block}attention.query_key_value.weight": torch.cat(
+                [theirs[f"{place}attn.w{letter}"] for letter in "qkv"]
+            ),
+            f"{block}attention.output.weight": theirs[f"{place}attn.wo"].mT,
+            f"{block}feed_forward.up.weight": torch.cat([theirs[f"{place}mlp.w{letter}"] for letter in "ug"]),
+            f"{block}feed_forward.down.weight": theirs[f"{place}mlp.wo"].mT,
+        }
+    assert sum(value.numel() for value in found.values()) == sum(value.numel() for value in theirs.values())
+    return found
+
+
+def loss(model: RotaryLanguageModel, record: dict[str, Any]) -> Tensor:
+    targets = record["targets"]
+    return model.cross_entropy(record["idx"], targets.masked_fill(targets == -1, -100))
