@@ -140,7 +140,8 @@ class Number:
 @dataclass(frozen=True)
 class PublishedRow:
     at: dict[str, str]
-    values: dict[str, Number]
+    values: dict[str, Number | None]
+    """null: the paper prints no number there."""
     where: str
 
     @classmethod
@@ -149,7 +150,11 @@ class PublishedRow:
         if "at" not in entries:
             raise node.error("missing 'at' (which axis values this row is for)")
         at = {axis: str(child.plain()) for axis, child in entries["at"].items().items()}
-        values = {key: Number.from_yaml(child) for key, child in entries.items() if key != "at"}
+        values = {
+            key: None if child.plain() is None else Number.from_yaml(child)
+            for key, child in entries.items()
+            if key != "at"
+        }
         return cls(at, values, node.where)
 
 

@@ -144,7 +144,8 @@ def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
             if name not in names:
                 raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
             tolerance = artifact.tolerances.get(name)
-            if tolerance is not None and tolerance.published_stds is not None and row.values[name].std is None:
+            number = row.values[name]
+            if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
                 raise UsageError(
                     f"{row.where}: '{name}' is judged by published_stds and is given without one: [mean, std]"
                 )
