@@ -1,0 +1,67 @@
+"""nGPT, figure 1: validation loss while GPT and nGPT train."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, intervals
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.figures import Row
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs, tokens_per_step
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+TENTH = {"f10": "f1", "f20": "f2"}
+"""Budgets and those ten times as long."""
+
+
+class Figure1(figures.Figure):
+    """Loss against tokens seen, one line a run of the first seed; the longest runs are drawn strong."""
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for key, point in self.view.points.items():
+            place = dict(key)
+            for seed, record in sorted(self.view.judged(point).items()):
+                curve = record.curves.get(LOSS)
+                if curve is None:
+                    continue
+                for step, loss in zip(curve["step"], curve["value"], strict=True):
+                    tokens = int(step * tokens_per_step(self.view, place))
+                    where = {name: place[name] for name in ("model", "budget", "lr")}
+                    found.append({**where, "seed": seed, "step": int(step), "tokens": tokens, LOSS: round(loss, 8)})
+        return found
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        longest = chosen(self.view, "budget")[-1]
+        first = min((row["seed"] for row in rows), default=0)
+        lines: dict[tuple[str, str, str], list[Row]] = {}
+        for row in rows:
+            if row["seed"] == first:
+                lines.setdefault((row["model"], row["budget"], row["lr"]), []).append(row)
+        for (model, budget, _), own in lines.items():
+            strong = budget == longest
+            label = self.artifact.axes["model"].values[model].label if strong else None
+            points = [(row["tokens"], row[LOSS]) for row in own]
+            width, depth = (1.6, 1.0) if strong else (0.9, 0.5)
+            axes.plot(*zip(*points, strict=True), color=COLORS[model], linewidth=width, alpha=depth, label=label)
+        axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
+        if rows:
+            axes.legend()
+
+
+def judge_tenth_of_the_iterations(view: View) -> Judgement:
+    """The final loss of nGPT's tenth of a budget below GPT's at the whole; undecided where no budget has its tenth."""
+    losses: dict[tuple[str, str], dict[int, float]] = {}
+    for run in runs(view):
+        losses.setdefault((run.place["model"], run.place["budget"]), {})[run.seed] = run.loss
+    for tenth, whole in TENTH.items():
+        ours, other = losses.get(("ngpt", tenth)), losses.get(("gpt", whole))
+        if ours and other:
+            found = intervals.compare(other, ours)
+            text = f"GPT's loss less nGPT's {found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
+            verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
+            return Judgement(verdict, text)
+    return Judgement(UNDECIDED, "this scale runs no budget together with its tenth")

@@ -1,0 +1,190 @@
+"""nGPT, figure 2: final losses against token budgets, and the speedups read off them."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, tables
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.figures import Row
+from paper_repro.metrics.speedup import Speedup, tokens_to_same_loss, tune
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+SIZE = "small"
+"""The size whose speedup is printed; the paper gives one number for both."""
+BASELINES = {"gpt": "GPT", "gpt_qk": "GPT + QK norm"}
+
+
+class Figure2(figures.Figure):
+    """One panel a context: every run as a dot, a line through the best mean over seeds of each budget."""
+
+    size = (9.0, 3.6)
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for context in chosen(self.view, "context"):
+            for size in chosen(self.view, "size"):
+                for model in chosen(self.view, "model"):
+                    own = list(runs(self.view, context=context, size=size, model=model))
+                    place = {"context": context, "size": size, "model": model}
+                    found += [_row("run", place, run.tokens, run.rate, run.seed, run.loss) for run in own]
+                    for best in tune([run.finished for run in own]) if own else ():
+                        found.append(_row("best", place, best.tokens, best.learning_rate, "mean", best.loss))
+        return found
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        contexts = list(dict.fromkeys(row["context"] for row in rows)) or chosen(self.view, "context")
+        panels = canvas.subplots(1, len(contexts), squeeze=False)[0]
+        for axes, context in zip(panels, contexts, strict=True):
+            own = [row for row in rows if row["context"] == context]
+            for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
+                for model in chosen(self.view, "model"):
+                    line = [row for row in own if (row["size"], row["model"]) == (size, model)]
+                    _curve(axes, line, COLORS[model], style, self._label(model, size))
+            axes.set(xscale="log", xlabel="training tokens", title=self.artifact.axes["context"].values[context].label)
+        panels[0].set_ylabel("final validation loss (nats per token)")
+        if rows:
+            panels[0].legend()
+
+    def _label(self, model: str, size: str) -> str:
+        label = self.artifact.axes["model"].values[model].label
+        several = len(chosen(self.view, "size")) > 1
+        return f"{label}, {self.artifact.axes['size'].values[size].label}" if several else label
+
+
+class Speedups(tables.Table):
+    """The runs; the speedups stand in the summary, every budget's with its interval in the remarks."""
+
+    def summary(self) -> dict[str, float]:
+        found = {}
+        for context in chosen(self.view, "context"):
+            word = context.removeprefix("c")
+            printed = {name: headline(speedups(self.view, context, name)) for name in BASELINES}
+            if (speedup := printed["gpt"]) is not None:
+                found[f"speedup_{word}"] = speedup.ratio
+                if (
+                    times := step_time_ratio(self.view, context)
+                ) is not None and f"time_speedup_{word}" in self.artifact.summary:
+                    found[f"time_speedup_{word}"] = speedup.step_time_corrected(times).ratio
+            if (speedup := printed["gpt_qk"]) is not None and f"speedup_qk_{word}" in self.artifact.summary:
+                found[f"speedup_qk_{word}"] = speedup.ratio
+        return found
+
+    def remarks(self) -> list[str]:
+        found = []
+        for context in chosen(self.view, "context"):
+            label = self.artifact.axes["context"].values[context].label
+            for baseline, name in BASELINES.items():
+                texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in speedups(self.view, context, baseline)]
+                if texts:
+                    found.append(
+                        f"nGPT over {name}, {label} context, by nGPT's budget (95 % interval): {'; '.join(texts)}."
+                    )
+            if (times := step_time_ratio(self.view, context)) is not None:
+                found.append(
+                    f"A training step of nGPT took {times:.2f} of GPT's at {label} context (median over pairs of equal "
+                    "budget and seed, beside other work: ngpt/steptime measures it alone)."
+                )
+        return found
+
+
+def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
+    """nGPT's speedup at each of its budgets; none where runs are missing."""
+    ours = [run.finished for run in runs(view, context=context, model="ngpt", size=SIZE)]
+    others = [run.finished for run in runs(view, context=context, model=baseline, size=SIZE)]
+    return tokens_to_same_loss(others, ours) if ours and others else ()
+
+
+def headline(found: Sequence[Speedup]) -> Speedup | None:
+    """The largest budget's that the baseline's range holds; without one, the bound at the smallest budget."""
+    inside = [speedup for speedup in found if speedup.bound == "="]
+    return (inside[-1] if inside else found[0]) if found else None
+
+
+def step_time_ratio(view: View, context: str) -> float | None:
+    """nGPT's seconds per token over GPT's: the median over pairs of equal budget and seed."""
+    times = {
+        model: {
+            (run.tokens, run.seed): run.seconds
+            for run in runs(view, context=context, model=model, size=SIZE)
+            if run.seconds > 0
+        }
+        for model in ("gpt", "ngpt")
+    }
+    common = times["gpt"].keys() & times["ngpt"].keys()
+    return statistics.median(times["ngpt"][key] / times["gpt"][key] for key in common) if common else None
+
+
+def judge_speedup_1k(view: View) -> Judgement:
+    """Every budget's interval above 1."""
+    return _above_one(view, "gpt")
+
+
+def judge_speedup_beyond_qk_norm(view: View) -> Judgement:
+    """The same, over GPT with QK norm."""
+    return _above_one(view, "gpt_qk")
+
+
+def judge_speedup_grows_with_context(view: View) -> Judgement:
+    """At each budget the speedup of a longer context above that of the next shorter one, their intervals apart."""
+    contexts = chosen(view, "context")
+    parts = []
+    for shorter, longer in itertools.pairwise(contexts):
+        below = {one.candidate.tokens: one for one in speedups(view, shorter, "gpt")}
+        for above in speedups(view, longer, "gpt"):
+            if (other := below.get(above.candidate.tokens)) is not None:
+                labels = [view.artifact.axes["context"].values[name].label for name in (longer, shorter)]
+                name = f"{labels[0]} above {labels[1]}, {above.candidate.tokens:,.0f} tokens"
+                parts.append((name, _apart(above, other)))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "one context, or not run")
+
+
+def judge_speedup_grows_with_budget(view: View) -> Judgement:
+    """In each context the speedup at nGPT's longest budget above that at its shortest, their intervals apart."""
+    parts = []
+    for context in chosen(view, "context"):
+        found = speedups(view, context, "gpt")
+        if len(found) > 1:
+            parts.append((view.artifact.axes["context"].values[context].label, _apart(found[-1], found[0])))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _above_one(view: View, baseline: str) -> Judgement:
+    parts = []
+    for speedup in speedups(view, "c1k", baseline):
+        low, high = speedup.interval or (0.0, math.inf)
+        verdict = HOLDS if low > 1 else FAILS if high < 1 else UNDECIDED
+        parts.append((f"{speedup.candidate.tokens:,.0f} tokens", Judgement(verdict, str(speedup))))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _apart(larger: Speedup, smaller: Speedup) -> Judgement:
+    text = f"{larger} against {smaller}"
+    if larger.interval is None or smaller.interval is None:
+        return Judgement(UNDECIDED, f"{text}: one seed")
+    verdict = UNDECIDED
+    if larger.interval[0] > smaller.interval[1]:
+        verdict = HOLDS
+    elif larger.interval[1] < smaller.interval[0]:
+        verdict = FAILS
+    return Judgement(verdict, text)
+
+
+def _row(kind: str, place: dict[str, str], tokens: float, rate: float, seed: int | str, loss: float) -> Row:
+    return {"kind": kind, **place, "tokens": int(tokens), "rate": rate, "seed": seed, LOSS: round(loss, 8)}
+
+
+def _curve(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:
+    dots = [row for row in rows if row["kind"] == "run"]
+    best = sorted((row["tokens"], row[LOSS]) for row in rows if row["kind"] == "best")
+    if dots:
+        axes.scatter([row["tokens"] for row in dots], [row[LOSS] for row in dots], s=8, color=color, alpha=0.3)
+    if best:
+        axes.plot(*zip(*best, strict=True), style, color=color, marker="o", markersize=3, linewidth=1.2, label=label)

@@ -1,0 +1,100 @@
+"""nGPT, figure 7: final losses against the initial learning rate."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, tables
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.figures import Row
+from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+FEWEST_RATES = 3
+"""That an interpolant over the rates needs."""
+
+
+class Figure7(figures.Figure):
+    """One panel for each context and budget: the mean loss over seeds against the rate, a line a model."""
+
+    size = (10.0, 5.2)
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for run in runs(self.view):
+            where = {axis: run.place[axis] for axis in ("context", "size", "budget", "model")}
+            found.append(
+                {**where, "tokens": int(run.tokens), "rate": run.rate, "seed": run.seed, LOSS: round(run.loss, 8)}
+            )
+        return found
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        contexts, budgets = chosen(self.view, "context"), chosen(self.view, "budget")
+        panels = canvas.subplots(len(contexts), len(budgets), squeeze=False, sharex=True)
+        for line, context in zip(panels, contexts, strict=True):
+            for axes, budget in zip(line, budgets, strict=True):
+                own = [row for row in rows if (row["context"], row["budget"]) == (context, budget)]
+                for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
+                    for model in chosen(self.view, "model"):
+                        points = _means([row for row in own if (row["size"], row["model"]) == (size, model)])
+                        label = self.artifact.axes["model"].values[model].label
+                        axes.plot(*points, style, color=COLORS[model], marker="o", markersize=3, label=label)
+                words = [
+                    self.artifact.axes[axis].values[value].label
+                    for axis, value in (("context", context), ("budget", budget))
+                ]
+                tokens = f", {own[0]['tokens']:,} tokens" if own else ""
+                axes.set_title(f"{words[0]} context, budget {words[1]}{tokens}", fontsize=7)
+                axes.set_xscale("log")
+            line[0].set_ylabel("final validation loss\n(nats per token)")
+        for axes in panels[-1]:
+            axes.set_xlabel("initial learning rate")
+        if rows:
+            panels[0][0].legend(fontsize=7)
+
+
+class Optima(tables.Table):
+    def remarks(self) -> list[str]:
+        """Where each sweep is lowest."""
+        found = []
+        for place, optimum in _optima(self.view):
+            labels = [self.artifact.axes[axis].values[value].label for axis, value in place.items()]
+            found.append(f"{', '.join(labels)}: {optimum}.")
+        return found
+
+
+def judge_best_rate_is_bracketed(view: View) -> Judgement:
+    """No optimum at an edge of the grid, at the longest budget of each size, context and model."""
+    longest = chosen(view, "budget")[-1]
+    parts = []
+    for place, optimum in _optima(view):
+        if place["budget"] == longest:
+            labels = [view.artifact.axes[axis].values[value].label for axis, value in place.items()]
+            parts.append((", ".join(labels), Judgement(FAILS if optimum.at_edge else HOLDS, str(optimum))))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _optima(view: View) -> list[tuple[dict[str, str], LearningRateOptimum]]:
+    """For every sweep of three rates or more, in the order of the axes."""
+    sweeps: dict[tuple[str, ...], list[Row]] = {}
+    axes = ("size", "context", "model", "budget")
+    for run in runs(view):
+        sweeps.setdefault(tuple(run.place[axis] for axis in axes), []).append({"rate": run.rate, LOSS: run.loss})
+    found = []
+    for values, rows in sweeps.items():
+        rates, losses = _means(rows)
+        if len(rates) >= FEWEST_RATES:
+            found.append((dict(zip(axes, values, strict=True)), optimal_learning_rate(rates, losses)))
+    return found
+
+
+def _means(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """The rates, ascending, and the mean loss over seeds at each."""
+    by_rate: dict[float, list[float]] = {}
+    for row in rows:
+        by_rate.setdefault(row["rate"], []).append(row[LOSS])
+    rates = sorted(by_rate)
+    return rates, [sum(by_rate[rate]) / len(by_rate[rate]) for rate in rates]

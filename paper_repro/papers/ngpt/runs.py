@@ -1,0 +1,54 @@
+"""What figures 1, 2 and 7 share: finished runs of a view, their tokens, and the colours of the models."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paper_repro.claims import Place
+from paper_repro.metrics.speedup import FinishedRun
+from paper_repro.views import View
+
+LOSS = "val_loss"
+COLORS = {"gpt": "#222222", "gpt_qk": "#E08214", "ngpt": "#2166AC"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run and its place."""
+
+    place: Place
+    tokens: float
+    rate: float
+    seed: int
+    loss: float
+    seconds: float
+    """Of the training, on whatever machine ran it beside whatever else."""
+    parameters: float
+
+    @property
+    def finished(self) -> FinishedRun:
+        return FinishedRun(self.tokens, self.loss, self.rate, self.seed)
+
+
+def tokens_per_step(view: View, place: Place) -> float:
+    """Windows of a step times their tokens."""
+    counts = [view.counted(name, place) for name in ("window", "windows", "batches")]
+    return float((counts[0] or 0) * (counts[1] or 0) * (counts[2] or 0))
+
+
+def runs(view: View, **fixed: str) -> Iterator[Run]:
+    """The finished runs at the places of the scale with those axis values."""
+    for key, point in view.points.items():
+        place = dict(key)
+        if not fixed.items() <= place.items():
+            continue
+        records = view.judged(point)
+        for seed, loss in sorted(view.samples(LOSS, place).items()):
+            tokens = tokens_per_step(view, place) * (view.counted("steps", place) or 0)
+            rate, parameters = view.counted("lr", place) or 0.0, view.counted("parameters", place) or 0.0
+            yield Run(place, tokens, rate, seed, loss, records[seed].seconds or 0.0, parameters)
+
+
+def chosen(view: View, axis: str) -> list[str]:
+    """The values of an axis that the scale runs, in the artifact's order."""
+    found = {dict(key)[axis] for key in view.points}
+    return [value for value in view.artifact.axes[axis].values if value in found]

@@ -1,0 +1,124 @@
+"""Figures 1, 2 and 7 on made-up losses that are straight in the logarithm of the tokens."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro import catalogue, views
+from paper_repro import plan as plans
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.claims import judge as judge_claim
+from paper_repro.plan import PlannedCell
+from paper_repro.tasks import FINISHED, Outcome
+from paper_repro.tests.support.synthetic import fill
+from paper_repro.views import View
+
+SECONDS = {"gpt": 10.0, "gpt_qk": 11.0, "ngpt": 13.0}
+Speedup = Callable[[Mapping[str, str], int], float]
+
+
+def tokens_of(cell: PlannedCell) -> float:
+    data, training = cell.config["data"], cell.config["training"]
+    return float(data["window"] * data["batch_size"] * training["accumulate"] * training["steps"])
+
+
+def made_up(name: str, root: Path, speedup: Speedup, scale: str = "cpu") -> View:
+    """Losses that fall by 0.3 for each factor e of tokens; nGPT's are those of ``speedup`` times its tokens."""
+    plan = plans.make(catalogue.load(name), scale)
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        place, tokens = dict(cell.key), tokens_of(cell)
+        factor = speedup(place, cell.seed) if place["model"] == "ngpt" else 1.0
+        off_rate = 0.02 * abs(math.log(cell.config["optimizer"]["lr"] / 1e-2))
+        loss = 8 - 0.3 * math.log(factor * tokens) + off_rate
+        curve = [(step, loss + 1 - step / 1000) for step in (0, 500, 1000)]
+        metrics = {"val_loss": loss, "train_loss": loss - 0.1}
+        return Outcome(FINISHED, metrics, {"val_loss": curve}, parameters=500_000, seconds=SECONDS[place["model"]])
+
+    fill(root, plan, outcome)
+    return views.build(plan, root, None)
+
+
+def judged(view: View) -> dict[str, Judgement]:
+    return {claim.id: judge_claim(claim, view) for claim in view.artifact.claims}
+
+
+def companion(view: View) -> Any:
+    return view.artifact.companion()
+
+
+def test_the_speedup_is_read_off_the_curves(tmp_path: Path) -> None:
+    view = made_up("ngpt/fig2", tmp_path, lambda place, seed: 2.0)
+    found = companion(view).Speedups(view).summary()
+    assert found["speedup_1k"] == pytest.approx(2.0, rel=1e-9)
+    assert found["speedup_4k"] == pytest.approx(2.0, rel=1e-9)
+    assert found["speedup_qk_1k"] == pytest.approx(2.0, rel=1e-9)
+    assert found["time_speedup_1k"] == pytest.approx(2.0 / 1.3, rel=1e-9)
+    verdicts = {name: judgement.verdict for name, judgement in judged(view).items()}
+    # The longest budget is beyond GPT's range: "> 1", whose interval begins there, holds nothing.
+    assert verdicts["speedup_1k"] == UNDECIDED
+    assert verdicts["speedup_grows_with_context"] == UNDECIDED
+
+
+def test_a_slower_model_fails(tmp_path: Path) -> None:
+    view = made_up("ngpt/fig2", tmp_path, lambda place, seed: 0.5)
+    verdicts = {name: judgement.verdict for name, judgement in judged(view).items()}
+    assert verdicts["speedup_1k"] == verdicts["speedup_beyond_qk_norm"] == FAILS
+
+
+def test_growth_with_context_and_budget_is_judged_by_intervals_that_lie_apart(tmp_path: Path) -> None:
+    def by_context(place: Mapping[str, str], seed: int) -> float:
+        return {"c1k": 0.9, "c4k": 0.99}[place["context"]] * (1 + 0.001 * seed)
+
+    assert judged(made_up("ngpt/fig2", tmp_path / "a", by_context))["speedup_grows_with_context"].verdict != FAILS
+
+    def against_context(place: Mapping[str, str], seed: int) -> float:
+        return {"c1k": 0.99, "c4k": 0.7}[place["context"]] * (1 + 0.001 * seed)
+
+    assert judged(made_up("ngpt/fig2", tmp_path / "b", against_context))["speedup_grows_with_context"].verdict == FAILS
+
+
+def test_the_headline_is_the_largest_budget_inside_the_range(tmp_path: Path) -> None:
+    view = made_up("ngpt/fig2", tmp_path, lambda place, seed: {"f8": 4.0, "f4": 3.0}.get(place["budget"], 50.0))
+    module = companion(view)
+    found = module.speedups(view, "c1k", "gpt")
+    assert [one.bound for one in found] == ["=", "=", ">", ">"]
+    assert module.headline(found).ratio == pytest.approx(3.0, rel=1e-9)
+    assert module.headline(found[2:]) is found[2]
+
+
+def test_without_runs_nothing_is_said(tmp_path: Path) -> None:
+    for name in ("ngpt/fig1", "ngpt/fig2", "ngpt/fig7"):
+        artifact = catalogue.load(name)
+        view = views.build(plans.make(artifact, "cpu"), tmp_path, None)
+        assert {judgement.verdict for judgement in judged(view).values()} == {UNDECIDED}
+        figure = [
+            value for value in vars(companion(view)).values() if getattr(value, "__name__", "").startswith("Figure")
+        ]
+        assert figure[-1](view).rows() == []
+
+
+def test_the_best_rate_is_bracketed_or_not(tmp_path: Path) -> None:
+    view = made_up("ngpt/fig7", tmp_path, lambda place, seed: 1.0)
+    assert judged(view)["best_rate_is_bracketed"].verdict == HOLDS
+    assert any("optimum" in remark for remark in companion(view).Optima(view).remarks())
+
+
+def test_figures_draw_what_their_rows_hold(tmp_path: Path) -> None:
+    for name, figure in (("ngpt/fig1", "Figure1"), ("ngpt/fig2", "Figure2"), ("ngpt/fig7", "Figure7")):
+        view = made_up(name, tmp_path / name, lambda place, seed: 1.5)
+        written = getattr(companion(view), figure)(view).write(tmp_path)
+        assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_a_tenth_of_the_iterations_is_judged_where_both_budgets_run(tmp_path: Path) -> None:
+    def found(factor: float) -> str:
+        view = made_up("ngpt/fig1", tmp_path / str(factor), lambda place, seed: factor, scale="paper")
+        return judged(view)["tenth_of_the_iterations"].verdict
+
+    assert found(12.0) == UNDECIDED  # one seed
+    view = made_up("ngpt/fig1", tmp_path, lambda place, seed: 12.0)
+    assert judged(view)["tenth_of_the_iterations"].verdict == UNDECIDED  # no budget beside its tenth at this scale
