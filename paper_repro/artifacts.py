@@ -141,7 +141,7 @@ class Number:
 class PublishedRow:
     at: dict[str, str]
     values: dict[str, Number | None]
-    """null: the paper prints no number there."""
+    """None, written "-": the paper prints no number there."""
     where: str
 
     @classmethod
@@ -151,7 +151,7 @@ class PublishedRow:
             raise node.error("missing 'at' (which axis values this row is for)")
         at = {axis: str(child.plain()) for axis, child in entries["at"].items().items()}
         values = {
-            key: None if child.plain() is None else Number.from_yaml(child)
+            key: None if child.plain() == "-" else Number.from_yaml(child)
             for key, child in entries.items()
             if key != "at"
         }

@@ -25,6 +25,8 @@ def test_the_made_up_artifact_is_read_whole(tmp_path: Path) -> None:
     assert artifact.printed(easy_new, "error") == Number(0.4, 0.05)
     assert artifact.printed(easy_new, "size") == Number(2.0)
     assert artifact.printed(easy_new, "score") is None
+    silent = synthetic.load(tmp_path, ARTIFACT.replace("error: [0.40, 0.05]", 'error: "-"'))
+    assert silent.printed(easy_new, "error") is None
     assert artifact.overrides(easy_new, artifact.scales["paper"]) == ["trunk.layers=1", "trunk.width=16"]
 
 
