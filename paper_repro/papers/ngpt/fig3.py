@@ -1,0 +1,116 @@
+"""nGPT, figures 3, 8 and 9: accuracy on five tasks, and their mean, against the token budget."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, intervals
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.figures import Row
+from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, runs
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+MEAN = "downstream_mean"
+PANELS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", MEAN)
+COLUMNS = 3
+STYLES = {"small": "-", "large": "--"}
+ACCURACY = "accuracy"
+
+
+class Figure3(figures.Figure):
+    """Two lines of three panels for each context: every seed as a dot, a line through the means of each model."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        self.size = (9.0, 5.0 * max(1, len(chosen(view, "context"))))
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for run in best_runs(self.view):
+            where = {axis: run.place[axis] for axis in ("context", "size", "model", "budget")}
+            for task in PANELS:
+                value = self.view.samples(task, run.place).get(run.seed)
+                if value is not None:
+                    shown = {"tokens": int(run.tokens), "rate": run.rate, "seed": run.seed, ACCURACY: round(value, 6)}
+                    found.append({"task": task, **where, **shown})
+        return found
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        contexts = chosen(self.view, "context")
+        lines = len(PANELS) // COLUMNS
+        panels = canvas.subplots(lines * len(contexts), COLUMNS, squeeze=False, sharex=True).ravel()
+        places = [(context, task) for context in contexts for task in PANELS]
+        for axes, (context, task) in zip(panels, places, strict=True):
+            own = [row for row in rows if (row["context"], row["task"]) == (context, task)]
+            for size, style in STYLES.items():
+                for model in chosen(self.view, "model"):
+                    points = [row for row in own if (row["size"], row["model"]) == (size, model)]
+                    _curve(axes, points, COLORS[model], style, self._label(model, size))
+            title = self.artifact.metrics[task].title
+            axes.set_title(f"{title}, {self.artifact.axes['context'].values[context].label} context", fontsize=8)
+            if own:
+                axes.set_xscale("log")
+            else:
+                axes.text(0.5, 0.5, "n/a", ha="center", transform=axes.transAxes)
+        canvas.supxlabel("training tokens", fontsize=9)
+        canvas.supylabel("zero-shot accuracy (%)", fontsize=9)
+        if rows:
+            panels[0].legend(fontsize=7)
+
+    def _label(self, model: str, size: str) -> str:
+        return ", ".join(
+            self.artifact.axes[axis].values[value].label for axis, value in (("model", model), ("size", size))
+        )
+
+
+def best_runs(view: View) -> list[Run]:
+    """Of each size, context, model and budget the runs at the rate with the lowest mean validation loss."""
+    groups: dict[tuple[str, ...], dict[float, list[Run]]] = {}
+    for run in runs(view):
+        place = tuple(run.place[axis] for axis in ("size", "context", "model", "budget"))
+        groups.setdefault(place, {}).setdefault(run.rate, []).append(run)
+    best = (min(rates.values(), key=lambda own: intervals.mean([run.loss for run in own])) for rates in groups.values())
+    return [run for own in best for run in own]
+
+
+def judge_downstream_better_at_equal_tokens(view: View) -> Judgement:
+    """The difference of the means over tasks, over seeds, at every size, context and budget."""
+    scores: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
+    for run in best_runs(view):
+        value = view.samples(MEAN, run.place).get(run.seed)
+        if value is not None:
+            place = tuple(run.place[axis] for axis in ("size", "context", "budget"))
+            scores.setdefault(place, {}).setdefault(run.place["model"], {})[run.seed] = value
+    parts = []
+    for place, models in scores.items():
+        axes = zip(("size", "context", "budget"), place, strict=True)
+        label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in axes)
+        if models.keys() >= {"gpt", "ngpt"}:
+            parts.append((label, _above(models["ngpt"], models["gpt"])))
+    if not parts:
+        lacks = {view.absence(MEAN, dict(key)) for key in view.points}
+        return Judgement(UNDECIDED, ", ".join(sorted(lacks)))
+    return combine(parts, FAILS, HOLDS)
+
+
+def _above(ours: dict[int, float], other: dict[int, float]) -> Judgement:
+    found = intervals.compare(ours, other)
+    if found.count < 2:
+        return Judgement(UNDECIDED, "one seed: not judged")
+    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
+    return Judgement(verdict, f"{found.mean:+.2f} points [{found.low:+.2f}, {found.high:+.2f}]")
+
+
+def _curve(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:
+    if not rows:
+        return
+    axes.scatter([row["tokens"] for row in rows], [row[ACCURACY] for row in rows], s=8, color=color, alpha=0.3)
+    by_tokens: dict[int, list[float]] = {}
+    for row in rows:
+        by_tokens.setdefault(row["tokens"], []).append(row[ACCURACY])
+    tokens = sorted(by_tokens)
+    means = [intervals.mean(by_tokens[count]) for count in tokens]
+    axes.plot(tokens, means, style, color=color, marker="o", markersize=3, linewidth=1.2, label=label)

@@ -1,0 +1,26 @@
+"""nGPT, Table 3: whether the schedule is the printed one."""
+
+import math
+
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.views import View
+
+ROUNDING = 1e-9
+SHARES = {"quarter": 0.25, "half": 0.5, "end": 1.0}
+"""Of the steps behind the warm-up."""
+
+
+def judge_cosine_annealing(view: View) -> Judgement:
+    """(1 + cos(pi t)) / 2 after a quarter, half and all of the steps behind the warm-up."""
+    parts = []
+    for model, spec in view.artifact.axes["model"].values.items():
+        for name, share in SHARES.items():
+            found = view.samples(f"factor_{name}", {"model": model})
+            if not found:
+                parts.append((spec.label, Judgement(UNDECIDED, "not run")))
+                continue
+            factor, wanted = next(iter(found.values())), 0.5 * (1 + math.cos(math.pi * share))
+            same = math.isclose(factor, wanted, rel_tol=0.0, abs_tol=ROUNDING)
+            text = f"{factor:.6f} of the rate at the {name}, half a cosine has {wanted:.6f}"
+            parts.append((spec.label, Judgement(HOLDS if same else FAILS, text)))
+    return combine(parts, FAILS, HOLDS)

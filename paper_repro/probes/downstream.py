@@ -1,0 +1,116 @@
+"""Zero-shot accuracies of a trained model through the lm-evaluation-harness (nGPT, figures 3, 8 and 9, table 6)."""
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from paper_repro.arguments import at_least
+from paper_repro.data_files import find_data
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.errors import UsageError
+from paper_repro.evaluation import harness
+from paper_repro.evaluation.causal import Evaluator
+from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Findings
+
+FOLDER = "downstream"
+MEAN, CROPPED = "downstream_mean", "downstream_cropped"
+SWITCHES = ("datasets.config", "huggingface_hub.constants")
+"""Modules that read HF_HUB_OFFLINE when they are imported, and keep it under that name."""
+
+NOT_CACHED = "Couldn't find cache"
+"""What the data sets library says of a part of a set of which it has another part."""
+
+
+class Downstream:
+    """Measures ``<task>``, the share (%) of questions whose likeliest answer is right, and their mean.
+
+    ``<task>_norm`` is the same by log-likelihood per byte of the answer, for the tasks in ``normalized``; the paper
+    does not say which of both it has.  ``downstream_cropped`` is the share (%) of requests longer than the context.
+
+    A task's file is looked for in ``downstream/<its folder>/`` below the data folder, then among those of lm-eval.
+    Nothing is downloaded: a task whose data are not in Hugging Face's cache is unavailable, and with it the mean;
+    without lm-eval everything is.  The data module needs a ``tokenizer``.
+
+    Args:
+        tasks: task of the harness to the folder of task files that holds it.
+        normalized: those of them with a normalised accuracy.
+        num_fewshot: worked examples before each question.
+        limit: only so many questions of each task; None: all.
+
+    Raises:
+        ValueError: no task, one in ``normalized`` that is not in ``tasks``, or a number out of range.
+    """
+
+    def __init__(
+        self, tasks: Mapping[str, str], normalized: Sequence[str] = (), num_fewshot: int = 0, limit: int | None = None
+    ) -> None:
+        strange = [name for name in normalized if name not in tasks]
+        if not tasks or strange:
+            raise ValueError(f"tasks must name one task or more, and all of normalized, got {strange or 'none'}")
+        self.tasks, self.normalized = dict(tasks), list(normalized)
+        self.num_fewshot = at_least("num_fewshot", num_fewshot, 0)
+        self.limit = None if limit is None else at_least("limit", limit)
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        found = Findings()
+        shipped = _shipped_tasks()
+        if shipped is None:
+            names = [*self.tasks, *(f"{task}_norm" for task in self.normalized), MEAN, CROPPED]
+            return Findings(unavailable=dict.fromkeys(names, harness.INSTALL))
+        tokenizer = getattr(data, "tokenizer", None)
+        if tokenizer is None:
+            raise UsageError(
+                f"the tasks need text: {type(data).__name__} has no tokenizer; leave probes.downstream out"
+            )
+        evaluator = Evaluator(module.model, tokenizer)
+        for task, group in self.tasks.items():
+            own = find_data(f"{FOLDER}/{group}", getattr(data, "data_root", None))
+            self._add(found, task, evaluator, own or shipped / group)
+        lacking = next((found.unavailable[task] for task in self.tasks if task in found.unavailable), None)
+        if lacking is not None:
+            found.unavailable |= dict.fromkeys((MEAN, CROPPED), lacking)
+            return found
+        found.metrics[MEAN] = sum(found.metrics[task] for task in self.tasks) / len(self.tasks)
+        found.metrics[CROPPED] = 100 * evaluator.num_cropped / evaluator.num_requests
+        return found
+
+    def _add(self, found: Findings, task: str, evaluator: Evaluator, folder: Path) -> None:
+        kinds = {"": "acc", **({"_norm": "acc_norm"} if task in self.normalized else {})}
+        try:
+            with _without_downloads():
+                scores = harness.run_tasks(evaluator, [task], self.num_fewshot, self.limit, folder).metrics
+        except ValueError as error:
+            if not isinstance(error.__cause__, OSError) and NOT_CACHED not in str(error):
+                raise
+            found.unavailable |= dict.fromkeys((task + ending for ending in kinds), self._lack())
+            return
+        for ending, kind in kinds.items():
+            if f"{task}/{kind}" not in scores:
+                raise UsageError(f"probes.downstream: {task} in {folder} has no {kind}, only {', '.join(scores)}")
+            found.metrics[task + ending] = 100 * scores[f"{task}/{kind}"]
+
+    def _lack(self) -> str:
+        command = f"lm-eval run --model dummy --limit 1 --tasks {','.join(self.tasks)}"
+        return f"needs the task's data: fill Hugging Face's cache, then use --fill; run: {command}"
+
+
+def _shipped_tasks() -> Path | None:
+    """Where lm-eval keeps its task files; None if it is not installed."""
+    spec = importlib.util.find_spec("lm_eval")
+    return Path(spec.origin).parent / "tasks" if spec is not None and spec.origin else None
+
+
+@contextlib.contextmanager
+def _without_downloads() -> Iterator[None]:
+    modules = [importlib.import_module(name) for name in SWITCHES]
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    try:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]

@@ -1,0 +1,49 @@
+"""Parameters of a language model at its paper's size, counted on the meta device."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paper_repro.errors import UsageError
+from paper_repro.models.causal import CausalLanguageModel
+from paper_repro.targets import instantiate
+from paper_repro.tasks import FINISHED, Cell, Outcome, Report
+
+
+class ModelSize:
+    """Counts the model of ``counted``; a task that trains nothing.
+
+    * ``parameters``: all trainable ones.
+    * ``parameters_counted_early``: without the parts named in ``made_later``.
+    * ``parameters_other_vocabulary``: all, with ``other_vocabulary`` token ids.
+    """
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        return [_outcome(cell.config) for cell in cells]
+
+
+def _outcome(config: Mapping[str, Any]) -> Outcome:
+    node = config["counted"]
+    found = {
+        "parameters": count(node),
+        "parameters_counted_early": count(node, config["made_later"]),
+        "parameters_other_vocabulary": count({**node, "vocabulary_size": config["other_vocabulary"]}),
+    }
+    metrics = {name: float(number) for name, number in found.items()}
+    return Outcome(FINISHED, metrics=metrics, parameters=found["parameters"])
+
+
+def count(node: Mapping[str, Any], left_out: Sequence[str] = ()) -> int:
+    """Trainable parameters of the model that ``node`` describes, without those of the children in ``left_out``.
+
+    Raises:
+        UsageError: ``node`` describes no CausalLanguageModel, or the model refuses its arguments.
+    """
+    with torch.device("meta"):
+        model = instantiate(node)
+    if not isinstance(model, CausalLanguageModel):
+        raise UsageError(f"counted: a CausalLanguageModel was expected, found {type(model).__name__}")
+    named = ((name.partition(".")[0], parameter) for name, parameter in model.named_parameters())
+    return sum(parameter.numel() for part, parameter in named if part not in left_out and parameter.requires_grad)

@@ -1,0 +1,117 @@
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro import catalogue, views
+from paper_repro import config as configs
+from paper_repro import plan as plans
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
+from paper_repro.plan import Plan, PlannedCell
+from paper_repro.tasks import Outcome
+from paper_repro.tests.support.synthetic import fill, finished
+from paper_repro.views import View
+
+ARTIFACT = catalogue.load("ngpt/fig3")
+TASKS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", "downstream_mean")
+
+
+def planned(scale: str) -> Plan:
+    return plans.make(ARTIFACT, scale, overrides=["data.files={}"])
+
+
+CPU = planned("cpu")
+
+
+def built(plan: Plan, root: Path, outcome: Callable[[PlannedCell], Outcome | None]) -> View:
+    fill(root, plan, outcome)
+    return views.build(plan, root, None)
+
+
+def scored(advantage: float) -> Callable[[PlannedCell], Outcome]:
+    """All tasks at 30 %, nGPT above by ``advantage``, each seed a little apart from the others."""
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        ours = dict(cell.key)["model"] == "ngpt"
+        accuracy = 30 + cell.seed + (advantage + 0.01 * cell.seed if ours else 0.0)
+        return finished(val_loss=3.0, **dict.fromkeys(TASKS, accuracy))
+
+    return outcome
+
+
+def lacking(cell: PlannedCell) -> Outcome:
+    outcome = finished(val_loss=3.0)
+    outcome.unavailable = dict.fromkeys(TASKS, "needs lm-eval: pip install it")
+    return outcome
+
+
+def judged(view: View) -> Judgement:
+    (claim,) = view.artifact.claims
+    return judge(claim, view)
+
+
+def figure(view: View) -> Any:
+    companion: Any = view.artifact.companion()
+    return companion.Figure3(view)
+
+
+def test_every_run_gives_five_tasks_and_their_mean(tmp_path: Path) -> None:
+    view = built(CPU, tmp_path / "runs", scored(1.0))
+    written = figure(view).write(tmp_path)
+    assert [path.name for path in written] == ["figure.csv", "figure.png", "figure.svg"]
+    with (tmp_path / "figure.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == len(CPU.cells) * len(TASKS)
+    tokens = {(row["budget"], int(row["tokens"])) for row in rows}
+    assert tokens == {("f8", 512 * 1024), ("f2", 2048 * 1024)}
+
+
+def test_without_data_the_figure_is_drawn_empty_and_the_claim_says_what_is_lacking(tmp_path: Path) -> None:
+    view = built(CPU, tmp_path / "runs", lacking)
+    assert figure(view).rows() == []
+    figure(view).write(tmp_path)
+    assert (tmp_path / "figure.svg").read_text().count("n/a") == len(TASKS)
+    assert judged(view) == Judgement(UNDECIDED, "n/a: needs lm-eval")
+    assert judged(views.build(CPU, tmp_path / "empty", None)) == Judgement(UNDECIDED, "not run")
+
+
+@pytest.mark.parametrize(("advantage", "expected"), [(1.0, HOLDS), (-1.0, FAILS), (-0.01, UNDECIDED)])
+def test_the_difference_is_judged_at_every_budget(tmp_path: Path, advantage: float, expected: str) -> None:
+    found = judged(built(CPU, tmp_path, scored(advantage)))
+    assert found.verdict == expected
+    assert [label for label, _ in found.parts] == ["0.5B, 4k, 1/8", "0.5B, 4k, 1/2"]
+
+
+def test_of_several_rates_the_one_with_the_lowest_loss_counts(tmp_path: Path) -> None:
+    losses = {"5e-4": 2.4, "1e-3": 2.2, "1.5e-3": 2.1, "2e-3": 2.3, "3e-3": 2.5}
+    only = {"size": ["large"], "context": ["c1k"], "model": ["gpt", "ngpt"], "budget": ["f1"], "lr": list(losses)}
+    scale = replace(ARTIFACT.scales["paper"], only=only)
+    plan = plans.make(replace(ARTIFACT, scales={"paper": scale}), "paper", overrides=["data.files={}"])
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        loss = losses[dict(cell.key)["lr"]]
+        return finished(val_loss=loss, **dict.fromkeys(TASKS, 100 * loss))  # the best rate has the lowest accuracy
+
+    rows = figure(built(plan, tmp_path, outcome)).rows()
+    found = {(row["model"], row["rate"], row["accuracy"]) for row in rows}
+    assert found == {("gpt", 1.5e-3, 210.0), ("ngpt", 1.5e-3, 210.0)}
+    assert {row["tokens"] for row in rows} == {200_000 * 512 * 1024}
+
+
+@pytest.mark.parametrize("word", ["smoke", "cpu", "gpu", "paper"])
+def test_every_run_is_configured_as_in_figure_2(word: str) -> None:
+    other = catalogue.load("ngpt/fig2")
+    points = ARTIFACT.points(ARTIFACT.scales[word])
+    assert points
+    for key in points:
+        own = ARTIFACT.overrides(key, ARTIFACT.scales[word])
+        assert own == other.overrides(key, other.scales[word])
+
+
+def test_the_experiment_is_figure_2s_and_only_the_probe_is_added() -> None:
+    own, other = (configs.compose(name) for name in (ARTIFACT.experiment, "ngpt/speedup"))
+    assert list(own["probes"]) == ["downstream"]
+    assert {**own, "probes": {}} == other

@@ -1,0 +1,155 @@
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from paper_repro.data_files import DATA_VARIABLE
+from paper_repro.errors import UsageError
+from paper_repro.evaluation import harness
+from paper_repro.evaluation.causal import Evaluator
+from paper_repro.probes.downstream import SWITCHES, Downstream
+from paper_repro.tests.evaluation.doubles import Bytes, Reciting, small_gpt
+from paper_repro.training.probe import Findings
+
+ANSWERS = ["yes", "no", "yes", "yes", "no"]
+TASKS = {"own_words": "words", "own_endings": "endings"}
+
+
+class Saying(Reciting):
+    """Without the surplus id that Reciting likes best of all."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits = super().forward(ids)
+        logits[..., 259] = 0.0
+        return logits
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with task files of our own over local JSON lines, where ``Downstream`` looks first."""
+    pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'paper-repro[eval]'")
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    rows = [json.dumps({"question": f"Is {index} so?", "answer": word}) for index, word in enumerate(ANSWERS)]
+    for name, group in TASKS.items():
+        folder = tmp_path / "downstream" / group
+        folder.mkdir(parents=True)
+        (folder / "test.jsonl").write_text("\n".join(rows))
+        metrics = ["acc", "acc_norm"] if name == "own_words" else ["acc"]
+        task: dict[str, Any] = {
+            "task": name,
+            "dataset_path": "json",
+            "dataset_kwargs": {
+                "data_files": {"test": str(folder / "test.jsonl")},
+                "cache_dir": str(tmp_path / f"cache_{group}"),
+            },
+            "test_split": "test",
+            "doc_to_text": "{{question}}",
+            "metric_list": [{"metric": key, "aggregation": "mean", "higher_is_better": True} for key in metrics],
+        }
+        if name == "own_words":
+            task |= {
+                "output_type": "multiple_choice",
+                "doc_to_choice": ["yes", "no"],
+                "doc_to_target": "{{['yes', 'no'].index(answer)}}",
+            }
+        else:
+            task |= {"output_type": "loglikelihood", "doc_to_target": "{{' ' + answer}}"}
+        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+    return tmp_path
+
+
+def measured(probe: Downstream, model: nn.Module, tokenizer: Any = None) -> Findings:
+    module, data = SimpleNamespace(model=model), SimpleNamespace(tokenizer=tokenizer or Bytes())
+    return probe.measure(module, data, 0)  # type: ignore[arg-type]
+
+
+def test_a_model_that_says_yes_gets_the_share_of_yes(data: Path) -> None:
+    found = measured(Downstream(TASKS, ["own_words"]), Saying("?", " yes", 64))
+    share = 100 * ANSWERS.count("yes") / len(ANSWERS)
+    expected = dict.fromkeys(["own_words", "own_words_norm", "own_endings", "downstream_mean"], share)
+    assert found.metrics == pytest.approx({**expected, "downstream_cropped": 0.0}, abs=1e-9)
+    assert found.unavailable == {} and found.attachments == {}
+
+
+def test_the_scores_are_the_harness_own_and_the_mean_is_theirs(data: Path) -> None:
+    model = small_gpt(block_length=10)
+    found = measured(Downstream(TASKS, limit=4), model).metrics
+    evaluator = Evaluator(model, Bytes())
+    own = {
+        name: harness.run_tasks(evaluator, [name], 0, 4, data / "downstream" / group).metrics[f"{name}/acc"]
+        for name, group in TASKS.items()
+    }
+    assert {name: found[name] for name in TASKS} == pytest.approx({name: 100 * own[name] for name in TASKS}, abs=1e-9)
+    assert found["downstream_mean"] == pytest.approx(50 * sum(own.values()), abs=1e-9)
+    assert evaluator.num_requests == 4 * 2 + 4
+    assert evaluator.num_cropped > 0
+    assert found["downstream_cropped"] == pytest.approx(100 * evaluator.num_cropped / evaluator.num_requests)
+
+
+def test_a_task_without_its_data_is_unavailable_and_so_is_the_mean(data: Path) -> None:
+    (data / "downstream" / "endings" / "test.jsonl").unlink()
+    found = measured(Downstream(TASKS, ["own_words"]), Saying("?", " yes", 64))
+    assert found.metrics.keys() == {"own_words", "own_words_norm"}
+    assert found.unavailable.keys() == {"own_endings", "downstream_mean", "downstream_cropped"}
+    (reason,) = set(found.unavailable.values())
+    assert reason.startswith("needs the task's data: ")
+    assert reason.endswith("run: lm-eval run --model dummy --limit 1 --tasks own_words,own_endings")
+
+
+def test_the_harness_own_tasks_are_found_and_nothing_is_downloaded(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "nothing"))
+    modules = [importlib.import_module(name) for name in SWITCHES]
+    seen: list[list[bool]] = []
+    run = harness.run_tasks
+
+    def watched(*arguments: Any) -> harness.HarnessScores:
+        seen.append([module.HF_HUB_OFFLINE for module in modules])
+        return run(*arguments)
+
+    for module in modules:
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(harness, "run_tasks", watched)
+    tasks = {"arc_easy": "arc", "wsc273": "wsc273"}
+    found = measured(Downstream(tasks, ["arc_easy"]), small_gpt())
+    assert found.metrics == {}
+    assert found.unavailable.keys() == {*tasks, "arc_easy_norm", "downstream_mean", "downstream_cropped"}
+    assert seen == [[True, True]] * 2
+    assert [module.HF_HUB_OFFLINE for module in modules] == [False, False]
+
+
+def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    found = Downstream(TASKS, ["own_words"]).measure(SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    names = {*TASKS, "own_words_norm", "downstream_mean", "downstream_cropped"}
+    assert found.metrics == {} and found.unavailable == dict.fromkeys(names, harness.INSTALL)
+    assert harness.INSTALL == "needs lm-eval: pip install 'paper-repro[eval]'"
+
+
+def test_a_user_error_is_named(data: Path) -> None:
+    model = Saying("?", " yes", 64)
+    with pytest.raises(UsageError, match=r"SimpleNamespace has no tokenizer; leave probes\.downstream out"):
+        Downstream(TASKS).measure(SimpleNamespace(model=model), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"own_endings in .*endings has no acc_norm, only own_endings/acc"):
+        measured(Downstream(TASKS, ["own_endings"]), model)
+    with pytest.raises(UsageError, match="lm-eval knows no task 'own_word'"):
+        measured(Downstream({"own_word": "words"}), model)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"tasks": {}}, {"tasks": TASKS, "normalized": ["other"]}, {"tasks": TASKS, "limit": 0},
+                  {"tasks": TASKS, "num_fewshot": -1}]
+)  # fmt: skip
+def test_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Downstream(**arguments)
