@@ -33,6 +33,7 @@ def _spread(times: list[float]) -> str:
 def _line(comparison: Comparison) -> str:
     goal = f", goal {comparison.goal:g}x" if comparison.goal else ""
     rate = f"; {comparison.teraflops:.3g} TFLOP/s" if comparison.teraflops else ""
+    rate += f"; {comparison.gigabytes_per_second:.3g} GB/s" if comparison.gigabytes_per_second else ""
     return (
         f"{comparison.case}: {comparison.ratio:.2f}x{goal}; {comparison.unit}: ours {_spread(comparison.ours)}, "
         f"{comparison.other} {_spread(comparison.theirs)}; relative error {comparison.relative_error:.1e}{rate}"

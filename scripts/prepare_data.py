@@ -7,14 +7,16 @@
     prepare_data.py shakespeare --download         the same, from the network
     prepare_data.py openwebtext --download         OpenWebText from the hub, in GPT-2's token ids
     prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
+    prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids of the training data's tokenizer
+    prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
     prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
-    --folder NAME       of this preparation below DIR, where several tokenizers are in use  (openwebtext, docstrings)
-    --max-documents N   the first N documents only          (openwebtext, docstrings)
-    --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings)
+    --folder NAME       of this preparation below DIR, where several tokenizers are in use  (all but shakespeare)
+    --max-documents N   the first N documents only          (all but shakespeare)
+    --shard-tokens N    tokens of a file, about 67 million  (all but shakespeare)
     --tokenizer PATH    tokenizer.json, or a folder with one or with vocab.json and merges.txt; or gpt2, the default of
-                        openwebtext; docstrings trains its own
+                        openwebtext and pg19; docstrings trains its own
 
 An interrupted preparation goes on with the same command, and a missing or damaged file is made again by it.
 Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
@@ -44,6 +46,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "openwebtext": (*CORPUS, "from"),
     "shakespeare": (*COMMON, "from"),
     "docstrings": (*CORPUS, "vocabulary", "packages"),
+    "pg19": (*CORPUS, "from"),
 }
 SETTINGS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 DEFAULT_VOCABULARY = 4096
@@ -51,6 +54,7 @@ SHAKESPEARE = "tinyshakespeare/input.txt"
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+PG19_TEXTS = "pg19-texts"
 SECONDS_OF_SILENCE = 60
 
 
@@ -75,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         "openwebtext": _openwebtext,
         "shakespeare": _shakespeare,
         "docstrings": _docstrings,
+        "pg19": _pg19,
     }
     prepare[name](words, root)
     return 0
@@ -201,6 +206,24 @@ def _docstrings(words: Words, root: Path) -> None:
     elif "vocabulary" in words.settings:
         raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
     _write_shards(words, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+
+
+def _pg19(words: Words, root: Path) -> None:
+    folder = root / words.settings.get("folder", "pg19")
+    if "--verify" in words.flags:
+        _verify(folder)
+        return
+    given = words.settings.get("from")
+    if given is None and "--download" not in words.flags:
+        raise UsageError("pg19: give --from DIR, or --download to get the 100 test books (about 40 MB)")
+    from paper_repro.datamodules import pg19, tokenizers
+
+    tokenizer = _tokenizer(words) or tokenizers.gpt2(root, download="--download" in words.flags)
+    texts = root / PG19_TEXTS if given is None else Path(given).expanduser()
+    if given is None:
+        pg19.download(texts, _fetch)
+    books, source = pg19.load(texts, _number(words, "max-documents", None))
+    _write_shards(words, folder, {pg19.TEST: books}, source, tokenizer)
 
 
 def _tokenizer(words: Words) -> "BytePairTokenizer | None":

@@ -25,6 +25,8 @@ class Comparison:
     goal: float | None = None
     teraflops: float | None = None
     """Matrix products per second of our side, where they were counted."""
+    gigabytes_per_second: float | None = None
+    """What our side has to move through memory, per second, where it was counted."""
 
     @property
     def ratio(self) -> float:

@@ -1,0 +1,57 @@
+"""nGPT, figure 13: perplexity of long texts against the length of the windows that they are read in."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, tables
+from paper_repro.figures import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+ATTACHMENT = "lengths.json"
+COLORS = {"gpt": "#1B7837", "gpt_qk": "#7FBF7B", "ngpt": "#762A83"}
+
+
+class Figure13(figures.Figure):
+    size = (5.0, 3.4)
+
+    def rows(self) -> list[Row]:
+        """The perplexity of every trained model at every length; at scale paper up to 32 times the trained one."""
+        rows: list[Row] = []
+        for model in self.artifact.axes["model"].values:
+            for seed, content in sorted(self.view.attachments(ATTACHMENT, {"model": model}).items()):
+                for length, perplexity in json.loads(content)["perplexity"].items():
+                    number = float(f"{perplexity:.6g}")
+                    rows.append({"model": model, "seed": seed, "length": int(length), "perplexity": number})
+        return rows
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        from matplotlib.ticker import NullFormatter
+
+        axes = canvas.subplots()
+        for model, value in self.artifact.axes["model"].values.items():
+            own = [row for row in rows if row["model"] == model]
+            for index, seed in enumerate(sorted({row["seed"] for row in own})):
+                curve = [(row["length"], row["perplexity"]) for row in own if row["seed"] == seed]
+                label = value.label if index == 0 else None
+                axes.plot(*zip(*curve, strict=True), color=COLORS[model], marker="o", markersize=3, label=label)
+        axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)", ylabel="perplexity")
+        lengths = sorted({row["length"] for row in rows})
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        if rows:
+            axes.legend()
+
+
+class Table13(tables.Table):
+    def remarks(self) -> list[str]:
+        """What the texts were."""
+        told = []
+        for key in self.view.points:
+            for content in self.view.attachments(ATTACHMENT, dict(key)).values():
+                found = json.loads(content)
+                kind = "pieces of joined documents" if found["joined"] else "beginnings of documents"
+                told.append(f"Scored: {found['tokens']:,} tokens of {found['texts']:,} {kind}.")
+        return list(dict.fromkeys(told))

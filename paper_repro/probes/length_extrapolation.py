@@ -1,0 +1,154 @@
+"""Perplexity beyond the length that a model was trained with, its rotary positions unmodified (nGPT, appendix A.7).
+
+Letters: N sequences, F the largest factor, W the trained window, P = F W.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paper_repro.arguments import at_least
+from paper_repro.data_files import absent, find_data
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.pg19 import TEST, BookData
+from paper_repro.datamodules.text import VAL, Stream, TokenData
+from paper_repro.errors import UsageError
+from paper_repro.models.rotary import RotaryLanguageModel
+from paper_repro.training.module import PaperModule
+from paper_repro.training.probe import Findings
+
+ATTACHMENT = "lengths.json"
+PREPARE = "python scripts/prepare_data.py pg19 --download"
+DOCUMENTS, JOINED = "length_documents", "length_joined"
+
+
+@dataclass(frozen=True)
+class LengthExtrapolation:
+    """Measures ``perplexity_x<f>``: the text cut into windows of f times the trained window, one after the other.
+
+    One set of tokens is scored at all lengths: tokens 1 ... P of N texts of P + 1 tokens.  The token that begins a
+    window is predicted by the window before it, and token 0 by none, so each is scored once at each length, with at
+    least one token of context and at most f W.  ``perplexity_ratio_x<f>`` is relative to ``perplexity_x1``.
+
+    The texts are the beginnings of documents, or, where fewer than ``least_documents`` are long enough, pieces of the
+    documents joined as in training; ``length_joined`` is then 1, else 0, and ``length_documents`` is N.  The attachment
+    lengths.json has the hash of the token ids.
+
+    The paper names neither windows nor stride; ours do not overlap.
+
+    Args:
+        factors: f of documents of the data's own validation split; 1 first, each dividing the last.
+        books: manifest of training data to the manifest of PG19's books in the ids of the same tokenizer.  Training
+            data that it names are judged on the books, or not at all; others on their validation split.
+        book_factors: f of the books.
+        least_documents: fewer than these are too few to be judged on.
+        most_documents: N at most, the first ones.
+        batch_tokens: the most tokens of one forward pass; one window may exceed it.
+
+    Raises:
+        ValueError: factors other than said, or a number below 1.
+    """
+
+    factors: Sequence[int] = (1, 2, 4, 8)
+    books: Mapping[str, str] = field(default_factory=dict)
+    book_factors: Sequence[int] = (1, 2, 4, 8, 16, 32)
+    least_documents: int = 20
+    most_documents: int = 200
+    batch_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        for name in ("factors", "book_factors"):
+            found = list(getattr(self, name))
+            if found[:1] != [1] or found != sorted(set(found)) or any(found[-1] % factor for factor in found):
+                raise ValueError(f"{name} must rise from 1 and divide the last of them, got {found}")
+        for name in ("least_documents", "most_documents", "batch_tokens"):
+            at_least(name, getattr(self, name))
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Score the texts; the same for every model and seed.
+
+        Raises:
+            UsageError: a model without rotary positions, data other than token shards, books of another tokenizer,
+                or fewer tokens than one text needs.
+        """
+        model = module.model
+        if not isinstance(model, RotaryLanguageModel):
+            raise UsageError(f"LengthExtrapolation extends a RotaryLanguageModel, found {type(model).__name__}")
+        if not isinstance(data, TokenData):
+            raise UsageError(f"LengthExtrapolation needs token shards, the data are {type(data).__name__}")
+        books = self.books.get(data.files.get("manifest", ""))
+        factors = list(self.factors if books is None else self.book_factors)
+        if books is not None and find_data(books, data.data_root) is None:
+            where = f"--folder {books.rpartition('/')[0]} --tokenizer ... (the training data's tokenizer.json)"
+            lack = f"needs pg19: {absent(books, data.data_root, f'{PREPARE} {where}')}; then use --fill"
+            return Findings(unavailable=dict.fromkeys(_names(factors), lack))
+        stream = data.streams[VAL] if books is None else _books(books, data)
+        rows, joined = self._texts(stream, data.tokenizer.end_of_text, factors[-1] * data.window + 1)
+        losses = self._losses(model, rows.to(module.device), [factor * data.window for factor in factors])
+        perplexities = {factor: math.exp(loss) for factor, loss in zip(factors, losses, strict=True)}
+        metrics = {f"perplexity_x{factor}": value for factor, value in perplexities.items()}
+        metrics |= {f"perplexity_ratio_x{factor}": perplexities[factor] / perplexities[1] for factor in factors[1:]}
+        metrics |= {DOCUMENTS: float(len(rows)), JOINED: float(joined)}
+        return Findings(metrics, {ATTACHMENT: _document(rows, joined, data.window, perplexities)})
+
+    def _texts(self, stream: Stream, end: int | None, length: int) -> tuple[Tensor, bool]:
+        """(N, length) ids, and whether they are pieces of joined documents."""
+        ids = torch.from_numpy(stream.window(0, len(stream)).astype("int64"))
+        ends = (ids == end).nonzero()[:, 0].tolist() if end is not None else []
+        starts = [0, *(place + 1 for place in ends)]
+        long = [start for start, stop in zip(starts, ends, strict=False) if stop - start >= length]
+        if len(long) >= self.least_documents:
+            return torch.stack([ids[start : start + length] for start in long[: self.most_documents]]), False
+        if len(ids) < length:
+            raise UsageError(
+                f"LengthExtrapolation reads texts of {length:,} tokens, there are {len(ids):,} in all: "
+                "lower the last of probes.lengths.factors, or data.window"
+            )
+        # Two neighbours share one token: the last that is scored of one is the context of the other's first.
+        return ids.unfold(0, length, length - 1)[: self.most_documents], True
+
+    def _losses(self, model: RotaryLanguageModel, rows: Tensor, lengths: Sequence[int]) -> list[float]:
+        """Nats per token at each length of the windows."""
+        trained, found = model.block_length, []
+        try:
+            for length in lengths:
+                model.extend(length)
+                ids, following = (part.unflatten(1, (-1, length)).flatten(0, 1) for part in (rows[:, :-1], rows[:, 1:]))
+                each = max(1, self.batch_tokens // length)
+                pairs = zip(ids.split(each), following.split(each), strict=True)
+                sums = [model.negative_log_likelihoods(*pair).sum(dtype=torch.float64) for pair in pairs]
+                found.append(math.fsum(map(float, sums)) / following.numel())
+        finally:
+            model.extend(trained)
+        return found
+
+
+def _names(factors: Sequence[int]) -> list[str]:
+    ratios = [f"perplexity_ratio_x{factor}" for factor in factors[1:]]
+    return [*(f"perplexity_x{factor}" for factor in factors), *ratios, DOCUMENTS, JOINED]
+
+
+def _books(manifest: str, data: TokenData) -> Stream:
+    books = BookData({"manifest": manifest}, data_root=data.data_root, cache=data.cache, prepare=PREPARE)
+    if books.tokenizer.fingerprint != data.tokenizer.fingerprint:
+        raise UsageError(
+            f"{manifest}: books in the ids of another tokenizer than the training data's; prepare them again with "
+            f"--tokenizer and the tokenizer.json beside {data.files.get('manifest')}"
+        )
+    return books.streams[TEST]
+
+
+def _document(rows: Tensor, joined: bool, window: int, perplexities: Mapping[int, float]) -> bytes:
+    content = {
+        "ids_sha256": hashlib.sha256(rows.to(torch.int64).contiguous().cpu().numpy().tobytes()).hexdigest(),
+        "texts": len(rows),
+        "joined": joined,
+        "tokens": rows[:, 1:].numel(),
+        "perplexity": {str(factor * window): value for factor, value in perplexities.items()},
+    }
+    return json.dumps(content, indent=1).encode() + b"\n"

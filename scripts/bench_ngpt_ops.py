@@ -1,0 +1,116 @@
+"""nGPT's three element-wise operations, forward and backward, against their definitions, eager and compiled.
+
+GB/s counts what has to be moved once: inputs, outputs and their gradients, and the inputs again for the way back; what
+an implementation moves besides makes it slower, not faster.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from side_by_side import Comparison, interleaved, relative_error
+from torch import Tensor
+
+from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
+from paper_repro.kernels.qk_rotary.tables import textbook_tables
+from paper_repro.kernels.scaled_swiglu import scaled_swiglu
+from paper_repro.kernels.sphere_step import sphere_step
+
+REPETITIONS = 10
+Op = Callable[..., Tensor | tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation of large tensors and small ones (rates, scales), all of which get gradients."""
+
+    name: str
+    op: Op
+    """Called with all tensors and ``implementation``."""
+    large: list[Tensor]
+    small: list[Tensor]
+
+    def moved(self, outputs: Sequence[Tensor]) -> int:
+        """Bytes: large inputs in, outputs out; then their gradients and the inputs in, the inputs' gradients out."""
+        inputs, written = (sum(x.numel() * x.element_size() for x in side) for side in (self.large, outputs))
+        return 3 * inputs + 2 * written
+
+
+def compare(device: torch.device) -> Iterator[Comparison]:
+    """4,096 tokens in float32 on a CPU; 16,384 tokens of the 0.5B model in bf16, its state in float32, on a GPU."""
+    cpu = device.type == "cpu"
+    shapes = [(4096, 256, 64, torch.float32), (4096, 512, 64, torch.float32)]
+    for tokens, width, head, dtype in shapes if cpu else [(16384, 1024, 64, torch.bfloat16)]:
+        for case in _cases(tokens, width, head, dtype, device):
+            yield _against(case, "eager definition", _by(case, "reference"), None if cpu else 4.0, device)
+            if not cpu:
+                yield _against(case, "compiled definition", torch.compile(_by(case, "reference")), 1.2, device)
+
+
+def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
+    generator = torch.Generator(device).manual_seed(0)
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    def ones(*shape: int) -> Tensor:
+        return 1 + 0.1 * drawn(*shape)
+
+    shape, hidden, window = f"{tokens} tokens, D={width}", 4 * width, tokens // 4
+    yield Case(
+        f"residual step, {shape}",
+        sphere_step,
+        [drawn(tokens, width), drawn(tokens, width, dtype=dtype)],
+        [drawn(width)],
+    )
+    tables = textbook_tables(window, head)
+    tables = type(tables)(*(table.to(device) for table in tables))
+
+    def turned(query: Tensor, key: Tensor, scale: Tensor, implementation: str) -> tuple[Tensor, Tensor]:
+        return rotate_queries_and_keys(query, key, tables, scale, True, implementation)
+
+    pair = [drawn(4, window, width // head, head, dtype=dtype) for _ in range(2)]
+    yield Case(f"queries and keys, {shape}", turned, pair, [ones(width // head, head)])
+    yield Case(
+        f"scaled SwiGLU, {shape}",
+        scaled_swiglu,
+        [drawn(tokens, 2 * hidden, dtype=dtype)],
+        [ones(hidden), ones(hidden) * width**0.5],
+    )
+
+
+def _by(case: Case, implementation: str) -> Callable[..., tuple[Tensor, ...]]:
+    def op(*tensors: Tensor) -> tuple[Tensor, ...]:
+        found = case.op(*tensors, implementation=implementation)
+        return (found,) if isinstance(found, Tensor) else found
+
+    return op
+
+
+def _against(
+    case: Case, label: str, other: Callable[..., tuple[Tensor, ...]], goal: float | None, device: torch.device
+) -> Comparison:
+    leaves = [tensor.requires_grad_() for tensor in (*case.large, *case.small)]
+    directions = [torch.randn_like(output) for output in other(*leaves)]
+
+    def way(op: Callable[..., tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
+        def work() -> tuple[Tensor, ...]:
+            outputs = op(*leaves)
+            return *(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, directions)
+
+        return work
+
+    ours, theirs = way(_by(case, "auto")), way(other)
+    found, expected = ours(), theirs()
+    error = max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
+    mine, others = interleaved(_repeated(ours), _repeated(theirs), REPETITIONS, device)
+    rate = case.moved(found[: len(directions)]) / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e9
+    return Comparison(case.name, "ms forward and backward", mine, others, label, error, goal, gigabytes_per_second=rate)
+
+
+def _repeated(work: Callable[[], object]) -> Callable[[], None]:
+    def several() -> None:
+        for _ in range(REPETITIONS):
+            work()
+
+    return several

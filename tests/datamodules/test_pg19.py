@@ -1,0 +1,102 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paper_repro import data_files
+from paper_repro.datamodules import pg19
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.errors import UsageError
+from paper_repro.scripts import prepare_data
+
+TEXTS = [f"Book {number} begins here. {'It goes on and on. ' * number}" for number in range(5)]
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    """A folder of books, in another order than that of their numbers, and a tokenizer beside it."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for number in reversed(range(5)):
+        (folder / f"{number}.txt").write_text(TEXTS[number])
+    (tmp_path / "tokenizer.json").write_bytes(BytePairTokenizer.train(TEXTS, 280).to_bytes())
+    return folder
+
+
+def prepare(books: Path, *words: str) -> Path:
+    to = books.parent / "out"
+    given = ["--from", str(books), "--tokenizer", str(books.parent / "tokenizer.json"), "--to", str(to)]
+    assert prepare_data.main(["pg19", *given, *words]) == 0
+    return to
+
+
+def test_every_book_lies_in_the_test_split_in_order_with_its_end(books: Path) -> None:
+    to = prepare(books, "--folder", "own")
+    assert prepare_data.main(["pg19", "--verify", "--folder", "own", "--to", str(to)]) == 0
+    data = pg19.BookData({"manifest": "own/manifest.json"}, window=8, data_root=to)
+    tokenizer, stream = data.tokenizer, data.streams[pg19.TEST]
+    ids = np.asarray(stream.window(0, len(stream))).tolist()
+    ends = [index for index, token in enumerate(ids) if token == tokenizer.end_of_text]
+    assert [tokenizer.decode(ids[a + 1 : b]) for a, b in zip([-1, *ends], ends, strict=False)] == TEXTS
+    assert ends[-1] == len(ids) - 1
+    assert json.loads((to / "own" / "manifest.json").read_bytes())["source"]["name"] == "pg19"
+
+
+def test_the_first_books_only(books: Path) -> None:
+    to = prepare(books, "--max-documents", "2")
+    assert json.loads((to / "pg19" / "manifest.json").read_bytes())["totals"]["test"]["documents"] == 2
+
+
+def test_what_is_no_folder_of_books_is_refused(books: Path) -> None:
+    with pytest.raises(UsageError, match=r"expected PG19's books, a folder of \.txt files"):
+        pg19.load(books.parent)
+    with pytest.raises(UsageError, match=r"pg19: give --from DIR, or --download"):
+        prepare_data.main(["pg19", "--to", str(books.parent)])
+    (books / "0.txt").write_text("")
+    with pytest.raises(UsageError, match=r"0\.txt: the file is empty"):
+        pg19.load(books)
+
+
+class Bucket:
+    """The store that the books are downloaded from; ``lost`` is not answered."""
+
+    def __init__(self, count: int, lost: str = "") -> None:
+        self.names, self.lost = [f"test/{number}.txt" for number in range(count)], lost
+        self.asked: list[str] = []
+
+    def __call__(self, url: str) -> bytes:
+        if url == pg19.LISTING:
+            return json.dumps({"items": [{"name": name} for name in ["test/", *self.names]]}).encode()
+        name = url.removeprefix(pg19.FILES)
+        assert name in self.names
+        if name == self.lost:
+            raise UsageError("did not answer")
+        self.asked.append(name)
+        return f"book {name}".encode()
+
+
+def test_a_broken_download_goes_on_where_it_was(tmp_path: Path) -> None:
+    broken, whole = Bucket(pg19.BOOKS, lost="test/40.txt"), Bucket(pg19.BOOKS)
+    with pytest.raises(UsageError, match="did not answer"):
+        pg19.download(tmp_path, broken)
+    pg19.download(tmp_path, whole)
+    assert len(broken.asked) == 40 and sorted(broken.asked + whole.asked) == sorted(whole.names)
+    books, source = pg19.load(tmp_path)
+    assert len(books) == source["documents"] == pg19.BOOKS and books[0] == "book test/0.txt"
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"<html>", "no listing of books"), (b'{"items": []}', "0 books")])
+def test_another_listing_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=f"{message}.*--from DIR"):
+        pg19.download(tmp_path, lambda _: content)
+
+
+def test_the_command_downloads_into_a_folder_of_its_own(books: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(pg19.BOOKS)
+    monkeypatch.setattr(prepare_data, "_fetch", bucket)
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    to, tokenizer = books.parent / "out", books.parent / "tokenizer.json"
+    assert prepare_data.main(["pg19", "--download", "--tokenizer", str(tokenizer), "--to", str(to)]) == 0
+    assert len(list((to / "pg19-texts").glob("*.txt"))) == len(bucket.asked) == pg19.BOOKS
+    assert json.loads((to / "pg19" / "manifest.json").read_bytes())["totals"]["test"]["documents"] == pg19.BOOKS

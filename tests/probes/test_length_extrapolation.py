@@ -1,0 +1,193 @@
+import json
+import math
+import random
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro import data_files
+from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.errors import UsageError
+from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
+from paper_repro.models.ngpt import NGPT, BaselineGPT
+from paper_repro.probes.length_extrapolation import LengthExtrapolation
+from paper_repro.training.schedules import Constant
+
+WINDOW, FACTORS = 8, (1, 2, 4)
+LONGEST = WINDOW * FACTORS[-1]
+SHORT, LONG = 20, 60
+"""Characters of a document, which is at least LONGEST + 1 tokens long or too short."""
+
+
+def _document(length: int, draw: random.Random) -> str:
+    return "".join(draw.choice("abcdefgh") for _ in range(length))
+
+
+TRAIN = [_document(LONG, random.Random(index)) for index in range(20)]
+VAL = [_document(length, random.Random(100 + index)) for index, length in enumerate([SHORT, LONG] * 3)]
+TOKENIZER = BytePairTokenizer.train(TRAIN, 257)
+
+
+def prepare(folder: Path, splits: dict[str, list[str]], tokenizer: BytePairTokenizer = TOKENIZER) -> None:
+    write_shards(folder, splits, {"name": "made up"}, tokenizer, say=lambda _: None)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenData:
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    prepare(tmp_path / "corpus", {"train": TRAIN, "val": VAL})
+    return TokenData({"manifest": "corpus/manifest.json"}, batch_size=2, window=WINDOW, data_root=tmp_path)
+
+
+def module_of(make: Any = NGPT, **arguments: Any) -> NGPTSpeedup:
+    torch.manual_seed(0)
+    model = make(vocabulary_size=257, block_length=WINDOW, width=16, num_heads=2, num_layers=2, **arguments)
+    with torch.no_grad():
+        for parameter in model.parameters():  # an untrained model says the same whatever it sees
+            parameter.mul_(1 + torch.rand_like(parameter))
+    return NGPTSpeedup(model, partial(torch.optim.AdamW, lr=1e-3), Constant()).eval()
+
+
+def measure(probe: LengthExtrapolation, module: Any, data: Any) -> Any:
+    with torch.no_grad():
+        return probe.measure(module, data, 0)
+
+
+def by_hand(model: Any, texts: list[Tensor], length: int) -> float:
+    """Each token but the first, one at a time, after what precedes it in the window of the token before it."""
+    model.extend(length)
+    losses = []
+    for ids in texts:
+        for place in range(1, LONGEST + 1):
+            start = (place - 1) // length * length
+            logits = model(ids[None, start:place])[0, -1].double()
+            losses.append(float(logits.logsumexp(-1) - logits[ids[place]]))
+    model.extend(WINDOW)
+    assert len(losses) == len(texts) * LONGEST
+    return math.exp(math.fsum(losses) / len(losses))
+
+
+@pytest.mark.parametrize("make", [NGPT, BaselineGPT])
+def test_every_length_scores_the_same_tokens_once_after_their_window(make: Any, data: TokenData) -> None:
+    module = module_of(make)
+    found = measure(LengthExtrapolation(FACTORS, least_documents=3, batch_tokens=40), module, data).metrics
+    texts = [torch.tensor(TOKENIZER.encode(text)[: LONGEST + 1]) for text in VAL if len(text) == LONG]
+    assert (found["length_documents"], found["length_joined"]) == (3, 0)
+    with torch.no_grad():
+        for factor in FACTORS:
+            expected = by_hand(module.model, texts, factor * WINDOW)
+            # float32 logits of a few units: 1e-6 relative each
+            assert found[f"perplexity_x{factor}"] == pytest.approx(expected, rel=1e-5)
+    ratio = found["perplexity_x4"] / found["perplexity_x1"]
+    assert found["perplexity_ratio_x4"] == ratio != 1
+    assert found.keys() == {
+        *(f"perplexity_x{factor}" for factor in FACTORS),
+        *(f"perplexity_ratio_x{factor}" for factor in FACTORS[1:]),
+        "length_documents",
+        "length_joined",
+    }
+
+
+def test_where_documents_are_too_short_pieces_of_the_joined_stream_are_read(data: TokenData) -> None:
+    module = module_of()
+    found = measure(LengthExtrapolation(FACTORS, least_documents=4, most_documents=5), module, data)
+    stream = torch.tensor([token for text in VAL for token in [*TOKENIZER.encode(text), TOKENIZER.end_of_text]])
+    texts = [stream[start : start + LONGEST + 1] for start in range(0, 5 * LONGEST, LONGEST)]
+    assert (found.metrics["length_documents"], found.metrics["length_joined"]) == (5, 1)
+    with torch.no_grad():
+        expected = by_hand(module.model, texts, 2 * WINDOW)
+    assert found.metrics["perplexity_x2"] == pytest.approx(expected, rel=1e-5)
+    content = json.loads(found.attachments["lengths.json"])
+    assert content["joined"] and content["tokens"] == 5 * LONGEST
+    assert content["perplexity"]["32"] == found.metrics["perplexity_x4"]
+
+
+def test_the_texts_depend_on_neither_model_nor_seed(data: TokenData) -> None:
+    probe = LengthExtrapolation(FACTORS, least_documents=1)
+    contents = []
+    for seed, make in enumerate((NGPT, BaselineGPT)):
+        with torch.no_grad():
+            contents.append(json.loads(probe.measure(module_of(make), data, seed).attachments["lengths.json"]))
+    assert contents[0]["ids_sha256"] == contents[1]["ids_sha256"]
+    other = measure(LengthExtrapolation(FACTORS, least_documents=1, most_documents=2), module_of(), data)
+    assert json.loads(other.attachments["lengths.json"])["ids_sha256"] != contents[0]["ids_sha256"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_left_as_it_was(data: TokenData, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = module_of()
+    before, generator = {name: value.clone() for name, value in module.model.named_buffers()}, torch.get_rng_state()
+    if fails:
+        monkeypatch.setattr(NGPT, "negative_log_likelihoods", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            measure(LengthExtrapolation(FACTORS), module, data)
+    else:
+        measure(LengthExtrapolation(FACTORS), module, data)
+    after = dict(module.model.named_buffers())
+    assert module.model.block_length == WINDOW and after.keys() == before.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert torch.equal(generator, torch.get_rng_state())
+
+
+BOOKS = {"corpus/manifest.json": "books/manifest.json"}
+
+
+def test_books_of_the_data_s_tokenizer_take_the_place_of_its_validation_split(data: TokenData) -> None:
+    probe = LengthExtrapolation(FACTORS, books=BOOKS, book_factors=(1, 2), least_documents=1)
+    lacking = measure(probe, module_of(), data)
+    assert not lacking.metrics
+    assert lacking.unavailable.keys() == {
+        "perplexity_x1",
+        "perplexity_x2",
+        "perplexity_ratio_x2",
+        "length_documents",
+        "length_joined",
+    }
+    reason = lacking.unavailable["perplexity_x2"]
+    assert reason.startswith("needs pg19: ") and "pg19 --download --folder books --tokenizer" in reason
+    assert data.data_root is not None
+    books = [_document(LONG * 10, random.Random(7))]
+    prepare(Path(data.data_root) / "books", {"test": books})
+    module = module_of()
+    found = measure(probe, module, data).metrics
+    assert (found["length_documents"], found["length_joined"]) == (1, 0)
+    ids = torch.tensor(TOKENIZER.encode(books[0]))[None]
+    with torch.no_grad():
+        pairs = ids[:, : 2 * WINDOW], ids[:, 1 : 2 * WINDOW + 1]
+        module.model.extend(2 * WINDOW)
+        expected = float(module.model.negative_log_likelihoods(*pairs).mean().exp())
+    assert found["perplexity_x2"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_books_of_another_tokenizer_are_refused(data: TokenData) -> None:
+    assert data.data_root is not None
+    other = BytePairTokenizer.train(TRAIN, 270)
+    prepare(Path(data.data_root) / "books", {"test": [_document(600, random.Random(7))]}, other)
+    with pytest.raises(UsageError, match=r"another tokenizer than the training data's.*--tokenizer"):
+        measure(LengthExtrapolation(FACTORS, books=BOOKS), module_of(), data)
+
+
+@pytest.mark.parametrize("factors", [[], [2, 4], [1, 4, 2], [1, 2, 3], [1, 1]])
+@pytest.mark.parametrize("name", ["factors", "book_factors"])
+def test_factors_that_do_not_share_one_set_of_tokens_are_refused(name: str, factors: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"{name} must rise from 1 and divide the last"):
+        LengthExtrapolation(**{name: factors})  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_measured_is_refused(data: TokenData) -> None:
+    with pytest.raises(ValueError, match="batch_tokens must be a whole number of at least 1"):
+        LengthExtrapolation(batch_tokens=0)
+    with pytest.raises(UsageError, match=r"reads texts of 8,193 tokens, there are 2.. in all"):
+        measure(LengthExtrapolation((1, 1024)), module_of(), data)
+    with pytest.raises(UsageError, match="extends a RotaryLanguageModel, found Linear"):
+        measure(LengthExtrapolation(), SimpleNamespace(model=torch.nn.Linear(1, 1)), data)
+    with pytest.raises(UsageError, match="needs token shards, the data are SimpleNamespace"):
+        measure(LengthExtrapolation(), module_of(), SimpleNamespace())

@@ -1,0 +1,130 @@
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paper_repro.config import compose
+from paper_repro.errors import UsageError
+from paper_repro.models.ngpt import NGPT
+from paper_repro.tasks import FINISHED, Cell, StopRequestedError
+from paper_repro.training import step_time
+from paper_repro.training.step_time import StepSettings, StepTime, metrics, stepper
+
+TINY = (
+    "size.vocabulary_size=17",
+    "size.width=8",
+    "size.num_heads=2",
+    "size.num_layers=1",
+    "step.window=6",
+    "step.batch_size=2",
+    "step.accumulate=2",
+    "step.rounds=3",
+    "step.unmeasured_rounds=1",
+)
+STOCK = ("optimizer._target_=torch.optim.AdamW", "+optimizer.fused=true", "implementation=reference")
+
+
+class Silent:
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.rounds, self.stop_after = 0, stop_after
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        assert (step, steps) == (self.rounds + 1, 4) and loss > 0
+        self.rounds = step
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.rounds == self.stop_after
+
+
+def config(*overrides: str) -> dict[str, Any]:
+    return compose("ngpt/steptime", [*TINY, *overrides], seed=0)
+
+
+def run(report: Silent, *overrides: str) -> Any:
+    (outcome,) = StepTime().run([Cell("cell", config(*overrides))], Path(), report)
+    return outcome
+
+
+@pytest.mark.parametrize("overrides", [(), STOCK, ("step.precision=bf16-mixed",)])
+def test_every_model_is_timed_against_the_first(overrides: tuple[str, ...]) -> None:
+    report = Silent()
+    outcome = run(report, *overrides)
+    assert outcome.status == FINISHED and report.rounds == 4
+    assert outcome.metrics.keys() == {
+        *(f"seconds_{name}" for name in ("gpt", "gpt_qk", "ngpt")),
+        *(f"{kind}_{name}" for kind in ("ratio", "spread") for name in ("gpt_qk", "ngpt")),
+    }
+    assert 0 < sum(value for name, value in outcome.metrics.items() if "seconds" in name) < outcome.seconds
+
+
+def test_the_models_take_turns_and_the_first_round_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up clock: step n takes n seconds, so the three models' steps 4, 7, 10 and 5, 8, 11 and 6, 9, 12 count."""
+    steps, now = itertools.count(1), [0.0]
+
+    def stepping(node: Any, *_: Any) -> Any:
+        def work() -> torch.Tensor:
+            now[0] += next(steps)
+            return torch.tensor(1.0)
+
+        return work
+
+    monkeypatch.setattr(step_time, "stepper", stepping)
+    monkeypatch.setattr(step_time.time, "perf_counter", lambda: now[0])
+    found = run(Silent()).metrics
+    assert (found["seconds_gpt"], found["seconds_gpt_qk"], found["seconds_ngpt"]) == (7, 8, 9)
+    assert found["ratio_ngpt"] == 9 / 7 and found["ratio_gpt_qk"] == 8 / 7
+    assert found["spread_ngpt"] == pytest.approx((6 / 4 - 12 / 10) / (9 / 7), rel=1e-12)
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """A machine that slows down for all alike moves seconds, not ratios."""
+    found = metrics({"a": [1.0, 2.0, 8.0], "b": [1.5, 3.0, 12.0]})
+    assert found == {"seconds_a": 2.0, "seconds_b": 3.0, "ratio_b": 1.5, "spread_b": 0.0}
+
+
+@pytest.mark.parametrize("overrides", [(), STOCK])
+def test_what_is_timed_trains_and_keeps_rows_at_unit_norm(
+    overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    monkeypatch.setattr(NGPT, "__init__", _noting(NGPT.__init__, built))
+    section = config(*overrides, "optimizer.lr=0.01")
+    work = stepper(section["models"]["ngpt"], section, StepSettings(**section["step"]), torch.device("cpu"))
+    losses = [float(work()) for _ in range(40)]
+    # Eight batches of two, read over and over, are learned.
+    assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
+    (model,) = built
+    for parameter in model.unit_row_parameters():
+        torch.testing.assert_close(parameter.norm(dim=-1), torch.ones(len(parameter)), rtol=0, atol=1e-6)
+
+
+def _noting(make: Any, built: list[Any]) -> Any:
+    def noting(self: Any, *args: Any, **kwargs: Any) -> None:
+        built.append(self)
+        make(self, *args, **kwargs)
+
+    return noting
+
+
+def test_a_request_to_stop_is_heard_between_rounds() -> None:
+    report = Silent(stop_after=2)
+    with pytest.raises(StopRequestedError):
+        run(report)
+    assert report.rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("step.rounds=0", "step: rounds must be a whole number of at least 1"),
+        ("step.precision=16-mixed", "step: precision must be one of 32-true, bf16-mixed"),
+        ("step.clip_norm=0", "step: clip_norm must be a positive"),
+        ("+step.tokens=1", "step: .*unexpected keyword argument 'tokens'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(override: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(Silent(), override)
