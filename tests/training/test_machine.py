@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,3 +57,16 @@ def test_freed_memory_is_kept_unless_the_environment_decides():
             [sys.executable, "-c", code], env={"PATH": "", **environment}, capture_output=True, text=True, check=True
         )
         assert found.stdout.strip() == expected
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux keeps the peak of a process apart")
+def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    code = (
+        "import torch; from paper_repro.training.machine import peak_memory_mib; "
+        "print(peak_memory_mib(torch.device('cpu')))"
+    )
+    large = torch.ones(2**28)  # 1 GiB
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    here = peak_memory_mib(large.device)
+    assert here is not None
+    assert here > 1024 > float(found.stdout) > 10
