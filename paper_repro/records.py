@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.config import MACHINE, canonical_json, fingerprint
+from paper_repro.errors import UsageError
 from paper_repro.files import CorruptFileError, sha256_of_bytes, write_atomically
 from paper_repro.tasks import DIVERGED, FINISHED, Outcome
 
@@ -139,6 +140,27 @@ def find(root: Path, cell: str) -> Record | None:
         _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
         return None
     return record
+
+
+def finished(checkpoint: Path) -> tuple[Path, Record]:
+    """The folder of a finished cell, given that or a file in it, and the record there.
+
+    Raises:
+        UsageError: there is no record, it is damaged, or the cell did not finish.
+    """
+    folder = checkpoint.parent if checkpoint.is_file() else checkpoint
+    try:
+        record = read(folder / "record.json")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{folder}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
+            "train.py and reproduce.py make them"
+        ) from None
+    except CorruptFileError as error:
+        raise UsageError(str(error)) from error
+    if record.status != FINISHED:
+        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
+    return folder, record
 
 
 def is_done(root: Path, cell: str) -> bool:

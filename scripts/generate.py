@@ -85,55 +85,20 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
     """The model with its weights, and the vocabulary that it was trained with."""
+    from paper_repro import records
     from paper_repro.models.causal import CausalLanguageModel
-    from paper_repro.training import checkpoints
+    from paper_repro.tasks import Cell
+    from paper_repro.training.finished import rebuild
 
-    if not words.checkpoint.exists():
-        raise UsageError(
-            f"{words.checkpoint}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>"
-        )
-    folder = words.checkpoint if words.checkpoint.is_dir() else words.checkpoint.parent
-    record = _record(folder)
-    weights = folder / checkpoints.WEIGHTS
-    if not weights.is_file():
-        raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
-    parts = _build(record, words)
-    checkpoints.load_weights(weights, parts.module, record.cell)
+    folder, record = records.finished(words.checkpoint)
+    machine = {"accelerator": words.device, "data_root": words.data_root}
+    parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
     model = parts.module.model
     if not isinstance(model, CausalLanguageModel):
         raise UsageError(
             f"{folder}: its model, {type(model).__name__}, generates no text; give a language model's cell"
         )
-    tokenizer = _tokenizer(parts, record)
-    model.to(parts.machine.device).eval()
-    return model, tokenizer, record
-
-
-def _record(folder: Path) -> "Record":
-    from paper_repro import records
-    from paper_repro.files import CorruptFileError
-    from paper_repro.tasks import FINISHED
-
-    try:
-        record = records.read(folder / "record.json")
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(
-            f"{folder}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
-            "train.py and reproduce.py make them"
-        ) from None
-    except CorruptFileError as error:
-        raise UsageError(str(error)) from error
-    if record.status != FINISHED:
-        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    return record
-
-
-def _build(record: "Record", words: argparse.Namespace) -> "Parts":
-    from paper_repro.tasks import Cell
-    from paper_repro.training.build import build
-
-    machine = {"accelerator": words.device, "data_root": words.data_root}
-    return build(Cell(record.cell, {**record.config, "machine": machine, "probes": {}}))
+    return model, _tokenizer(parts, record), record
 
 
 def _tokenizer(parts: "Parts", record: "Record") -> "Tokenizer":

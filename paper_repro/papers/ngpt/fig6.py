@@ -1,0 +1,122 @@
+"""nGPT, figure 6 with 14: eigen learning rates and scaling factors by layer, and their histograms over four sweeps."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paper_repro import intervals, tables
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.figures import Row
+from paper_repro.papers.ngpt.inspection import (
+    InspectionFigure,
+    Series,
+    bins,
+    colors,
+    count_layers,
+    draw_bins,
+    draw_curve,
+    within,
+)
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+BASE = "base"
+SIZES = (BASE, "size_1b")
+"""The runs of figure 6; the others, named after what they change, are of figure 14."""
+VECTORS = {
+    "alpha_A": "|alpha_A|",
+    "alpha_M": "|alpha_M|",
+    "s_qk": "s_qk",
+    "s_u": "s_u",
+    "s_nu": "s_nu",
+    "s_z": "s_z",
+}
+BY_LAYER = {"alpha_A": "-", "alpha_M": "--"}, {"s_u": "-", "s_nu": "--"}, {"s_qk": "-", "|s_qk|": "--"}
+MODEST = (0.1, 0.4)
+STABLE = 1.5
+"""Largest layer's mean |s_qk| over the smallest's, up to which it is stable; ours, the paper names no number."""
+
+
+class Steps(tables.Table):
+    """The mean eigen learning rates that the text prints, of the two runs of figure 6."""
+
+    def summary(self) -> dict[str, float]:
+        found = {}
+        for run, size in zip(SIZES, ("small", "large"), strict=True):
+            for vector in ("alpha_A", "alpha_M"):
+                if samples := self.view.samples(f"mean_{vector}", {"run": run}):
+                    found[f"{vector}_{size}"] = intervals.mean(list(samples.values()))
+        return found
+
+
+class Figure6(InspectionFigure):
+    """Means by layer and s_z above; below, every vector's histogram, a column for each sweep."""
+
+    attachment = "scales.json"
+
+    def rows_of(self, series: Series) -> Iterator[Row]:
+        run = series.place.get("run", BASE)
+        for vector, values in series.content["means"].items():
+            for layer, value in enumerate(values, start=1):
+                curve = {"low": layer, "high": layer, "value": value}
+                yield {"run": run, "quantity": "mean", "vector": vector, "layer": layer, **curve}
+        for vector, found in series.content["shares"].items():
+            for row in bins(series.content["edges"][vector], found):
+                yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        shades, histograms = colors(rows), [row for row in rows if row["quantity"] == "histogram"]
+        sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
+        canvas.set_size_inches(12.0, 17.0)
+        first = [row for row in rows if row["run"] in SIZES]
+        parts: Any = canvas.subfigures(2, 1, height_ratios=(1, len(VECTORS)))
+        _means(parts[0].subplots(1, len(BY_LAYER) + 1), first, shades)
+        panels = parts[1].subplots(len(VECTORS), len(sweeps), squeeze=False)
+        for line, (vector, title) in zip(panels, VECTORS.items(), strict=True):
+            for axes, sweep in zip(line, sweeps, strict=True):
+                runs = [row for row in histograms if row["vector"] == vector]
+                draw_bins(axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True)
+                axes.set(xlabel=title, ylabel="density" if axes is line[0] else "")
+        for axes, sweep in zip(panels[0], sweeps, strict=True):
+            axes.set_title("" if sweep == BASE else sweep)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(fontsize=7)
+
+
+def _means(panels: "Sequence[Axes]", rows: Sequence[Row], shades: dict[str, str]) -> None:
+    for axes, vectors in zip(panels, BY_LAYER, strict=False):
+        for vector, line in vectors.items():
+            own = [row for row in rows if (row["quantity"], row["vector"]) == ("mean", vector)]
+            draw_curve(axes, own, shades, line)
+        styles = {"-": "solid", "--": "dashed"}
+        axes.set_title(", ".join(f"{VECTORS.get(name, name)} {styles[line]}" for name, line in vectors.items()))
+        count_layers(axes)
+    panels[0].set_ylabel("mean over the vector")
+    logits = [row for row in rows if (row["quantity"], row["vector"]) == ("histogram", "s_z")]
+    draw_bins(panels[-1], logits, shades, density=True)
+    panels[-1].set(title="s_z", ylabel="density")
+
+
+def judge_modest_steps(view: View) -> Judgement:
+    """Both mean eigen learning rates between 0.1 and 0.4, and alpha_M's above alpha_A's, in figure 6's runs."""
+    parts = []
+    for run in SIZES:
+        if not view.covers({"run": run}):
+            continue
+        label = view.artifact.axes["run"].values[run].label
+        for vector in ("alpha_A", "alpha_M"):
+            parts.append((f"{label}: mean {vector}", within(view, f"mean_{vector}", {"run": run}, *MODEST)))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "the scale has no such cells")
+
+
+def judge_sqk_stable(view: View) -> Judgement:
+    """The ratio of the layers' extreme means of |s_qk| at most 1.5, in every run."""
+    parts = []
+    for key in view.points:
+        place = dict(key)
+        label = view.artifact.axes["run"].values[place["run"]].label
+        parts.append((label, within(view, "sqk_spread", place, -math.inf, STABLE)))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "the scale has no such cells")

@@ -1,0 +1,153 @@
+"""What figures 4, 5 and 6 share: the files that the inspections left, averaged over seeds, as rows and as panels."""
+
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paper_repro import figures, intervals
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.figures import Row
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+COLORS = ("#222222", "#E08214", "#2166AC", "#1B7837", "#B2182B", "#762A83", "#999999", "#35978F")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve of every panel: what the inspection of a model left, the mean over its seeds."""
+
+    label: str
+    content: Mapping[str, Any]
+    place: Mapping[str, str] = field(default_factory=dict)
+
+
+class InspectionFigure(figures.Figure):
+    """A figure of ``attachment`` files.
+
+    Args:
+        source: an artifact with its records, or the series themselves.
+    """
+
+    attachment: str
+
+    def __init__(self, source: View | Sequence[Series]) -> None:
+        if isinstance(source, View):
+            super().__init__(source)
+            self.series: Sequence[Series] = list(_of_records(source, self.attachment))
+        else:
+            self.series = source
+
+    def rows(self) -> list[Row]:
+        return [{"series": series.label, **row} for series in self.series for row in self.rows_of(series)]
+
+    @abstractmethod
+    def rows_of(self, series: Series) -> Iterator[Row]:
+        """The rows of one series, every row with the same keys."""
+
+
+def _of_records(view: View, attachment: str) -> Iterator[Series]:
+    several = [axis for axis in view.artifact.axes if len({dict(key)[axis] for key in view.points}) > 1]
+    for key in view.points:
+        place = dict(key)
+        documents = [json.loads(content) for _, content in sorted(view.attachments(attachment, place).items())]
+        if documents:
+            labels = [view.artifact.axes[axis].values[place[axis]].label for axis in several or view.artifact.axes]
+            yield Series(", ".join(labels), average(documents), place)
+
+
+def average(documents: Sequence[Any]) -> Any:
+    """The mean of documents of one form, number by number."""
+    first = documents[0]
+    if isinstance(first, dict):
+        return {name: average([document[name] for document in documents]) for name in first}
+    if isinstance(first, list):
+        return [average(numbers) for numbers in zip(*documents, strict=True)]
+    return float(f"{intervals.mean(documents):.6g}")
+
+
+def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[Row]:
+    """low, high and value of each bin from the first to the last that is not empty."""
+    filled = [index for index, share in enumerate(shares) if share > 0]
+    for index in range(filled[0], filled[-1] + 1) if filled else ():
+        yield {"low": edges[index], "high": edges[index + 1], "value": shares[index]}
+
+
+def colors(rows: Iterable[Row]) -> dict[str, str]:
+    """A colour for each series, in the order of the rows."""
+    labels = dict.fromkeys(row["series"] for row in rows)
+    return {label: COLORS[index % len(COLORS)] for index, label in enumerate(labels)}
+
+
+def by_series(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["series"], []).append(row)
+    return found
+
+
+def draw_bins(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], density: bool = False) -> None:
+    """Each series' histogram as an outline: shares of bins of equal width as drawn, or shares per unit."""
+    for label, own in by_series(rows).items():
+        heights = [row["value"] / ((row["high"] - row["low"]) if density else 1) for row in own]
+        edges = [own[0]["low"], *(row["high"] for row in own)]
+        axes.stairs(heights, edges, color=shades[label], label=label, linewidth=1.2)
+
+
+def draw_curve(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], line: str = "-") -> None:
+    """Each series' value against the middle of low and high."""
+    for label, own in by_series(rows).items():
+        places = [(row["low"] + row["high"]) / 2 for row in own]
+        marker = "o" if len(own) <= 60 else None
+        values = [row["value"] for row in own]
+        axes.plot(places, values, line, color=shades[label], label=label, marker=marker, markersize=3, linewidth=1.2)
+
+
+def label_powers(axis: "Axis") -> None:
+    """Few and plain labels of a logarithmic axis: 1, 2 and 5 times powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def count_layers(axes: "Axes") -> None:
+    """An axis of layers: whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("layer")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def within(view: View, metric: str, place: Mapping[str, str], low: float, high: float) -> Judgement:
+    """Whether a metric's mean lies in [low, high], by its 95 % interval over seeds."""
+    found = view.samples(metric, place)
+    if not found:
+        return Judgement(UNDECIDED, view.absence(metric, place))
+    interval = intervals.compare(found, dict.fromkeys(found, 0.0))
+    if interval.count < 2:
+        return Judgement(UNDECIDED, f"{interval.mean:.4g}, one seed: not judged")
+    inside = low <= interval.low and interval.high <= high
+    outside = interval.high < low or interval.low > high
+    verdict = HOLDS if inside else FAILS if outside else UNDECIDED
+    bounds = f"expected at most {high:g}" if low == -math.inf else f"expected between {low:g} and {high:g}"
+    numbers = f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}], {interval.count} seeds"
+    return Judgement(verdict, f"{numbers}; {bounds}")
+
+
+def in_every_model(view: View, metric: str, place: Mapping[str, str], low: float, high: float) -> Judgement:
+    """Whether a metric lies in [low, high] in every trained model at a place: for what is exact, one is enough."""
+    found = view.samples(metric, place)
+    if not found:
+        return Judgement(UNDECIDED, view.absence(metric, place))
+    good = all(low <= value <= high for value in found.values())
+    span = f"{min(found.values()):.3g} to {max(found.values()):.3g} over {len(found)} models"
+    bounds = f"expected at most {high:g}" if high < math.inf else f"expected at least {low:g}"
+    return Judgement(HOLDS if good else FAILS, f"{span}; {bounds}")

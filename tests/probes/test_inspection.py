@@ -1,0 +1,345 @@
+import copy
+import json
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.errors import UsageError
+from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
+from paper_repro.models.ngpt import NGPT, BaselineGPT
+from paper_repro.models.nrgpt import NRGPT_H_FF1
+from paper_repro.models.rotary import RotaryLanguageModel
+from paper_repro.probes import inspection_embeddings
+from paper_repro.probes.inspection import branches, counts, logarithmic_edges, shares, symmetric_edges
+from paper_repro.probes.inspection_embeddings import Embeddings, eigenvalues_over_median
+from paper_repro.probes.inspection_matrices import (
+    ATTENTION,
+    FEED_FORWARD,
+    Matrices,
+    attention_slices,
+    feed_forward_matrices,
+    median_condition,
+)
+from paper_repro.probes.inspection_scales import Scales, effective_scales
+from paper_repro.training.probe import Findings
+from paper_repro.training.schedules import Constant
+
+SIZES = {"vocabulary_size": 30, "block_length": 8, "width": 12, "num_heads": 2, "num_layers": 3}
+WIDTH, HEAD, HIDDEN = 12, 6, 48
+NO_DATA: Any = None
+
+
+def build(kind: Any = NGPT, **options: Any) -> Any:
+    torch.manual_seed(1)
+    return kind(**{**SIZES, **options})
+
+
+@torch.no_grad()
+def measure(probe: Any, model: Any, seed: int = 0) -> Findings:
+    module = NGPTSpeedup(model, partial(torch.optim.AdamW, lr=1e-3), Constant()).eval()
+    found: Findings = probe.measure(module, NO_DATA, seed)
+    return found
+
+
+def content(findings: Findings) -> dict[str, Any]:
+    (found,) = findings.attachments.values()
+    document: dict[str, Any] = json.loads(found)
+    return document
+
+
+def orthonormal(rows: int, width: int) -> Tensor:
+    """Orthonormal rows, (rows, width)."""
+    return torch.linalg.qr(torch.randn(width, rows))[0].T
+
+
+def brute_dots(table: Tensor) -> Tensor:
+    rows = table.detach().double()
+    return torch.stack([rows[i] @ rows[j] for i in range(len(rows)) for j in range(i)])
+
+
+def test_bins_are_fixed_and_what_is_beyond_them_counts_at_the_ends() -> None:
+    edges = [0.0, 1.0, 2.0, 4.0]
+    found = counts(torch.tensor([[-5.0, 0.5], [1.5, 3.0], [9.0, 3.5]]), edges)
+    assert found.tolist() == [2, 1, 3]
+    assert shares(found) == [0.33333, 0.16667, 0.5]
+    assert counts(torch.empty(0), edges).tolist() == [0, 0, 0]
+
+
+def test_powers_of_ten_and_zero_are_in_the_middle_of_a_bin() -> None:
+    edges = logarithmic_edges(-2, 1)
+    assert len(edges) == 3 * 20 + 2 and edges[0] < 0.01 < edges[1] and edges[-2] < 10 < edges[-1]
+    around = counts(torch.tensor([1 - 1e-6, 1.0, 1 + 1e-6]), edges)
+    assert int(around.max()) == 3
+    edges = symmetric_edges(unit=0.5, reach=100.0, step=0.1)
+    assert len(edges) % 2 == 0 and edges == sorted(edges) and edges == [-edge for edge in reversed(edges)]
+    middle = len(edges) // 2
+    assert edges[middle] - edges[middle - 1] == pytest.approx(0.05, rel=1e-3)
+    assert edges[-1] >= 100.0
+
+
+def test_every_inspection_refuses_a_model_of_another_family() -> None:
+    model = NRGPT_H_FF1(vocabulary_size=20, block_length=8, width=8, num_heads=1, num_steps=2)
+    for probe in (Embeddings(), Matrices(), Scales()):
+        with pytest.raises(UsageError, match=r"found NRGPT_H_FF1: choose model=ngpt/gpt"):
+            measure(probe, model)
+
+
+def test_branches_are_in_the_order_of_the_layers() -> None:
+    model = build()
+    assert [id(pair[0]) for pair in branches(model)] == [id(block.attention) for block in model.blocks]
+    assert [id(pair[1]) for pair in branches(model)] == [id(block.feed_forward) for block in model.blocks]
+
+
+@pytest.mark.parametrize("model", [NGPT, BaselineGPT, partial(BaselineGPT, qk_norm=True)])
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+def test_one_group_serves_all_models_leaves_them_alone_and_repeats_itself(model: Any, storage: str) -> None:
+    built = build(model, storage=storage)
+    before, state = copy.deepcopy(built.state_dict()), torch.get_rng_state()
+    names: list[str] = []
+    for probe in (Embeddings(), Matrices([1]), Scales()):
+        found = measure(probe, built)
+        assert all(math.isfinite(value) for value in found.metrics.values())
+        assert measure(probe, built) == found
+        names += [*found.metrics, *found.attachments]
+    assert len(names) == len(set(names))  # they go into one record
+    assert torch.equal(state, torch.get_rng_state())
+    for name, tensor in built.state_dict().items():
+        assert torch.equal(tensor, before[name]) and tensor.dtype == before[name].dtype
+
+
+# Embeddings
+
+
+def test_norms_eigenvalues_and_dot_products_of_a_known_table() -> None:
+    model = build(BaselineGPT, vocabulary_size=2 * WIDTH)
+    lengths = torch.arange(1.0, WIDTH + 1)
+    axes = torch.diag(lengths)
+    with torch.no_grad():
+        model.token_embedding.weight.copy_(torch.cat([axes, -axes]))
+        model.output.weight.mul_(3)
+    findings = measure(Embeddings(), model)
+    found, document = findings.metrics, content(findings)
+    norms = torch.cat([lengths, lengths])
+    assert found["in_norm_mean"] == 6.5
+    assert found["in_norm_variation"] == pytest.approx(float(norms.std()) / 6.5, rel=1e-6)
+    assert found["in_norm_error"] == 11.0
+    # The mean of the rows is zero and the covariance diagonal: 1, 4, 9 ... 144 times a constant; the median is 42.5.
+    ratios = [length**2 / 42.5 for length in range(WIDTH, 0, -1)]
+    assert document["in"]["eigenvalues"] == pytest.approx(ratios, rel=1e-4)
+    assert found["in_spread_max"] == pytest.approx(144 / 42.5, rel=1e-9)
+    assert found["in_spread_95"] == pytest.approx((121 + 0.45 * 23) / 42.5, rel=1e-9)
+    # Of the 276 pairs the 12 of opposite rows have -length^2, all others 0.
+    assert found["in_dot_mean"] == pytest.approx(-650 / 276, rel=1e-12)
+    assert sum(document["in"]["dots"]) == pytest.approx(1, abs=1e-3)
+    assert max(document["in"]["dots"]) == pytest.approx(264 / 276, rel=1e-4)
+    dots = brute_dots(model.output.weight)
+    assert found["out_dot_mean"] == pytest.approx(float(dots.mean()), rel=1e-9)
+    assert found["out_dot_std"] == pytest.approx(float(dots.std(correction=0)), rel=1e-9)
+    edges = document["edges"]["dot"]
+    assert document["out"]["dots"] == shares(counts(dots, edges))
+    expected = shares(counts(model.output.weight.detach().norm(dim=1), document["edges"]["norm"]))
+    assert document["out"]["norms"] == expected
+
+
+def test_pairs_are_the_same_whatever_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    whole = measure(Embeddings(), model).attachments
+    for chunk in (1, 7, 29, 30):
+        monkeypatch.setattr(inspection_embeddings, "CHUNK", chunk)
+        assert measure(Embeddings(), model).attachments == whole
+
+
+def test_a_large_table_is_sampled_by_pairs_of_distinct_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(BaselineGPT)
+    monkeypatch.setattr(inspection_embeddings, "PAIR_CHUNK", 300)
+    sampled = Embeddings(all_pairs_up_to=29, sampled_pairs=20_000)
+    found = measure(sampled, model).metrics
+    dots = brute_dots(model.token_embedding.weight)
+    # Five standard errors of the mean of 20,000 draws.
+    assert found["in_dot_mean"] == pytest.approx(float(dots.mean()), abs=5 * float(dots.std()) / 20_000**0.5)
+    assert found["in_dot_std"] == pytest.approx(float(dots.std()), rel=0.05)
+    assert measure(sampled, model, seed=1).metrics["in_dot_mean"] != found["in_dot_mean"]
+    with torch.no_grad():
+        model.token_embedding.weight.copy_(torch.eye(30, WIDTH) * 5)  # a row times itself would give 25
+    assert measure(sampled, model).metrics["in_dot_std"] == 0
+    assert measure(Embeddings(all_pairs_up_to=30), model).metrics["in_dot_std"] == 0
+
+
+def test_ngpt_s_norms_are_one_and_gpt_s_are_not() -> None:
+    own, gpt = measure(Embeddings(), build()).metrics, measure(Embeddings(), build(BaselineGPT)).metrics
+    for table in ("in", "out"):
+        assert own[f"{table}_norm_error"] <= 1e-6  # float32
+        assert gpt[f"{table}_norm_error"] > 0.5 and gpt[f"{table}_norm_variation"] > 0.05
+
+
+def test_eigenvalues_are_of_the_rows_about_their_mean() -> None:
+    rows = torch.randn(40, 5, dtype=torch.float64)
+    torch.testing.assert_close(eigenvalues_over_median(rows + 9), eigenvalues_over_median(rows), rtol=1e-9, atol=0)
+
+
+def test_eigenvalues_of_fewer_rows_than_dimensions_stay_finite() -> None:
+    found = eigenvalues_over_median(torch.randn(4, 20, dtype=torch.float64))
+    assert found[0] == pytest.approx(1 / torch.finfo(torch.float64).eps) and bool((found >= 0).all())
+
+
+# Matrices
+
+
+@torch.no_grad()
+def plant(model: RotaryLanguageModel, layer: int, ratio: float) -> None:
+    """Give the heads of a layer's W_q slices the condition numbers ratio, 3 ratio and unequal rows to W_k's."""
+    attention = branches(model)[layer][0]
+    for head, largest in enumerate((ratio, 3 * ratio)):
+        rows = slice(head * HEAD, (head + 1) * HEAD)
+        values = torch.linspace(1.0, largest, HEAD)
+        attention.query_key_value.weight[rows] = orthonormal(HEAD, HEAD) @ torch.diag(values) @ orthonormal(HEAD, WIDTH)
+        keys = slice(WIDTH + head * HEAD, WIDTH + (head + 1) * HEAD)
+        attention.query_key_value.weight[keys] = torch.diag(values) @ orthonormal(HEAD, WIDTH)
+
+
+def test_condition_numbers_are_medians_over_heads_by_layer() -> None:
+    model = build(BaselineGPT)
+    for layer, ratio in enumerate((2.0, 4.0, 8.0)):
+        plant(model, layer, ratio)
+    findings = measure(Matrices(), model)
+    curves = content(findings)["conditions"]
+    # Of two heads the median is the mean: 2 ratio.  Float32 weights keep it to about 1e-5.
+    assert curves["plain"]["query"] == pytest.approx([4, 8, 16], rel=1e-4)
+    assert curves["plain"]["key"] == pytest.approx([4, 8, 16], rel=1e-4)
+    # W_k has orthogonal rows of unequal length: renormalised, it is perfectly conditioned.
+    assert curves["renormalized"]["key"] == pytest.approx([1, 1, 1], rel=1e-4)
+    found = findings.metrics
+    assert found["condition_query"] == pytest.approx(8, rel=1e-4)
+    assert set(curves["plain"]) == set(curves["renormalized"]) == {*ATTENTION, *FEED_FORWARD}
+    assert all(len(values) == 3 for kind in curves.values() for values in kind.values())
+    for group, names in (("attention", ATTENTION), ("mlp", FEED_FORWARD)):
+        for suffix, kind in (("", "plain"), ("_renormalized", "renormalized")):
+            logs = [math.log(value) for name in names for value in curves[kind][name]]
+            expected = math.exp(sum(logs) / len(logs))
+            assert found[f"condition_{group}{suffix}"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_mlp_matrices_are_taken_whole() -> None:
+    model = build(BaselineGPT)
+    _, feed_forward = branches(model)[0]
+    curves = content(measure(Matrices(), model))["conditions"]["plain"]
+    weights = (feed_forward.up.weight[:HIDDEN], feed_forward.up.weight[HIDDEN:], feed_forward.down.weight)
+    for name, weight in zip(FEED_FORWARD, weights, strict=True):
+        values = torch.linalg.svdvals(weight.detach().double())
+        assert curves[name][0] == pytest.approx(float(values[0] / values[-1]), rel=1e-4)
+
+
+@torch.no_grad()
+def test_a_slice_is_what_one_head_computes_with() -> None:
+    model = build(BaselineGPT)
+    attention, feed_forward = branches(model)[0]
+    slices = attention_slices(attention)
+    assert {name: tuple(found.shape) for name, found in slices.items()} == dict.fromkeys(ATTENTION, (2, HEAD, WIDTH))
+    ids = torch.arange(8)[None]
+    attention.output.weight[:HEAD] = 0  # nothing of the first head is written
+    assert attention_slices(attention)["output"][0].abs().max() == 0
+    before = model(ids)
+    for part, name in enumerate(ATTENTION[:3]):
+        own = slice(part * WIDTH, part * WIDTH + HEAD)
+        assert torch.equal(attention.query_key_value.weight[own].double(), slices[name][0])
+        attention.query_key_value.weight[own] += torch.randn(HEAD, WIDTH)
+    torch.testing.assert_close(model(ids), before, rtol=0, atol=1e-6)
+    attention.query_key_value.weight[2 * WIDTH + HEAD :] += torch.randn(HEAD, WIDTH)
+    assert (model(ids) - before).abs().max() > 1e-4
+    # u enters the MLP linearly, nu through SiLU.
+    x = torch.randn(3, WIDTH)
+    matrices = feed_forward_matrices(feed_forward)
+    u, nu, down = (matrices[name][0].float() for name in FEED_FORWARD)
+    expected = (x @ u.T * torch.nn.functional.silu(x @ nu.T)) @ down
+    torch.testing.assert_close(feed_forward(x), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_ngpt_s_matrices_are_as_its_rule_has_them() -> None:
+    curves = content(measure(Matrices(), build()))["conditions"]
+    for name, values in curves["plain"].items():
+        assert curves["renormalized"][name] == pytest.approx(values, rel=1e-4)
+
+
+def test_histograms_are_of_the_layers_asked_for_counted_from_one() -> None:
+    model = build(BaselineGPT)
+    plant(model, 2, 8.0)
+    document = content(measure(Matrices([3, 4]), model))
+    assert list(document["layers"]) == ["3"]  # there is no fourth
+    found = document["layers"]["3"]["query"]
+    weight = branches(model)[2][0].query_key_value.weight.detach().double()[:WIDTH]
+    assert found["norms"] == shares(counts(weight.norm(dim=1), document["edges"]))
+    singular = torch.cat([torch.linspace(1.0, largest, HEAD) for largest in (8.0, 24.0)])
+    assert found["singular"] == shares(counts(singular, document["edges"]))
+    with pytest.raises(ValueError, match="layers must be a whole number of at least 1, got 0"):
+        Matrices([0])
+
+
+def test_a_matrix_without_full_rank_has_a_large_finite_condition_number() -> None:
+    eps = torch.finfo(torch.float64).eps
+    rank_one = torch.ones(1, 3, 5, dtype=torch.float64)
+    assert 1e15 < median_condition(rank_one) <= 1 / eps * (1 + 1e-9)
+    assert median_condition(torch.zeros(1, 3, 5, dtype=torch.float64)) == 1 / eps
+
+
+# Scales
+
+
+def test_scales_are_effective_values_by_layer() -> None:
+    model = build(alpha_A={"init": 0.2, "scale": 0.01}, s_nu={"init": 2, "scale": "sqrt(d)"}, s_qk={"init": 1.5})
+    with torch.no_grad():
+        model.blocks[1].attention_rate.stored.mul_(-3)
+        model.blocks[2].attention.scale.stored.mul_(-2)
+        model.blocks[0].feed_forward.scale_nu.stored.mul_(5)
+        model.scale_z.stored[0] *= 31
+    findings = measure(Scales(), model)
+    found, document = findings.metrics, content(findings)
+    expected = {"alpha_A": (0.2 + 0.6 + 0.2) / 3, "alpha_M": 0.05, "s_qk": 0.0, "s_u": 1.0, "s_nu": 14 / 3, "s_z": 2.0}
+    assert {name: found[f"mean_{name}"] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert document["means"]["alpha_A"] == pytest.approx([0.2, 0.6, 0.2], rel=1e-4)
+    assert document["means"]["s_qk"] == pytest.approx([1.5, 1.5, -3.0], rel=1e-4)
+    assert len(document["means"]["s_z"]) == 1
+    assert found["mean_abs_s_qk"] == pytest.approx(2.0) and document["means"]["|s_qk|"] == [1.5, 1.5, 3.0]
+    assert found["sqk_spread"] == pytest.approx(2.0, rel=1e-6)  # the sign has no effect
+    for name, edges in document["edges"].items():
+        assert len(edges) == len(document["shares"][name]) + 1
+        assert sum(document["shares"][name]) == pytest.approx(1, abs=1e-3)
+    values = torch.cat(effective_scales(model)["s_nu"])
+    assert document["shares"]["s_nu"] == shares(counts(values, document["edges"]["s_nu"]))
+    assert sorted(set(document["shares"]["s_nu"])) == [0.0, 0.33333, 0.66667]
+
+
+def test_what_the_model_uses_is_what_is_reported() -> None:
+    options = {"alpha_M": {"mode": "scalar", "init": 0.3}, "s_z": {"mode": "fixed", "init": 7}, "s_u": None}
+    model = build(**options)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.feed_forward.scale_nu.stored.fill_(1.25)
+    found = measure(Scales(), model).metrics
+    assert found["mean_alpha_M"] == pytest.approx(0.3) and found["mean_s_z"] == 7
+    assert found["mean_s_u"] == found["mean_s_nu"] == 1.25  # shared
+    assert {name: len(values) for name, values in effective_scales(model).items()}["s_z"] == 1
+
+
+def test_models_with_fewer_scales_report_these() -> None:
+    findings = measure(Scales(), build(BaselineGPT))
+    assert findings.metrics == {} and content(findings) == {"edges": {}, "means": {}, "shares": {}}
+    assert set(measure(Scales(), build(BaselineGPT, qk_norm=True)).metrics) == {
+        "mean_s_qk",
+        "mean_abs_s_qk",
+        "sqk_spread",
+    }
+
+
+def test_attachments_stay_small_at_the_paper_s_sizes() -> None:
+    limit = 60_000
+    model = build(num_layers=36)
+    for probe in (Matrices(), Scales()):
+        (file,) = measure(probe, model).attachments.values()
+        assert len(file) <= limit
+    wide = build(vocabulary_size=1400, width=1280, num_heads=20, num_layers=1, hidden_factor=1)
+    (file,) = measure(Embeddings(all_pairs_up_to=0, sampled_pairs=1000), wide).attachments.values()
+    assert len(file) <= limit
