@@ -12,6 +12,7 @@ from paper_repro.files import write_atomically
 from paper_repro.views import View
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Canvas
 
 Row = dict[str, Any]
@@ -71,6 +72,15 @@ class Figure(ABC):
         for name, content in contents.items():
             write_atomically(folder / name, content)
         return [folder / name for name in contents]
+
+
+def log_ticks(axis: "Axis") -> None:
+    """Ticks at 1, 2 and 5 times the powers of ten of a logarithmic axis, written 2k, 5M."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _csv(rows: Sequence[Row]) -> bytes:

@@ -34,6 +34,8 @@ class Figure1(figures.Figure):
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        from matplotlib.ticker import EngFormatter
+
         axes = canvas.subplots()
         longest = chosen(self.view, "budget")[-1]
         first = min((row["seed"] for row in rows), default=0)
@@ -48,6 +50,7 @@ class Figure1(figures.Figure):
             width, depth = (1.6, 1.0) if strong else (0.9, 0.5)
             axes.plot(*zip(*points, strict=True), color=COLORS[model], linewidth=width, alpha=depth, label=label)
         axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if rows:
             axes.legend()
 

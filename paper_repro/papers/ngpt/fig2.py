@@ -33,7 +33,8 @@ class Figure2(figures.Figure):
             for size in chosen(self.view, "size"):
                 for model in chosen(self.view, "model"):
                     own = list(runs(self.view, context=context, size=size, model=model))
-                    place = {"context": context, "size": size, "model": model}
+                    window = int(self.view.counted("window", own[0].place) or 0) if own else 0
+                    place = {"context": context, "window": window, "size": size, "model": model}
                     found += [_row("run", place, run.tokens, run.rate, run.seed, run.loss) for run in own]
                     for best in tune([run.finished for run in own]) if own else ():
                         found.append(_row("best", place, best.tokens, best.learning_rate, "mean", best.loss))
@@ -48,7 +49,11 @@ class Figure2(figures.Figure):
                 for model in chosen(self.view, "model"):
                     line = [row for row in own if (row["size"], row["model"]) == (size, model)]
                     _curve(axes, line, COLORS[model], style, self._label(model, size))
-            axes.set(xscale="log", xlabel="training tokens", title=self.artifact.axes["context"].values[context].label)
+            label = self.artifact.axes["context"].values[context].label
+            windows = {row["window"] for row in own}
+            title = f"{label} context: {windows.pop():,} tokens" if windows else f"{label} context"
+            axes.set(xscale="log", xlabel="training tokens", title=title)
+            figures.log_ticks(axes.xaxis)
         panels[0].set_ylabel("final validation loss (nats per token)")
         if rows:
             panels[0].legend()
@@ -177,7 +182,7 @@ def _apart(larger: Speedup, smaller: Speedup) -> Judgement:
     return Judgement(verdict, text)
 
 
-def _row(kind: str, place: dict[str, str], tokens: float, rate: float, seed: int | str, loss: float) -> Row:
+def _row(kind: str, place: dict[str, str | int], tokens: float, rate: float, seed: int | str, loss: float) -> Row:
     return {"kind": kind, **place, "tokens": int(tokens), "rate": rate, "seed": seed, LOSS: round(loss, 8)}
 
 

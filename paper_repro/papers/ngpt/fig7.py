@@ -11,6 +11,7 @@ from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs
 from paper_repro.views import View
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 FEWEST_RATES = 3
@@ -26,34 +27,37 @@ class Figure7(figures.Figure):
         found: list[Row] = []
         for run in runs(self.view):
             where = {axis: run.place[axis] for axis in ("context", "size", "budget", "model")}
-            found.append(
-                {**where, "tokens": int(run.tokens), "rate": run.rate, "seed": run.seed, LOSS: round(run.loss, 8)}
-            )
+            window = int(self.view.counted("window", run.place) or 0)
+            numbers = {"window": window, "tokens": int(run.tokens), "rate": run.rate, "seed": run.seed}
+            found.append({**where, **numbers, LOSS: round(run.loss, 8)})
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         contexts, budgets = chosen(self.view, "context"), chosen(self.view, "budget")
-        panels = canvas.subplots(len(contexts), len(budgets), squeeze=False, sharex=True)
+        panels = canvas.subplots(len(contexts), len(budgets), squeeze=False)
         for line, context in zip(panels, contexts, strict=True):
             for axes, budget in zip(line, budgets, strict=True):
                 own = [row for row in rows if (row["context"], row["budget"]) == (context, budget)]
-                for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
-                    for model in chosen(self.view, "model"):
-                        points = _means([row for row in own if (row["size"], row["model"]) == (size, model)])
-                        label = self.artifact.axes["model"].values[model].label
-                        axes.plot(*points, style, color=COLORS[model], marker="o", markersize=3, label=label)
-                words = [
-                    self.artifact.axes[axis].values[value].label
-                    for axis, value in (("context", context), ("budget", budget))
-                ]
-                tokens = f", {own[0]['tokens']:,} tokens" if own else ""
-                axes.set_title(f"{words[0]} context, budget {words[1]}{tokens}", fontsize=7)
-                axes.set_xscale("log")
-            line[0].set_ylabel("final validation loss\n(nats per token)")
-        for axes in panels[-1]:
-            axes.set_xlabel("initial learning rate")
+                if own:
+                    self._panel(axes, own)
+                else:
+                    axes.set_axis_off()
         if rows:
             panels[0][0].legend(fontsize=7)
+
+    def _panel(self, axes: "Axes", own: Sequence[Row]) -> None:
+        for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
+            for model in chosen(self.view, "model"):
+                points = _means([row for row in own if (row["size"], row["model"]) == (size, model)])
+                label = self.artifact.axes["model"].values[model].label
+                axes.plot(*points, style, color=COLORS[model], marker="o", markersize=3, label=label)
+        axes.set(xlabel="initial learning rate", ylabel="final loss (nats per token)")
+        axes.set_title(f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens", fontsize=8)
+        axes.set_xscale("log")
+        axes.set_xticks(sorted({row["rate"] for row in own}), minor=False)
+        axes.set_xticks([], minor=True)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.tick_params(axis="x", labelsize=7)
 
 
 class Optima(tables.Table):

@@ -70,8 +70,6 @@ class Figure3(figures.Figure):
         return rows
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
         panels = canvas.subplots(2, len(MODELS), sharex=True, sharey="row")
         for column, model in enumerate(MODELS):
             own = [row for row in rows if row["model"] == model]
@@ -79,9 +77,7 @@ class Figure3(figures.Figure):
             _losses(panels[1][column], own, COLORS[model])
             panels[0][column].set(title=self.artifact.axes["model"].values[model].label, ylim=(-0.02, 1.02))
             panels[1][column].set(xscale="log", xlabel="parameters")
-            panels[1][column].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            panels[1][column].xaxis.set_major_formatter(EngFormatter(sep=""))
-            panels[1][column].xaxis.set_minor_formatter(NullFormatter())
+            figures.log_ticks(panels[1][column].xaxis)
         panels[0][0].set_ylabel("accuracy")
         panels[1][0].set_ylabel("loss (nats per token)")
         if rows:

@@ -50,17 +50,13 @@ class Figure4(figures.Figure):
         return rows
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
         panels = canvas.subplots(1, len(PANELS), sharex=True)
         for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
             for model, spec in self.artifact.axes["model"].values.items():
                 own = [row for row in rows if (row["metric"], row["model"], row["drawn"]) == (metric, model, 1)]
                 _curve(axes, own, COLORS[model], spec.label)
             axes.set(xscale="log", xlabel="parameters", ylabel=f"{title} (nats per character)")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-            axes.xaxis.set_minor_formatter(NullFormatter())
+            figures.log_ticks(axes.xaxis)
         if rows:
             panels[0].legend()
 
