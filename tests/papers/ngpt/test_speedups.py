@@ -17,7 +17,7 @@ from paper_repro.tests.support.synthetic import fill
 from paper_repro.views import View
 
 SECONDS = {"gpt": 10.0, "gpt_qk": 11.0, "ngpt": 13.0}
-BEST_RATE = {"gpt": 5e-3, "gpt_qk": 1e-2, "ngpt": 2e-2}
+BEST_RATE = {"gpt": 1e-2, "gpt_qk": 1e-2, "ngpt": 2e-2}
 Speedup = Callable[[Mapping[str, str], int], float]
 
 
