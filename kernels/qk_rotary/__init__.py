@@ -3,12 +3,15 @@
 Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 """
 
+import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.kernels.dispatch import use_fused
-from paper_repro.kernels.qk_rotary import reference
+from paper_repro.kernels.qk_rotary import closed_form, reference
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, check_width
 
+IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 WIDEST = 1024
 """The fused kernel holds whole rows in registers."""
 
@@ -23,20 +26,23 @@ def rotate(
     """Each row's pairs (2i, 2i+1) turned, then unit norm if ``normalize``, then times ``scale`` (nGPT, eq. 15, 16).
 
     The norm has no epsilon.  Computed in float32 (float64 where an input is).  Gradients reach ``x`` and ``scale``.
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form"
+    (PyTorch, in pieces that fit in a CPU's cache) have first derivatives in reverse mode only; "auto" takes the kernel
+    on CUDA, the closed form on a CPU where gradients are asked for in one dtype outside torch.func and torch.compile,
+    else the definition.
 
     Args:
         x: (B, T, H, Y), of any strides: a view of a packed projection is not copied.
         tables: of at least T positions; the first T are read.
         scale: s_qk, (H, Y).
-        implementation: "fused" (Triton; first derivatives in reverse mode only), "reference" (the definition, which
-            autograd differentiates to any order) or "auto", see ``kernels.dispatch``.
+        implementation: see above.
 
     Returns:
         (B, H, T, Y) in x's dtype: a view of contiguous (B, T, H, Y), the layout of flash attention.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown implementation, or a fused kernel that is not possible.
-        NotImplementedError: a second or forward-mode derivative through the kernel.
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
     return _rotate((x,), tables, scale, normalize, implementation)[0]
 
@@ -70,7 +76,11 @@ def _rotate(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
 ) -> tuple[Tensor, ...]:
     _check_shapes(inputs[0], tables, scale)
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
     given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
+    if _closed(implementation, given):
+        return closed_form.rotate(inputs, tables, scale, normalize)
     width = inputs[0].shape[-1]
     if width > WIDEST and implementation == "fused":
         raise ValueError(
@@ -81,6 +91,24 @@ def _rotate(
 
         return fused.rotate(inputs, tables, scale, normalize)
     return tuple(reference.rotate(x, tables, scale, normalize) for x in inputs)
+
+
+def _closed(implementation: str, given: tuple[Tensor, ...]) -> bool:
+    if implementation not in ("auto", "closed_form"):
+        return False
+    eager = peek_interpreter_stack() is None and not torch.compiler.is_compiling()
+    kinds = {(tensor.dtype, tensor.device) for tensor in given}
+    exact = len(kinds) == 1 and given[0].dtype in (torch.float32, torch.float64)
+    possible = eager and exact and given[0].numel() > 0
+    if implementation == "closed_form":
+        if not possible:
+            raise ValueError(
+                "qk_rotary: implementation='closed_form' needs one dtype, float32 or float64 (tables too), one device, "
+                "tokens, no transform of torch.func and no compiler: use implementation='auto' or 'reference'"
+            )
+        return True
+    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    return possible and asked and given[0].device.type == "cpu"
 
 
 def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""The kernel (through Triton's interpreter) against the definition, that against autograd and against golden records.
+"""Kernel (through Triton's interpreter) and closed form against the definition, that against autograd and golden files.
 
 Tolerances relative to the largest entry: float64 1e-12, float32 5e-6: sums over a head and over fewer than 100 tokens.
 """
@@ -12,18 +12,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.qk_rotary import fused, rotate, rotate_queries_and_keys
+from paper_repro.kernels.qk_rotary import closed_form, fused, rotate, rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
+FAST = ("fused", "closed_form")
 TABLES = {"textbook": textbook_tables, "published": published_tables}
 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers start as NaN: what the kernel does not write is seen.  Few programs: each takes several tokens."""
-    make = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *shape, **options: make(*shape, **options).fill_(torch.nan))
+    """Buffers start as NaN: what is not written is seen.  Small pieces, and few programs: each takes several tokens."""
+
+    def spoil(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *given, **options: make(*given, **options).fill_(torch.nan)
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, spoil(getattr(owner, name)))
+    monkeypatch.setattr(closed_form, "PIECE", 350)
     for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
         monkeypatch.setattr(fused, name, 3)
 
@@ -71,7 +77,7 @@ def _turned(x: Tensor, angle: Callable[[int, int], float]) -> Tensor:
     return out.transpose(1, 2)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "fused"])
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
 def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(implementation: str) -> None:
     packed, scale = _inputs(2, 7, 3, 10)
     tables = textbook_tables(9, 10, base=100.0, dtype=torch.float64)
@@ -104,6 +110,7 @@ def test_autograd_of_the_definition_is_exact(make: Callable[..., RotaryTables], 
     assert torch.autograd.gradgradcheck(function, leaves)
 
 
+@pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("both", [True, False])
 @pytest.mark.parametrize(("scaled", "normalize"), [(True, True), (True, False), (False, True), (False, False)])
@@ -114,20 +121,28 @@ def test_autograd_of_the_definition_is_exact(make: Callable[..., RotaryTables], 
         ((2, 5, 3, 56), "published"),
         ((1, 3, 12, 72), "textbook"),
         ((3, 2, 6, 84), "published"),
+        ((5, 2, 2, 32), "published"),
     ],
 )
 def test_values_and_gradients_are_those_of_the_definition(
-    shape: tuple[int, ...], kind: str, scaled: bool, normalize: bool, both: bool, dtype: torch.dtype
+    shape: tuple[int, ...],
+    kind: str,
+    scaled: bool,
+    normalize: bool,
+    both: bool,
+    dtype: torch.dtype,
+    implementation: str,
 ) -> None:
     inputs, tables = _inputs(*shape, dtype=dtype), TABLES[kind](shape[1] + 2, shape[-1], dtype=dtype)
     exact = RotaryTables(*(table.double() for table in tables))
     expected = _outcome("reference", [value.double() for value in inputs], exact, scaled, normalize, both)
-    found = _outcome("fused", inputs, tables, scaled, normalize, both)
+    found = _outcome(implementation, inputs, tables, scaled, normalize, both)
     assert {value.dtype for value in found} == {dtype}
     _assert_same(found, expected, TOLERANCE[dtype])
 
 
-def test_neither_inputs_nor_gradients_need_one_layout() -> None:
+@pytest.mark.parametrize("fast", FAST)
+def test_neither_inputs_nor_gradients_need_one_layout(fast: str) -> None:
     packed, scale = _inputs(2, 6, 4, 8)
     tables = textbook_tables(12, 16, dtype=torch.float64)
     tables = RotaryTables(*(table[::2, ::2] for table in tables))
@@ -140,10 +155,10 @@ def test_neither_inputs_nor_gradients_need_one_layout() -> None:
         loss = (q.mT @ k).square().sum() + q.sum() + k[..., 1].sum()
         return [q.detach(), k.detach(), *torch.autograd.grad(loss, (query, key, rates))]
 
-    _assert_same(run("fused"), run("reference"), 1e-12)
+    _assert_same(run(fast), run("reference"), 1e-12)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "fused"])
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
 def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(implementation: str) -> None:
     packed, scale = (value.requires_grad_() for value in _inputs(2, 5, 4, 8, dtype=torch.float32))
     query, key, _ = packed.unbind(2)
@@ -157,12 +172,14 @@ def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(imp
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         found = rotate_queries_and_keys(query, key, tables, scale, True, implementation)
     assert all(out.shape == (2, 4, 5, 8) and out.transpose(1, 2).is_contiguous() for out in found)
-    if implementation == "fused":
+    if implementation != "reference":
         given = {tensor.untyped_storage().data_ptr() for tensor in (packed, scale, *tables)}
-        assert set(kept) <= given
+        norms = 2 * 2 * 5 * 4 * 4 if implementation == "closed_form" else 0
+        assert sum(size for place, size in kept.items() if place not in given) == norms
 
 
-def test_only_one_result_may_be_used() -> None:
+@pytest.mark.parametrize("fast", FAST)
+def test_only_one_result_may_be_used(fast: str) -> None:
     packed, scale = _inputs(1, 4, 2, 6)
     tables = textbook_tables(4, 6, dtype=torch.float64)
 
@@ -171,7 +188,7 @@ def test_only_one_result_may_be_used() -> None:
         _, k = rotate_queries_and_keys(leaves[0][:, :, 0], leaves[0][:, :, 1], tables, leaves[1], True, implementation)
         return list(torch.autograd.grad(k.pow(3).sum(), leaves))
 
-    _assert_same(run("fused"), run("reference"), 1e-12)
+    _assert_same(run(fast), run("reference"), 1e-12)
 
 
 def test_dtypes_may_differ_and_results_have_that_of_the_input() -> None:
@@ -189,16 +206,17 @@ def test_dtypes_may_differ_and_results_have_that_of_the_input() -> None:
     torch.testing.assert_close(half.double(), exact, rtol=2**-8 * 1.01, atol=1e-7)
 
 
-def test_further_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("implementation", FAST)
+def test_further_derivatives_are_refused(implementation: str) -> None:
     packed, scale = (value.requires_grad_() for value in _inputs(1, 3, 2, 4))
     tables = textbook_tables(3, 4, dtype=torch.float64)
-    out = rotate(packed[:, :, 0], tables, scale, True, "fused")
+    out = rotate(packed[:, :, 0], tables, scale, True, implementation)
     first = torch.autograd.grad(out.sum(), scale, create_graph=True)[0]
     with pytest.raises(NotImplementedError, match="RotationGradient has first derivatives in reverse mode only"):
         first.sum().backward()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="reverse mode only"):
         dual = torch.autograd.forward_ad.make_dual(packed[:, :, 0].detach(), torch.ones(1, 3, 2, 4).double())
-        rotate(dual, tables, scale, True, "fused")
+        rotate(dual, tables, scale, True, implementation)
 
 
 def test_transforms_take_the_definition() -> None:
@@ -210,8 +228,42 @@ def test_transforms_take_the_definition() -> None:
     x = packed[:, :, 0]
     _, tangent = torch.func.jvp(lambda s: rotate(x, tables, s, True), (scale,), (torch.ones_like(scale),))
     _assert_same([tangent], [rotate(x, tables, None, True)], 1e-14)
-    with pytest.raises(ValueError, match=r"torch\.func"):
-        torch.func.vmap(lambda x: rotate(x, tables, implementation="fused"))(models[:, :, :, 0])
+    for implementation in FAST:
+        with pytest.raises(ValueError, match=r"torch\.func"):
+            torch.func.vmap(lambda x: rotate(x, tables, implementation=implementation))(models[:, :, :, 0])  # noqa: B023
+
+
+@pytest.mark.parametrize("fast", FAST)
+def test_a_scale_of_zero_has_a_gradient_and_a_row_of_zeros_has_no_direction(fast: str) -> None:
+    packed, scale = _inputs(2, 3, 2, 4)
+    tables = textbook_tables(3, 4, dtype=torch.float64)
+    scale[1, 2] = 0
+    expected = _outcome("reference", [packed, scale], tables, True, True, True)
+    assert float(expected[-1][1, 2]) != 0
+    _assert_same(_outcome(fast, [packed, scale], tables, True, True, True), expected, 1e-12)
+    packed[1, 2, 0, 1] = 0
+    for implementation in ("reference", fast):
+        absent = rotate(packed[:, :, 0], tables, scale, True, implementation).isnan()
+        assert bool(absent[1, 1, 2].all()) and int(absent.sum()) == 4
+
+
+@pytest.mark.parametrize(
+    ("trained", "double", "chosen"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_auto_takes_the_closed_form_where_gradients_are_asked_for_in_one_dtype(
+    trained: bool, double: bool, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+    original = closed_form.rotate
+    monkeypatch.setattr(closed_form, "rotate", lambda *given: (called.append(1), original(*given))[1])
+    packed, scale = (value.requires_grad_(trained) for value in _inputs(1, 3, 2, 4, dtype=torch.float32))
+    rotate(packed[:, :, 0], textbook_tables(3, 4), scale.double() if double else scale, True)
+    assert bool(called) is chosen
+    assert rotate(packed[:0, :, 0], textbook_tables(3, 4), scale, True).shape == (0, 2, 3, 4)
+    with torch.no_grad():
+        called.clear()
+        rotate(packed[:, :, 0], textbook_tables(3, 4), scale, True)
+    assert not called
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +291,17 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         rotate(query.to(torch.complex64), tables, implementation="fused")
     with pytest.raises(ValueError, match="heads of at most 1024, got 1026"):
         rotate(torch.ones(1, 1, 1, 1026), textbook_tables(1, 1026), implementation="fused")
-    with pytest.raises(ValueError, match="one of auto, fused, reference, got 'eager'"):
+    for given in (query.bfloat16(), query, query.float()[:0]):
+        with pytest.raises(ValueError, match="'closed_form' needs one dtype, float32 or float64"):
+            rotate(given, tables, implementation="closed_form")
+    with pytest.raises(ValueError, match="one of auto, fused, closed_form, reference, got 'eager'"):
         rotate(query, tables, implementation="eager")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(ValueError, match="the kernel runs on CUDA, the tensors are on cpu"):
         rotate(query, tables, implementation="fused")
 
 
-@pytest.mark.parametrize("implementation", ["reference", "fused"])
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
 @pytest.mark.golden("ngpt", "*.npz")
 def test_golden_queries_and_keys_of_the_first_layer(golden: Any, implementation: str) -> None:
     meta, scale = golden.meta, None

@@ -1,0 +1,170 @@
+"""Queries and keys in plain PyTorch, and their gradients, some tokens at a time: the next pass finds them in the cache.
+
+With J (a, b) = (-b, a) on pairs (a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
+
+    r = C x + S J x,   n = r / |r|,   y = s n,
+    ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   dx = C dr - J S dr
+
+where the sum goes over tokens, queries and keys.  The forward pass keeps the inputs and 1 / |r|.  Where both sines are
+the same, C + S J is the complex number cos + i sin: one pass instead of three.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.qk_rotary.tables import RotaryTables
+
+PIECE = 1 << 16
+"""Entries of a piece per thread: a float32 buffer of that size is 256 kB."""
+
+Factors = tuple[Tensor, ...]
+
+
+def rotate(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
+    """See ``kernels.qk_rotary.rotate``; one or two inputs (B, T, H, Y), all of one dtype."""
+    found = Rotation.apply(*tables, scale, normalize, *inputs)
+    return tuple(out.transpose(1, 2) for out in found[: len(inputs)])
+
+
+class Rotation(FirstOrder):
+    """Of the tables, scale, ``normalize`` and inputs (B, T, H, Y): as many results, then 1 / |r| of each (B, T, H, 1),
+    if ``normalize``."""
+
+    @staticmethod
+    def forward(
+        cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        factors = _factors(cos, first, second, inputs[0])
+        outputs = [x.new_empty(x.shape) for x in inputs]
+        inverses = [x.new_empty(*x.shape[:3], 1) for x in inputs] if normalize else []
+        for x, out, *inverse in zip(inputs, outputs, *([inverses] if normalize else []), strict=True):
+            for near, (piece, into, *norm) in _pieces(factors, _paired(x), out, *inverse):
+                _turn(piece, near, into)
+                if normalize:
+                    torch.linalg.vector_norm(into, dim=-1, keepdim=True, out=norm[0])
+                    into.mul_(norm[0].reciprocal_())
+                if scale is not None:
+                    into.mul_(scale)
+        return *outputs, *inverses
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        count = len(inputs) - 5
+        ctx.mark_non_differentiable(*output[count:])
+        ctx.save_for_backward(*inputs[:4], *inputs[5:], *output[count:])
+        ctx.count = count
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        tables_and_scale, given = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        dscale, *dinputs = RotationGradient.apply(*tables_and_scale, ctx.count, *gradients[: ctx.count], *given)
+        return None, None, None, dscale, None, *dinputs
+
+
+class RotationGradient(FirstOrder):
+    """The gradients of scale and the inputs, given G of each input, the inputs, and 1 / |r| of each if normalised."""
+
+    @staticmethod
+    def forward(
+        cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, count: int, *given: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        gradients, inputs, inverses = given[:count], given[count : 2 * count], given[2 * count :]
+        factors = _factors(cos, first, second, inputs[0])
+        dinputs = [x.new_empty(x.shape) for x in inputs]
+        dscale = None if scale is None else torch.zeros_like(scale)
+        for index, (G, x, dx) in enumerate(zip(gradients, inputs, dinputs, strict=True)):
+            by_row = (_paired(G), _paired(x), dx, *inverses[index : index + 1])
+            for near, (g, piece, into, *inverse) in _pieces(factors, *by_row):
+                dr = g
+                if inverse or dscale is not None:
+                    r = _turn(piece, near, piece.new_empty(piece.shape))
+                    dr = _through_scale_and_norm(g, r, scale, dscale, *inverse)
+                _turn_back(dr, near, into)
+        return dscale, *dinputs
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        pass
+
+
+def _through_scale_and_norm(
+    G: Tensor, r: Tensor, scale: Tensor | None, dscale: Tensor | None, inverse: Tensor | None = None
+) -> Tensor:
+    """dr, given r, which is overwritten; adds to ``dscale``."""
+    n = r if inverse is None else r.mul_(inverse)
+    product = n * G
+    if scale is not None and dscale is not None:
+        dscale += product.sum((0, 1))
+        product.mul_(scale)
+        G = G * scale
+    if inverse is None:
+        return G
+    along = product.sum(-1, keepdim=True)
+    return torch.addcmul(G, n, along, value=-1, out=product).mul_(inverse)
+
+
+def _turn(x: Tensor, factors: Factors, out: Tensor) -> Tensor:
+    """C x + S J x, into ``out``."""
+    if len(factors) == 1:
+        torch.mul(_complex(x), factors[0], out=_complex(out))
+        return out
+    C, S = factors
+    return torch.mul(x, C, out=out).addcmul_(_real(_complex(x) * 1j), S)
+
+
+def _turn_back(g: Tensor, factors: Factors, out: Tensor) -> None:
+    """C g - J S g, into ``out``."""
+    if len(factors) == 1:
+        torch.mul(_complex(g), factors[0].conj(), out=_complex(out))
+    else:
+        C, S = factors
+        torch.mul(g, C, out=out).add_(_real(_complex(g * S) * -1j))
+
+
+def _factors(cos: Tensor, first: Tensor, second: Tensor, x: Tensor) -> Factors:
+    """C and S, (T, 1, Y), or the complex number that stands for both, (T, 1, Y/2); of each head if they are small."""
+    tokens, heads = x.shape[1:3]
+    cos, first, second = (table[:tokens, None] for table in (cos, first, second))
+    factors: Factors = (torch.complex(cos, second),)
+    if not torch.equal(first, second):
+        factors = _real(torch.complex(cos, cos)), _real(torch.complex(first, second))
+    if _tokens_of_a_piece(x) < tokens:
+        return factors
+    return tuple(factor.expand(-1, heads, -1).contiguous() for factor in factors)
+
+
+def _complex(x: Tensor) -> Tensor:
+    """Pairs as complex numbers, a view."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+def _real(z: Tensor) -> Tensor:
+    """Complex numbers as pairs, a view."""
+    return torch.view_as_real(z).flatten(-2)
+
+
+def _paired(x: Tensor) -> Tensor:
+    """x, or a copy whose pairs can be viewed as complex numbers."""
+    fits = x.stride(-1) == 1 and all(place % 2 == 0 for place in (x.storage_offset(), *x.stride()[:-1]))
+    return x if fits else x.contiguous()
+
+
+def _tokens_of_a_piece(x: Tensor) -> int:
+    return max(1, PIECE * torch.get_num_threads() // (x.shape[2] * x.shape[3]))
+
+
+def _pieces(factors: Factors, *by_row: Tensor) -> Iterator[tuple[Factors, tuple[Tensor, ...]]]:
+    """Of tensors (B, T, H, ...), with the factors that belong to it: tokens of one sequence, or whole sequences."""
+    tokens, many = by_row[0].shape[1], _tokens_of_a_piece(by_row[0])
+    if many >= tokens:
+        yield from ((factors, some) for some in zip(*(tensor.split(many // tokens) for tensor in by_row), strict=True))
+        return
+    near = [*zip(*(factor.split(many) for factor in factors), strict=True)]
+    for sequence in zip(*(tensor.split(1) for tensor in by_row), strict=True):
+        yield from zip(near, zip(*(tensor.split(many, 1) for tensor in sequence), strict=True), strict=True)
