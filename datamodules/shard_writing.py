@@ -9,7 +9,7 @@ import numpy as np
 
 from paper_repro.arguments import at_least
 from paper_repro.datamodules.token_shards import DTYPE, MANIFEST, MOST_IDS, TOKENIZER, Manifest, Shard, check_shard
-from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.datamodules.tokenizers import END_TOKENS, BytePairTokenizer
 from paper_repro.errors import UsageError
 from paper_repro.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
 
@@ -50,7 +50,7 @@ def write_shards(
             "file": TOKENIZER,
             "fingerprint": tokenizer.fingerprint,
             "vocabulary_size": tokenizer.vocabulary_size,
-            "end_of_text": _end_of_text(tokenizer),
+            "end_of_text": end_of_text(tokenizer),
         },
         "dtype": DTYPE.str,
         "shard_tokens": at_least("shard_tokens", shard_tokens),
@@ -70,9 +70,17 @@ def write_shards(
         ) from error
 
 
-def _end_of_text(tokenizer: BytePairTokenizer) -> int:
+def end_of_text(tokenizer: BytePairTokenizer) -> int:
+    """The id that is written after each document.
+
+    Raises:
+        UsageError: the tokenizer has none, or more ids than uint16 holds.
+    """
     if tokenizer.end_of_text is None:
-        raise UsageError("the tokenizer has no <|endoftext|>, which ends each document: give GPT-2's or train one")
+        raise UsageError(
+            f"the tokenizer has no token that ends a document, none of {', '.join(END_TOKENS)}: give GPT-2's or "
+            "LLaMA-2's, or add one of these to its special tokens"
+        )
     if tokenizer.vocabulary_size > MOST_IDS:
         raise UsageError(
             f"the tokenizer has {tokenizer.vocabulary_size} ids, uint16 holds {MOST_IDS}: give a smaller one"

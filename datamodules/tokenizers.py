@@ -1,8 +1,9 @@
-"""Text to token ids and back: characters, and byte-level byte pairs (GPT-2's or our own)."""
+"""Text to token ids and back: characters, and byte pairs that no text is lost in (GPT-2's, LLaMA-2's or our own)."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 END_OF_TEXT = "<|endoftext|>"
+END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>")
+"""What ends a text in the tokenizers that are known; the first that is there counts."""
 GPT2 = "gpt2"
 NUM_BYTES = 256
+ROUND_TRIP = "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f "
+"""What a tokenizer must give back whole: blanks in all places, control characters, forms that normalizers change."""
 
 
 @runtime_checkable
@@ -84,24 +89,28 @@ class CharacterTokenizer:
 
 
 class BytePairTokenizer:
-    """Byte-level byte pairs from the tokenizers library.
+    """Byte pairs from the tokenizers library: byte-level ones as GPT-2's, or with byte fallback as LLaMA-2's.
 
-    The text of a special token is encoded as ordinary text, so no document can end itself.
+    The text of a special token is encoded as ordinary text, so no document can end itself, and ``encode`` adds none.
+    With byte fallback a character is an id, or else its bytes are; a normalizer writes blanks as U+2581 and may put one
+    before a text, which ``decode`` takes off.
 
     Args:
-        library: a tokenizer of that library.
+        library: a tokenizer of that library; texts are neither truncated nor padded, whatever its file says.
     """
 
     def __init__(self, library: "Library") -> None:
         self.library = library
         library.encode_special_tokens = True
+        library.no_truncation()
+        library.no_padding()
 
     @classmethod
     def load(cls, path: Path) -> "BytePairTokenizer":
         """From a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt.
 
         Raises:
-            UsageError: neither is there, or the library cannot read it, or it knows no byte level.
+            UsageError: neither is there, or the library cannot read it, or it loses what some texts say.
         """
         from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
@@ -119,9 +128,26 @@ class BytePairTokenizer:
             raise
         except Exception as error:  # the library raises bare exceptions
             raise UsageError(f"{path}: the tokenizers library cannot read it: {error}; get the file again") from error
-        if "ByteLevel" not in json.dumps(json.loads(library.to_str())["pre_tokenizer"]):
-            raise UsageError(f"{path}: not a byte-level tokenizer; GPT-2's, or one that prepare_data.py trained, is")
-        return cls(library)
+        tokenizer = cls(library)
+        tokenizer._check_lossless(path)
+        return tokenizer
+
+    def _check_lossless(self, path: Path) -> None:
+        content = json.loads(self.library.to_str())
+        if "ByteLevel" in json.dumps(content["pre_tokenizer"]):
+            return
+        lost = [token for byte in range(NUM_BYTES) if self.library.token_to_id(token := f"<0x{byte:02X}>") is None]
+        if not content["model"].get("byte_fallback") or lost:
+            raise UsageError(
+                f"{path}: neither a byte-level tokenizer, as GPT-2's and those that prepare_data.py trains are, nor "
+                "one with byte_fallback and an id for each byte, as LLaMA-2's is: characters would be lost"
+                + (f" (no {lost[0]})" if 0 < len(lost) < NUM_BYTES else "")
+            )
+        if (found := self.decode(self.encode(ROUND_TRIP))) != ROUND_TRIP:
+            raise UsageError(
+                f"{path}: its normalizer or decoder alters texts, {ROUND_TRIP!r} comes back as {found!r}: "
+                "give a tokenizer that keeps them, as LLaMA-2's or GPT-2's"
+            )
 
     @classmethod
     def train(cls, texts: Sequence[str], vocabulary_size: int) -> "BytePairTokenizer":
@@ -149,10 +175,14 @@ class BytePairTokenizer:
     def vocabulary_size(self) -> int:
         return int(self.library.get_vocab_size())
 
-    @property
+    @cached_property
     def end_of_text(self) -> int | None:
-        index: int | None = self.library.token_to_id(END_OF_TEXT)
-        return index
+        """The first of ``END_TOKENS`` that is there and that no text can hold."""
+        for token in END_TOKENS:
+            index: int | None = self.library.token_to_id(token)
+            if index is not None and index not in self.encode(token):
+                return index
+        return None
 
     @property
     def fingerprint(self) -> str:
@@ -160,7 +190,8 @@ class BytePairTokenizer:
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in content["model"]["merges"]]
         splitting = _without(content["pre_tokenizer"], "trim_offsets")
         vocabulary = sorted((index, token) for token, index in self.library.get_vocab().items())
-        return _hash(["byte pairs", vocabulary, merges, splitting, content["normalizer"]])
+        fallback = ["byte fallback"] if content["model"].get("byte_fallback") else []
+        return _hash(["byte pairs", vocabulary, merges, splitting, content["normalizer"], *fallback])
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
@@ -172,6 +203,11 @@ class BytePairTokenizer:
             yield encoding.ids
 
     def decode(self, ids: Iterable[int]) -> str:
+        """The text of a document's ids, exactly; with the blank put before a text and U+2581 for blanks, not always.
+
+        There a U+2581 of the text comes back as a blank, ids cut from within a text lose one leading blank, and a text
+        that follows an end of text has one too many.
+        """
         text: str = self.library.decode(list(ids), skip_special_tokens=False)
         return text
 

@@ -15,8 +15,9 @@
     --folder NAME       of this preparation below DIR, where several tokenizers are in use  (all but shakespeare)
     --max-documents N   the first N documents only          (all but shakespeare)
     --shard-tokens N    tokens of a file, about 67 million  (all but shakespeare)
-    --tokenizer PATH    tokenizer.json, or a folder with one or with vocab.json and merges.txt; or gpt2, the default of
-                        openwebtext and pg19; docstrings trains its own
+    --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with one
+                        or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19; docstrings
+                        trains its own
 
 An interrupted preparation goes on with the same command, and a missing or damaged file is made again by it.
 Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
@@ -227,14 +228,19 @@ def _pg19(words: Words, root: Path) -> None:
 
 
 def _tokenizer(words: Words) -> "BytePairTokenizer | None":
-    from paper_repro.datamodules import tokenizers
+    from paper_repro.datamodules import shard_writing, tokenizers
 
     given = words.settings.get("tokenizer")
     if given is None:
         return None
     if given == tokenizers.GPT2:
         return tokenizers.gpt2(words.settings.get("to"), download="--download" in words.flags)
-    return tokenizers.BytePairTokenizer.load(Path(given).expanduser())
+    tokenizer = tokenizers.BytePairTokenizer.load(Path(given).expanduser())
+    try:
+        shard_writing.end_of_text(tokenizer)  # before any document is read
+    except UsageError as error:
+        raise UsageError(f"--tokenizer {given}: {error}") from error
+    return tokenizer
 
 
 def _write_shards(
