@@ -211,9 +211,11 @@ def _checked(override: Override, default: Any) -> Any:
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not type(default):
+        section = override.key.rpartition(".")[0]
+        other = f"; where either is right, override the whole section {section}" if section else ""
         raise UsageError(
             f"override {override.text!r}: {override.key} takes {_kind(default)} (default {default!r}), "
-            f"not {_kind(value)}"
+            f"not {_kind(value)}{other}"
         )
     return value
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 from paper_repro.arguments import at_least, one_of, positive
 from paper_repro.errors import nearest
 from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.kernels.dispatch import IMPLEMENTATIONS
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
 from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
@@ -67,6 +68,8 @@ class ScaleSpec:
         """
         if isinstance(given, ScaleSpec):
             return given
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{name} must be {{mode, init, scale}}, got {given!r}")
         known = cls.__dataclass_fields__
         for key in given:
             if key not in known:
@@ -231,7 +234,8 @@ class RotaryLanguageModel(CausalLanguageModel):
     ) -> None:
         super().__init__(vocabulary_size, block_length, width)
         self.head_width = width // check_heads(width, num_heads)
-        self.rope, self.implementation = one_of("rope", rope, TABLES), implementation
+        self.rope = one_of("rope", rope, TABLES)
+        self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
         self.storage = one_of("storage", storage, STORAGES)
         self.token_embedding = nn.Embedding(vocabulary_size, width)
         nn.init.normal_(self.token_embedding.weight, std=std)
@@ -241,10 +245,14 @@ class RotaryLanguageModel(CausalLanguageModel):
         self.extend(block_length)
 
     def extend(self, block_length: int) -> None:
-        """Let the model see ``block_length`` tokens at once, more or fewer than it was trained with."""
+        """Let the model see ``block_length`` tokens at once, more or fewer than it was trained with.
+
+        The tables keep their dtype.
+        """
         self.block_length = at_least("block_length", block_length)
-        device = self.token_embedding.weight.device
-        for name, table in self._make_tables(block_length)._asdict().items():
+        device, present = self.token_embedding.weight.device, getattr(self, "rotary_cos", None)
+        dtype = torch.get_default_dtype() if present is None else present.dtype
+        for name, table in self._make_tables(block_length, dtype)._asdict().items():
             self.register_buffer(f"rotary_{name}", table.to(device), persistent=False)
 
     def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
@@ -277,8 +285,8 @@ class RotaryLanguageModel(CausalLanguageModel):
             x, self.output.weight, following, self.logit_scale(), implementation=self.implementation
         )
 
-    def _make_tables(self, length: int) -> RotaryTables:
-        return TABLES[self.rope](length, self.head_width, dtype=torch.get_default_dtype())
+    def _make_tables(self, length: int, dtype: torch.dtype) -> RotaryTables:
+        return TABLES[self.rope](length, self.head_width, dtype=dtype)
 
     def _store_matrices(self) -> None:
         for part in self.blocks.modules():

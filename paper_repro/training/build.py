@@ -89,7 +89,9 @@ def build(cell: Cell) -> Parts:
         model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
     )
     module.seed = seed
-    return Parts(cell, module, _data(config), recipe, machine, _probes(config.get("probes") or {}))
+    data = _data(config)
+    _check_window(model, data)
+    return Parts(cell, module, data, recipe, machine, _probes(config.get("probes") or {}))
 
 
 def read_recipe(section: Mapping[str, Any]) -> Recipe:
@@ -123,6 +125,15 @@ def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
     extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
     data: CounterBasedDataModule = instantiate(node, **extra)
     return data
+
+
+def _check_window(model: object, data: CounterBasedDataModule) -> None:
+    window, most = getattr(data, "window", 0), getattr(model, "block_length", None)
+    if most is not None and window > most:
+        raise UsageError(
+            f"data.window={window} is longer than the {most} tokens that the model sees at once: "
+            f"give model.block_length={window}, or shorter windows"
+        )
 
 
 def _check_class(node: Mapping[str, Any], section: str, expected: type) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.rotary import RotaryLanguageModel, Scale, ScaleSpec
+from paper_repro.models.rotary import TABLES, RotaryLanguageModel, Scale, ScaleSpec
 
 SIZES = {"vocabulary_size": 13, "block_length": 9, "width": 12, "num_heads": 3, "num_layers": 2}
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
@@ -89,6 +89,18 @@ def test_a_longer_context_changes_nothing_within_the_old_one(name: str) -> None:
     model.extend(9)
     assert torch.equal(model(IDS), before)
     assert set(model.state_dict()) == set(MODELS[name](**SIZES).state_dict())
+
+
+@pytest.mark.parametrize("rope", ["textbook", "published"])
+def test_tables_of_another_length_keep_their_dtype(rope: str) -> None:
+    model = NGPT(**SIZES, rope=rope)
+    tables = model.layers()[0].keywords["tables"]  # type: ignore[attr-defined]
+    assert {table.dtype for table in tables} == {torch.float32}
+    model.double().extend(12)
+    tables = model.layers()[0].keywords["tables"]  # type: ignore[attr-defined]
+    # Computed in float64, not cast from float32.
+    for table, expected in zip(tables, TABLES[rope](12, 4, dtype=torch.float64), strict=True):
+        torch.testing.assert_close(table, expected, rtol=0, atol=0)
 
 
 def test_positions_matter_only_by_their_distance() -> None:
@@ -241,6 +253,8 @@ def test_it_continues_a_prompt() -> None:
         ),
         ({"s_u": {"mode": "vectr"}}, "s_u: mode must be one of vector, scalar, fixed, got 'vectr' .*'vector'"),
         ({"s_nu": {"inti": 1}}, "s_nu: unknown key 'inti' .*'init'"),
+        ({"s_qk": None}, "s_qk must be {mode, init, scale}, got None"),
+        ({"implementation": "fast"}, "implementation must be one of auto, fused, reference, got 'fast'"),
         ({"alpha_sign": "both"}, "alpha_sign must be one of absolute, signed"),
         ({"update": "slerp"}, "update must be one of lerp, riemannian"),
         ({"storage": "float16"}, "storage must be one of float32, bfloat16"),

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro import figures, tables
@@ -182,7 +182,7 @@ def _apart(larger: Speedup, smaller: Speedup) -> Judgement:
     return Judgement(verdict, text)
 
 
-def _row(kind: str, place: dict[str, str | int], tokens: float, rate: float, seed: int | str, loss: float) -> Row:
+def _row(kind: str, place: Mapping[str, object], tokens: float, rate: float, seed: int | str, loss: float) -> Row:
     return {"kind": kind, **place, "tokens": int(tokens), "rate": rate, "seed": seed, LOSS: round(loss, 8)}
 
 
