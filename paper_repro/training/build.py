@@ -89,9 +89,7 @@ def build(cell: Cell) -> Parts:
         model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
     )
     module.seed = seed
-    data = _data(config)
-    _check_window(model, data)
-    return Parts(cell, module, data, recipe, machine, _probes(config.get("probes") or {}))
+    return Parts(cell, module, _data(config), recipe, machine, _probes(config.get("probes") or {}))
 
 
 def read_recipe(section: Mapping[str, Any]) -> Recipe:
@@ -127,8 +125,13 @@ def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
     return data
 
 
-def _check_window(model: object, data: CounterBasedDataModule) -> None:
-    window, most = getattr(data, "window", 0), getattr(model, "block_length", None)
+def check_window(parts: Parts) -> None:
+    """Whether the model sees as many tokens at once as the data have in a window, where both say so.
+
+    Raises:
+        UsageError: it does not.
+    """
+    window, most = getattr(parts.data, "window", 0), getattr(parts.module.model, "block_length", None)
     if most is not None and window > most:
         raise UsageError(
             f"data.window={window} is longer than the {most} tokens that the model sees at once: "

@@ -10,7 +10,7 @@ from paper_repro.errors import UsageError
 from paper_repro.files import sha256_of_bytes, write_atomically
 from paper_repro.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report
 from paper_repro.training import checkpoints, single
-from paper_repro.training.build import Parts, build
+from paper_repro.training.build import Parts, build, check_window
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.launch import launched
@@ -50,6 +50,8 @@ class Fit:
         with settings(machine):
             try:
                 parts = [build(cell) for cell in cells]
+                for part in parts:
+                    check_window(part)
                 return _fit_one(parts[0], folder, report) if len(parts) == 1 else _fit_many(parts, folder, report)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):

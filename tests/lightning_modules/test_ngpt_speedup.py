@@ -13,7 +13,8 @@ from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT
 from paper_repro.tasks import Cell
 from paper_repro.tests.support import golden, golden_ngpt
-from paper_repro.training.build import build
+from paper_repro.training.build import build, check_window
+from paper_repro.training.fit import Fit
 from paper_repro.training.schedules import Constant
 from paper_repro.training.unit_adam import UnitAdamW
 from paper_repro.training.unit_rows import keep_unit_rows
@@ -63,9 +64,9 @@ def test_only_ngpts_matrices_are_to_be_unit() -> None:
         assert all(parameter.ndim == 1 for parameter in others["params"])
 
 
-def test_windows_that_the_model_cannot_see_are_refused_before_training() -> None:
+def test_windows_that_the_model_cannot_see_are_refused_before_training(tmp_path: Path) -> None:
     sizes = ["model.width=8", "model.num_heads=2", "model.num_layers=1", "model.vocabulary_size=16"]
     config = compose("ngpt/speedup", [*sizes, "model.block_length=16", "data.window=17"])
     with pytest.raises(UsageError, match=r"data.window=17 is longer than the 16 tokens .*: give model.block_length=17"):
-        build(Cell("cell", config))
-    build(Cell("cell", compose("ngpt/speedup", [*sizes, "model.block_length=17", "data.window=17"])))
+        Fit().run([Cell("cell", config)], tmp_path, lambda *_: None)
+    check_window(build(Cell("cell", compose("ngpt/speedup", [*sizes, "model.block_length=17", "data.window=17"]))))
