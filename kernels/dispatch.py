@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
 IMPLEMENTATIONS = ("auto", "fused", "reference")
+WITH_CLOSED_FORM = ("auto", "fused", "closed_form", "reference")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """What most fused kernels take on a GPU; they compute in float32."""
 
@@ -32,8 +33,7 @@ def use_fused(op: str, implementation: str, *tensors: Tensor, dtypes: Collection
     Raises:
         ValueError: an unknown implementation, or "fused" where it is not possible; the message has the reason.
     """
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
+    check_implementation(implementation, IMPLEMENTATIONS)
     if implementation == "reference":
         return False
     insisted = implementation == "fused"
@@ -47,6 +47,44 @@ def use_fused(op: str, implementation: str, *tensors: Tensor, dtypes: Collection
     if any(tensor.is_cuda for tensor in tensors):
         _say_once(op, obstacle)
     return False
+
+
+def use_closed_form(op: str, implementation: str, *tensors: Tensor, one_dtype: bool = True) -> bool:
+    """Whether the closed form of ``op``, in plain PyTorch, computes: the way of a CPU that trains.
+
+    "closed_form" insists; "auto" takes it on a CPU where a gradient is asked for.  Neither takes it within a transform
+    of torch.func, under torch.compile or without tokens, nor, with ``one_dtype``, for anything but float32 or float64
+    throughout.
+
+    Raises:
+        ValueError: "closed_form" where it is not possible.
+    """
+    if implementation not in ("auto", "closed_form"):
+        return False
+    exact = len({tensor.dtype for tensor in tensors}) == 1 and tensors[0].dtype in (torch.float32, torch.float64)
+    possible = (
+        (exact or not one_dtype)
+        and len({tensor.device for tensor in tensors}) == 1
+        and tensors[0].numel() > 0
+        and peek_interpreter_stack() is None
+        and not torch.compiler.is_compiling()
+    )
+    if implementation == "auto":
+        asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return possible and asked and tensors[0].device.type == "cpu"
+    if not possible:
+        dtypes = "one dtype, float32 or float64, " if one_dtype else ""
+        raise ValueError(
+            f"{op}: implementation='closed_form' needs {dtypes}one device, tokens, no transform of torch.func and no "
+            "compiler: use implementation='auto' or 'reference'"
+        )
+    return True
+
+
+def check_implementation(implementation: str, valid: Collection[str]) -> None:
+    """Raises ValueError for a word that is not ``valid``."""
+    if implementation not in valid:
+        raise ValueError(f"implementation must be one of {', '.join(valid)}, got {implementation!r}")
 
 
 def _obstacle(tensors: Collection[Tensor], dtypes: Collection[torch.dtype], insisted: bool) -> str | None:

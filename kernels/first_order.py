@@ -1,6 +1,6 @@
-"""What every op with a backward pass of its own says when it is differentiated further than it can be."""
+"""Ops with a backward pass of their own, and what they say when they are differentiated further than they can be."""
 
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor
 from torch.autograd import Function
@@ -17,12 +17,42 @@ class FirstOrder(Function):
     """
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing is kept, for nothing is differentiated."""
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         _refuse(ctx)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
         _refuse(ctx)
+
+
+class WithGradient(FirstOrder):
+    """A forward pass of tensors (or None), then options, to one result, or to (result, what is kept ...).
+
+    A subclass names its ``gradient``: that is applied to the result's gradient, the tensors, what was kept and the
+    options, and returns the gradients of the tensors.
+    """
+
+    gradient: ClassVar[type[FirstOrder]]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        kept = output[1:] if isinstance(output, tuple) else ()
+        tensors = [value for value in inputs if value is None or isinstance(value, Tensor)]
+        ctx.options = inputs[len(tensors) :]
+        ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *kept)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        if gradients[0] is None:
+            return (None,) * len(ctx.needs_input_grad)
+        found = ctx._forward_cls.gradient.apply(gradients[0], *ctx.saved_tensors, *ctx.options)
+        return *found, *(None for _ in ctx.options)
 
 
 def _refuse(ctx: Any) -> NoReturn:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import torch
 from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
+from torch.nn import functional
 
 from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import textbook_tables
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu
+from paper_repro.kernels.scaled_swiglu.reference import folded_scaled_swiglu
 from paper_repro.kernels.sphere_step import sphere_step
 
 REPETITIONS = 10
@@ -45,6 +47,9 @@ def compare(device: torch.device) -> Iterator[Comparison]:
             yield _against(case, "eager definition", _by(case, "reference"), None if cpu else 4.0, device)
             if not cpu:
                 yield _against(case, "compiled definition", torch.compile(_by(case, "reference")), 1.2, device)
+        yield _against(
+            _with_matrix(tokens, width, dtype, device), "scales folded into the matrix", _folded, None, device
+        )
 
 
 def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
@@ -77,6 +82,24 @@ def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch
         [drawn(tokens, 2 * hidden, dtype=dtype)],
         [ones(hidden), ones(hidden) * width**0.5],
     )
+
+
+def _with_matrix(tokens: int, width: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Scaled SwiGLU behind the product that its scales could be folded into."""
+    generator = torch.Generator(device).manual_seed(0)
+    hidden = 4 * width
+    shapes = [(tokens, width), (2 * hidden, width)]
+    x, weight = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
+    scales = [torch.full((hidden,), value, device=device, dtype=dtype) for value in (1.1, 0.9)]
+
+    def op(x: Tensor, weight: Tensor, scale_u: Tensor, scale_nu: Tensor, implementation: str) -> Tensor:
+        return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu, implementation)
+
+    return Case(f"product and scaled SwiGLU, {tokens} tokens, D={width}", op, [x, weight / width**0.5], scales)
+
+
+def _folded(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return (folded_scaled_swiglu(*tensors),)
 
 
 def _by(case: Case, implementation: str) -> Callable[..., tuple[Tensor, ...]]:

@@ -146,10 +146,6 @@ class DescentGradient(FirstOrder):
         return (dx, dgamma, dreading) if tied else (dx, dgamma, dreading, dwriting)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         per_step = (5, 6)
         stacked = [

@@ -100,10 +100,6 @@ class LinearCrossEntropyGradient(FirstOrder):
             for value, at in zip(saved[4:], saved[:3], strict=True)
         )
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        pass
-
 
 def negative_log_likelihoods(
     h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, options: Options

@@ -86,10 +86,6 @@ class OneLayerGradient(_Stackable):
         return dg, dweight, dbias.squeeze(1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
         return OneLayerGradient.stacked(info, in_dims, *arguments)
 
@@ -149,10 +145,6 @@ class TwoWeightsGradient(_Stackable):
             db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
             _product(slope.mul_(gate).mT, G, into=dw1, factor=-0.5, start=dw1)
         return dg, dup, dup_bias.squeeze(1), ddown, -gradient.sum(1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:

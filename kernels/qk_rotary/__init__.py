@@ -3,15 +3,12 @@
 Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 """
 
-import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels.dispatch import use_fused
+from paper_repro.kernels.dispatch import WITH_CLOSED_FORM, check_implementation, use_closed_form, use_fused
 from paper_repro.kernels.qk_rotary import closed_form, reference
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, check_width
 
-IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 WIDEST = 1024
 """The fused kernel holds whole rows in registers."""
 
@@ -76,10 +73,9 @@ def _rotate(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
 ) -> tuple[Tensor, ...]:
     _check_shapes(inputs[0], tables, scale)
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
+    check_implementation(implementation, WITH_CLOSED_FORM)
     given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
-    if _closed(implementation, given):
+    if use_closed_form("qk_rotary", implementation, *given):
         return closed_form.rotate(inputs, tables, scale, normalize)
     width = inputs[0].shape[-1]
     if width > WIDEST and implementation == "fused":
@@ -91,24 +87,6 @@ def _rotate(
 
         return fused.rotate(inputs, tables, scale, normalize)
     return tuple(reference.rotate(x, tables, scale, normalize) for x in inputs)
-
-
-def _closed(implementation: str, given: tuple[Tensor, ...]) -> bool:
-    if implementation not in ("auto", "closed_form"):
-        return False
-    eager = peek_interpreter_stack() is None and not torch.compiler.is_compiling()
-    kinds = {(tensor.dtype, tensor.device) for tensor in given}
-    exact = len(kinds) == 1 and given[0].dtype in (torch.float32, torch.float64)
-    possible = eager and exact and given[0].numel() > 0
-    if implementation == "closed_form":
-        if not possible:
-            raise ValueError(
-                "qk_rotary: implementation='closed_form' needs one dtype, float32 or float64 (tables too), one device, "
-                "tokens, no transform of torch.func and no compiler: use implementation='auto' or 'reference'"
-            )
-        return True
-    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
-    return possible and asked and given[0].device.type == "cpu"
 
 
 def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:

@@ -88,10 +88,6 @@ class RotationGradient(FirstOrder):
                 _turn_back(dr, near, into)
         return dscale, *dinputs
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        pass
-
 
 def _through_scale_and_norm(
     G: Tensor, r: Tensor, scale: Tensor | None, dscale: Tensor | None, inverse: Tensor | None = None

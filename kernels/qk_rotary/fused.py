@@ -129,10 +129,6 @@ class RotationGradient(FirstOrder):
             )
         return partial if scale is None else partial.sum(0).to(scale.dtype), *dinputs
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
 
 def configuration(tokens: int, heads: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
     """For so many tokens, in all sequences, of H heads of Y."""

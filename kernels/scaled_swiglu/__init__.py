@@ -3,14 +3,11 @@
 Legend: D width, M hidden width.
 """
 
-import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels.dispatch import use_fused
+from paper_repro.kernels.dispatch import WITH_CLOSED_FORM, check_implementation, use_closed_form, use_fused
 from paper_repro.kernels.scaled_swiglu import closed_form, reference
 
-IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
 _OP = "scaled_swiglu"
 
 
@@ -21,7 +18,7 @@ def scaled_swiglu(
 
     "reference" is the definition, which autograd differentiates to any order; "closed_form" (PyTorch) and "fused"
     (Triton) have first derivatives in reverse mode only and keep ``pre`` alone for them.  "auto" is fused on CUDA, the
-    closed form on a CPU where gradients may be asked for in one dtype and there are scales (without them it takes 1.03
+    closed form on a CPU where gradients are asked for in one dtype and there are scales (without them it takes 1.03
     to 1.3 times as long as the definition), and the definition elsewhere and under torch.func and torch.compile.
 
     Args:
@@ -53,24 +50,11 @@ def scaled_swiglu(
 
 
 def _choose(implementation: str, pre: Tensor, scales: list[Tensor]) -> str:
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
-    if implementation == "reference":
-        return implementation
-    if implementation != "closed_form" and use_fused(_OP, implementation, pre, *scales):
-        return "fused"
-    transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
-    exact = pre.dtype in (torch.float32, torch.float64) and all(scale.dtype == pre.dtype for scale in scales)
-    possible = exact and pre.numel() > 0 and not transformed
-    if implementation == "closed_form":
-        if not possible:
-            raise ValueError(
-                f"{_OP}: implementation='closed_form' needs one dtype, float32 or float64, tokens, and no transform of "
-                "torch.func or compiler: use 'auto'"
-            )
-        return implementation
-    gains = bool(scales) and pre.device.type == "cpu" and torch.is_grad_enabled()
-    return "closed_form" if possible and gains else "reference"
+    check_implementation(implementation, WITH_CLOSED_FORM)
+    gains = bool(scales) or implementation == "closed_form"
+    if gains and use_closed_form(_OP, implementation, pre, *scales):
+        return "closed_form"
+    return "fused" if use_fused(_OP, implementation, pre, *scales) else "reference"
 
 
 def _check_shapes(pre: Tensor, scales: list[Tensor]) -> None:

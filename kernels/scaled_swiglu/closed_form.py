@@ -6,38 +6,15 @@ ds_u and ds_nu are the tokens' sums of P u and Q nu.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 
 PIECE = 1 << 16
 """Entries per thread of a (tokens, M) piece: half a dozen such float32 buffers fit in 2 MB of cache."""
-
-
-class ScaledSwiGLU(FirstOrder):
-    """pre (N, 2M), s_u and s_nu (M) or None, all of one dtype: (N, M)."""
-
-    @staticmethod
-    def forward(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-        half = pre.shape[1] // 2
-        out = pre.new_empty(pre.shape[0], half)
-        for piece, into in _pieces(half, pre, out):
-            u, nu = piece.chunk(2, 1)
-            gate = functional.silu(nu if scale_nu is None else nu * scale_nu)
-            torch.mul(u, gate if scale_u is None else gate.mul_(scale_u), out=into)
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return ScaledSwiGLUGradient.apply(gradients[0], *ctx.saved_tensors)
 
 
 class ScaledSwiGLUGradient(FirstOrder):
@@ -67,9 +44,21 @@ class ScaledSwiGLUGradient(FirstOrder):
                     dscale.add_(grad.mul_(value).sum(0))
         return dpre, dscales[0], dscales[1]
 
+
+class ScaledSwiGLU(WithGradient):
+    """pre (N, 2M), s_u and s_nu (M) or None, all of one dtype: (N, M)."""
+
+    gradient = ScaledSwiGLUGradient
+
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor | None, ...]) -> None:
-        pass
+    def forward(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
+        half = pre.shape[1] // 2
+        out = pre.new_empty(pre.shape[0], half)
+        for piece, into in _pieces(half, pre, out):
+            u, nu = piece.chunk(2, 1)
+            gate = functional.silu(nu if scale_nu is None else nu * scale_nu)
+            torch.mul(u, gate if scale_u is None else gate.mul_(scale_u), out=into)
+        return out
 
 
 def _pieces(half: int, *by_token: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -4,53 +4,15 @@ A program takes some columns of some tokens: the scales stay in registers, and s
 are written once per program and added by PyTorch, in the same order each time.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 
 PROGRAMS = 4096
 """Programs at most: several for each place on a GPU's multiprocessors (8 of 4 warps on each of 132, say)."""
-
-
-class ScaledSwiGLU(FirstOrder):
-    """pre (N, 2M), s_u and s_nu (M) or None: (N, M) in the dtype of ``pre``."""
-
-    @staticmethod
-    def forward(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-        pre = _rows(pre)
-        tokens, half = pre.shape[0], pre.shape[1] // 2
-        out = pre.new_empty(tokens, half)
-        block, groups, num_warps = _configuration(tokens, half)
-        with torch.cuda.device_of(pre):
-            _forward[(groups, triton.cdiv(half, block))](
-                pre,
-                _or(scale_u, pre),
-                _or(scale_nu, pre),
-                out,
-                tokens,
-                half,
-                pre.stride(0),
-                groups,
-                SCALED_U=scale_u is not None,
-                SCALED_NU=scale_nu is not None,
-                EXACT=_exact(pre),
-                BLOCK=block,
-                num_warps=num_warps,
-            )
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return ScaledSwiGLUGradient.apply(gradients[0], *ctx.saved_tensors)
 
 
 class ScaledSwiGLUGradient(FirstOrder):
@@ -92,9 +54,35 @@ class ScaledSwiGLUGradient(FirstOrder):
         )
         return dpre, dscale_u, dscale_nu
 
+
+class ScaledSwiGLU(WithGradient):
+    """pre (N, 2M), s_u and s_nu (M) or None: (N, M) in the dtype of ``pre``."""
+
+    gradient = ScaledSwiGLUGradient
+
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor | None, ...]) -> None:
-        pass
+    def forward(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
+        pre = _rows(pre)
+        tokens, half = pre.shape[0], pre.shape[1] // 2
+        out = pre.new_empty(tokens, half)
+        block, groups, num_warps = _configuration(tokens, half)
+        with torch.cuda.device_of(pre):
+            _forward[(groups, triton.cdiv(half, block))](
+                pre,
+                _or(scale_u, pre),
+                _or(scale_nu, pre),
+                out,
+                tokens,
+                half,
+                pre.stride(0),
+                groups,
+                SCALED_U=scale_u is not None,
+                SCALED_NU=scale_nu is not None,
+                EXACT=_exact(pre),
+                BLOCK=block,
+                num_warps=num_warps,
+            )
+        return out
 
 
 def _configuration(tokens: int, half: int) -> tuple[int, int, int]:

@@ -1,13 +1,10 @@
 """The residual step of nGPT (arXiv 2410.01131): from a state towards a branch's output on the unit sphere."""
 
-import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.kernels import dispatch
 from paper_repro.kernels.sphere_step import closed_form, reference
 
-IMPLEMENTATIONS = (*dispatch.IMPLEMENTATIONS, "closed_form")
 LONGEST_ROW = 8192
 """The fused kernel holds whole rows in registers."""
 
@@ -35,12 +32,11 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
         NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
     _check_shapes(h, f, alpha)
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
-    if _closed(implementation, h, f, alpha):
+    dispatch.check_implementation(implementation, dispatch.WITH_CLOSED_FORM)
+    if dispatch.use_closed_form("sphere_step", implementation, h, f, alpha, one_dtype=False):
         out, _ = closed_form.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
         return out.view(h.shape)
-    if implementation != "closed_form" and _fused(implementation, h, f, alpha):
+    if _fused(implementation, h, f, alpha):
         from paper_repro.kernels.sphere_step import fused
 
         out, _ = fused.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
@@ -73,22 +69,6 @@ def _fused(implementation: str, h: Tensor, f: Tensor, alpha: Tensor) -> bool:
             "use implementation='auto' or 'reference'"
         )
     return False
-
-
-def _closed(implementation: str, *tensors: Tensor) -> bool:
-    if implementation not in ("auto", "closed_form"):
-        return False
-    eager = peek_interpreter_stack() is None and not torch.compiler.is_compiling()
-    possible = eager and tensors[0].numel() > 0 and len({tensor.device for tensor in tensors}) == 1
-    if implementation == "closed_form":
-        if not possible:
-            raise ValueError(
-                "sphere_step: implementation='closed_form' needs tokens, one device, no transform of torch.func and no "
-                "compiler: use implementation='auto' or 'reference'"
-            )
-        return True
-    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    return possible and asked and tensors[0].device.type == "cpu"
 
 
 def _rows(x: Tensor) -> Tensor:

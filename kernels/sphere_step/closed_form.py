@@ -8,46 +8,15 @@ where the sum goes over rows.  The forward pass keeps h, f and the norms.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.sphere_step.reference import wide
 
 PIECE = 1 << 16
 """Entries of a piece per thread: a float32 buffer of that size is 256 kB."""
-
-
-class SphereStep(FirstOrder):
-    """Of h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute``: the step (N, D), and |f| and |z|, (2, N, 1)."""
-
-    @staticmethod
-    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-        dtype = wide(h, f, alpha)
-        a = _rate(alpha, absolute, dtype)
-        out, norms = torch.empty_like(h), h.new_empty(2, len(h), 1, dtype=dtype)
-        for state, branch, into, f_norm, z_norm in _pieces(h, f, out, *norms):
-            torch.linalg.vector_norm(branch, dim=-1, keepdim=True, dtype=dtype, out=f_norm)
-            z = branch.to(dtype) / f_norm
-            torch.lerp(state.to(dtype), z, a, out=z)
-            torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=z_norm)
-            torch.div(z, z_norm, out=into)
-        return out, norms
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:3], output[1])
-        ctx.absolute = inputs[3]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if gradients[0] is None:
-            return (None,) * 4
-        return *SphereStepGradient.apply(gradients[0], *ctx.saved_tensors, ctx.absolute), None
 
 
 class SphereStepGradient(FirstOrder):
@@ -75,9 +44,24 @@ class SphereStepGradient(FirstOrder):
             da *= alpha.sgn()
         return dh, df, da.sum_to_size(alpha.shape).to(alpha.dtype)
 
+
+class SphereStep(WithGradient):
+    """Of h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute``: the step (N, D), and |f| and |z|, (2, N, 1)."""
+
+    gradient = SphereStepGradient
+
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
+    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
+        dtype = wide(h, f, alpha)
+        a = _rate(alpha, absolute, dtype)
+        out, norms = torch.empty_like(h), h.new_empty(2, len(h), 1, dtype=dtype)
+        for state, branch, into, f_norm, z_norm in _pieces(h, f, out, *norms):
+            torch.linalg.vector_norm(branch, dim=-1, keepdim=True, dtype=dtype, out=f_norm)
+            z = branch.to(dtype) / f_norm
+            torch.lerp(state.to(dtype), z, a, out=z)
+            torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=z_norm)
+            torch.div(z, z_norm, out=into)
+        return out, norms
 
 
 def _rate(alpha: Tensor, absolute: bool, dtype: torch.dtype) -> Tensor:

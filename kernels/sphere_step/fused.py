@@ -5,14 +5,14 @@ registers, then over programs in a fixed order.  Formulas: see ``closed_form``.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.sphere_step.reference import wide
 
 TILE, PER_THREAD = 1024, 8
@@ -31,48 +31,6 @@ class Configuration(NamedTuple):
     """Columns of a tile: the next power of two of the row's length."""
     warps: int
     programs: int
-
-
-class SphereStep(FirstOrder):
-    """Of h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute``: the step (N, D), and 1/|f| and 1/|z|, (2, N)."""
-
-    @staticmethod
-    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-        h, f, alpha = h.contiguous(), f.contiguous(), alpha.contiguous()
-        count, width = h.shape
-        dtype = wide(h, f, alpha)
-        out, inverse = torch.empty_like(h), torch.empty(2, count, dtype=dtype, device=h.device)
-        rows, block, warps, programs = configuration(count, width, WARPS_FORWARD, h.device)
-        with torch.cuda.device_of(h):
-            _forward[(programs,)](
-                h,
-                f,
-                alpha,
-                out,
-                inverse,
-                count,
-                width,
-                WIDE=_TYPES[dtype],
-                SCALAR=alpha.numel() == 1,
-                ABSOLUTE=absolute,
-                ROWS=rows,
-                BLOCK=block,
-                num_warps=warps,
-            )
-        return out, inverse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:3], output[1])
-        ctx.absolute = inputs[3]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if gradients[0] is None:
-            return (None,) * 4
-        return *SphereStepGradient.apply(gradients[0], *ctx.saved_tensors, ctx.absolute), None
 
 
 class SphereStepGradient(FirstOrder):
@@ -108,9 +66,36 @@ class SphereStepGradient(FirstOrder):
             )
         return dh, df, partial.sum(0).sum_to_size(alpha.shape).to(alpha.dtype)
 
+
+class SphereStep(WithGradient):
+    """Of h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute``: the step (N, D), and 1/|f| and 1/|z|, (2, N)."""
+
+    gradient = SphereStepGradient
+
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
+    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
+        h, f, alpha = h.contiguous(), f.contiguous(), alpha.contiguous()
+        count, width = h.shape
+        dtype = wide(h, f, alpha)
+        out, inverse = torch.empty_like(h), torch.empty(2, count, dtype=dtype, device=h.device)
+        rows, block, warps, programs = configuration(count, width, WARPS_FORWARD, h.device)
+        with torch.cuda.device_of(h):
+            _forward[(programs,)](
+                h,
+                f,
+                alpha,
+                out,
+                inverse,
+                count,
+                width,
+                WIDE=_TYPES[dtype],
+                SCALAR=alpha.numel() == 1,
+                ABSOLUTE=absolute,
+                ROWS=rows,
+                BLOCK=block,
+                num_warps=warps,
+            )
+        return out, inverse
 
 
 def configuration(count: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:

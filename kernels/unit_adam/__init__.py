@@ -64,11 +64,7 @@ def adam_(
         raise ValueError(f"step must be 1 or more, got {step}")
     given = list(zip(parameters, gradients, first_moments, second_moments, strict=True))
     for four in given:
-        if len({tensor.shape for tensor in four}) > 1:
-            found = ", ".join(str(tuple(tensor.shape)) for tensor in four)
-            raise ValueError(f"parameter, gradient and moments must have one shape, got {found}")
-        if unit_rows:
-            _check_rows(four[0])
+        _check_four(four, unit_rows)
     given = [four for four in given if four[0].numel()]
     fused = _fused(given, unit_rows, implementation)
     by_kernel: list[reference.Four] = []
@@ -89,6 +85,14 @@ def adam_(
         stock.adam_(by_kernel, settings, unit_rows)
     for four in by_definition:
         reference.adam_(four, settings, unit_rows)
+
+
+def _check_four(four: reference.Four, unit_rows: bool) -> None:
+    if len({tensor.shape for tensor in four}) > 1:
+        found = ", ".join(str(tuple(tensor.shape)) for tensor in four)
+        raise ValueError(f"parameter, gradient and moments must have one shape, got {found}")
+    if unit_rows:
+        _check_rows(four[0])
 
 
 def _check_rows(tensor: Tensor) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from paper_repro.arguments import at_least, one_of
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
 from paper_repro.kernels.sphere_step import riemannian_step, sphere_step
 from paper_repro.kernels.sphere_step.reference import unit
+from paper_repro.kernels.unit_adam import project_rows_
 from paper_repro.models.rotary import (
     GatedFeedForward,
     Reading,
@@ -234,8 +234,7 @@ class NGPT(RotaryLanguageModel):
         matrices = [part.weight for part in self.modules() if isinstance(part, Reading | Writing)]
         return [self.token_embedding.weight, *matrices]
 
-    @torch.no_grad()
     def project(self) -> None:
         """Make every row of ``unit_row_parameters()`` a unit vector, computed in float32 or finer."""
         for parameter in self.unit_row_parameters():
-            parameter.copy_(unit(parameter.to(torch.promote_types(parameter.dtype, torch.float32))))
+            project_rows_(parameter)

@@ -9,8 +9,6 @@ from torch.optim import Optimizer
 
 from paper_repro.kernels.unit_adam import project_rows_
 
-__all__ = ["keep_unit_rows", "project_rows_"]
-
 
 def keep_unit_rows(optimizer: Optimizer) -> None:
     """Project the parameters of the groups with ``unit_rows`` right after every step of ``optimizer``.

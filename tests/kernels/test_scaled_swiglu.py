@@ -217,3 +217,15 @@ def test_on_a_gpu(dtype: torch.dtype, scales: str, half: int) -> None:
     cast[1:] = [None if value is None else value.float() for value in cast[1:]]
     for one, two in zip(_found(cast, "fused"), _found(inputs, "reference"), strict=True):
         assert float((one.double() - two).norm() / two.norm()) < 1e-2
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_on_a_cpu_the_closed_form_is_chosen_where_there_are_scales(
+    monkeypatch: pytest.MonkeyPatch, scaled: bool
+) -> None:
+    called: list[int] = []
+    apply = closed_form.ScaledSwiGLU.apply
+    monkeypatch.setattr(closed_form.ScaledSwiGLU, "apply", lambda *given: (called.append(1), apply(*given))[1])
+    pre, scale = torch.randn(3, 8, requires_grad=True), torch.ones(4) if scaled else None
+    scaled_swiglu(pre, scale, scale).sum().backward()
+    assert len(called) == scaled
