@@ -21,7 +21,7 @@ from paper_repro.kernels.dispatch import IMPLEMENTATIONS
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
 from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
-from paper_repro.kernels.scaled_swiglu import scaled_swiglu
+from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
 from paper_repro.models.causal import CausalLanguageModel
 from paper_repro.models.gpt import check_heads
 
@@ -198,7 +198,8 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         u = None if self.scale_u is None else self.scale_u() * self.root
         nu = None if self.scale_nu is None else self.scale_nu() * self.root
-        return self.down(scaled_swiglu(self.up(x), u, nu, self.implementation))
+        weight = self.up.weight
+        return self.down(scaled_swiglu_of_product(x.to(weight.dtype), weight, u, nu, self.implementation))
 
 
 class RotaryLanguageModel(CausalLanguageModel):

@@ -1,4 +1,4 @@
-"""The closed form and the kernel against the definition.
+"""The kernel and the folding of scales against the definition.
 
 Tolerances, relative to the largest entry: float64 1e-12, float32 5e-6, for a few roundings and sums over some tokens;
 half precision by relative norm, 1e-2, which is some roundings of 2^-9.
@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from paper_repro.kernels.scaled_swiglu import closed_form, fused, reference, scaled_swiglu
+from paper_repro.kernels.scaled_swiglu import fused, reference, scaled_swiglu, scaled_swiglu_of_product
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
-OWN = ["closed_form", "fused"]
 SCALES = {"both": ("M", "M"), "u": ("M", None), "nu": (None, "M"), "numbers": ("1", "1"), "neither": (None, None)}
 
 
@@ -65,27 +63,20 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("implementation", OWN)
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(("shape", "half"), [((), 1), ((1,), 56), ((3, 7), 84), ((5,), 1100)])
 def test_values_and_gradients_are_those_of_the_definition(
-    shape: tuple[int, ...],
-    half: int,
-    dtype: torch.dtype,
-    scales: str,
-    implementation: str,
-    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...], half: int, dtype: torch.dtype, scales: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused, "PROGRAMS", 4)  # several tokens a program
-    monkeypatch.setattr(closed_form, "PIECE", 4 * half)  # several pieces
     inputs = _inputs(shape, half, scales, dtype)
-    found = _found(inputs, implementation)
+    found = _found(inputs, "fused")
     assert all(value.dtype == dtype for value in found)
     _assert_same([value.double() for value in found], _found(_wide(inputs), "reference"), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("implementation", [*OWN, "reference"])
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_inputs_and_gradients_need_not_be_contiguous(implementation: str) -> None:
     pre, scale_u, scale_nu = _inputs((4, 3), 6)
     assert pre is not None
@@ -107,7 +98,7 @@ def test_the_kernel_takes_mixed_dtypes() -> None:
     _assert_same([value.double() for value in found], _found(_wide(inputs), "reference"), 5e-6)
 
 
-@pytest.mark.parametrize("implementation", [*OWN, "reference"])
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_gradcheck(implementation: str) -> None:
     leaves = [value.requires_grad_() for value in _inputs((2,), 3) if value is not None]
     assert torch.autograd.gradcheck(lambda *values: scaled_swiglu(*values, implementation=implementation), leaves)
@@ -115,7 +106,7 @@ def test_gradcheck(implementation: str) -> None:
         assert torch.autograd.gradgradcheck(lambda *values: scaled_swiglu(*values, implementation="reference"), leaves)
 
 
-@pytest.mark.parametrize("implementation", [*OWN, "reference"])
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_large_pre_activations_stay_finite(implementation: str) -> None:
     pre = torch.tensor([[1e4, -1e4, 1e4, -1e4, 1e4, 1e4, -1e4, -1e4]])
     out, gradient = _found([pre, None, None], implementation)
@@ -123,34 +114,45 @@ def test_large_pre_activations_stay_finite(implementation: str) -> None:
     assert bool(gradient.isfinite().all())
 
 
-def test_scales_folded_into_the_weight_give_the_same() -> None:
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("implementation", ["auto", "fused"])
+def test_behind_a_product_values_and_gradients_are_those_of_the_definition(implementation: str, scales: str) -> None:
     generator = torch.Generator().manual_seed(2)
-    pre, scale_u, scale_nu = (value.requires_grad_() for value in _inputs((7,), 5) if value is not None)
-    x = torch.randn(7, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(10, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    leaves = [x, weight, scale_u, scale_nu]
-    folded = reference.folded_scaled_swiglu(x, weight, scale_u, scale_nu)
-    plain = scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu)
-    torch.testing.assert_close(folded, plain, rtol=1e-12, atol=1e-12)
-    along = pre.detach()[:, :5]
-    _assert_same(
-        list(torch.autograd.grad(folded, leaves, along)), list(torch.autograd.grad(plain, leaves, along)), 1e-12
-    )
+    x, weight = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 3, 4), (10, 4)))
+    given = [x, weight, *_inputs((1,), 5, scales)[1:]]
+
+    def found(implementation: str) -> list[Tensor]:
+        leaves = [None if value is None else value.detach().clone().requires_grad_() for value in given]
+        out = scaled_swiglu_of_product(*leaves, implementation=implementation)
+        along = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)
+        return [out.detach(), *torch.autograd.grad(out, [leaf for leaf in leaves if leaf is not None], along)]
+
+    _assert_same(found(implementation), found("reference"), 1e-12)
 
 
-@pytest.mark.parametrize("implementation", OWN)
+@pytest.mark.parametrize(("dtype", "is_folded"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
+def test_weights_of_half_precision_are_not_folded(
+    dtype: torch.dtype, is_folded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor | None] = []
+    define = reference.scaled_swiglu
+    monkeypatch.setattr(reference, "scaled_swiglu", lambda *given: (seen.extend(given[1:]), define(*given))[1])
+    x, weight = (torch.ones(shape, dtype=dtype) for shape in ((2, 3), (8, 3)))
+    scaled_swiglu_of_product(x, weight, torch.ones(4), torch.ones(1))
+    assert [scale is None for scale in seen] == [is_folded] * 2
+
+
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_second_and_forward_mode_derivatives_are_refused(implementation: str, index: int) -> None:
+def test_second_and_forward_mode_derivatives_are_refused(index: int) -> None:
     inputs = [value for value in _inputs((4,)) if value is not None]
     leaf = inputs[index].requires_grad_()
-    (gradient,) = torch.autograd.grad(
-        scaled_swiglu(*inputs, implementation=implementation).sum(), leaf, create_graph=True
-    )
+    out = scaled_swiglu(*inputs, implementation="fused")
+    (gradient,) = torch.autograd.grad(out.sum(), leaf, create_graph=True)
     with pytest.raises(NotImplementedError, match="implementation='reference'"):
         gradient.sum().backward()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="reverse mode only"):
         inputs[index] = torch.autograd.forward_ad.make_dual(leaf.detach(), torch.ones_like(leaf))
-        scaled_swiglu(*inputs, implementation=implementation)
+        scaled_swiglu(*inputs, implementation="fused")
 
 
 def test_transforms_of_torch_func_take_the_definition() -> None:
@@ -160,8 +162,8 @@ def test_transforms_of_torch_func_take_the_definition() -> None:
     leaf = pre.clone().requires_grad_()
     scaled_swiglu(leaf, scale_u, scale_nu).sum().backward()
     torch.testing.assert_close(per_model, leaf.grad, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match=r"no transform of torch\.func"):
-        torch.func.vmap(lambda value: scaled_swiglu(value, implementation="closed_form"))(pre)
+    with pytest.raises(ValueError, match=r"a transform of torch\.func is active"):
+        torch.func.vmap(lambda value: scaled_swiglu(value, implementation="fused"))(pre)
 
 
 def test_half_precision_is_computed_in_float32_and_returned_as_it_came() -> None:
@@ -181,12 +183,11 @@ def test_no_tokens_give_an_empty_result() -> None:
 @pytest.mark.parametrize(
     ("pre", "scales", "implementation", "message"),
     [
-        (torch.zeros(3, 8), (None, None), "fast", "must be one of auto, fused, closed_form, reference, got 'fast'"),
+        (torch.zeros(3, 8), (None, None), "fast", "must be one of auto, fused, reference, got 'fast'"),
         (torch.zeros(3, 7), (None, None), "auto", r"pre \(\.\.\., 2M\) .* got \(3, 7\)"),
         (torch.zeros(()), (None, None), "auto", "shapes must be"),
         (torch.zeros(3, 8), (torch.ones(8), None), "auto", r"got \(3, 8\), \(8,\)"),
         (torch.zeros(3, 8), (None, torch.ones(4, 1)), "auto", "shapes must be"),
-        (torch.zeros(3, 8).bfloat16(), (None, None), "closed_form", "needs one dtype, float32 or float64"),
         (torch.zeros(0, 8), (None, None), "fused", "a tensor is empty"),
         (torch.zeros(3, 8, dtype=torch.complex64), (None, None), "fused", r"does not take torch\.complex64"),
     ],
@@ -217,15 +218,3 @@ def test_on_a_gpu(dtype: torch.dtype, scales: str, half: int) -> None:
     cast[1:] = [None if value is None else value.float() for value in cast[1:]]
     for one, two in zip(_found(cast, "fused"), _found(inputs, "reference"), strict=True):
         assert float((one.double() - two).norm() / two.norm()) < 1e-2
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-def test_on_a_cpu_the_closed_form_is_chosen_where_there_are_scales(
-    monkeypatch: pytest.MonkeyPatch, scaled: bool
-) -> None:
-    called: list[int] = []
-    apply = closed_form.ScaledSwiGLU.apply
-    monkeypatch.setattr(closed_form.ScaledSwiGLU, "apply", lambda *given: (called.append(1), apply(*given))[1])
-    pre, scale = torch.randn(3, 8, requires_grad=True), torch.ones(4) if scaled else None
-    scaled_swiglu(pre, scale, scale).sum().backward()
-    assert len(called) == scaled
