@@ -19,12 +19,14 @@ def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
 
     Without ``runs``, nothing of this machine is in it.
     """
-    rows = []
+    rows, missing = [], {}
     for name in catalogue.find():
         artifact = catalogue.load(name)
         row = [name, artifact.title, ", ".join(artifact.scales)]
         if runs is not None:
-            row.append(_data(artifact))
+            lacking = {need.title: need.command for need in artifact.needs if find_data(need.path) is None}
+            missing.update(lacking)
+            row.append(f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated")
         row.append(_scales_with_results(artifact, results))
         row.append(_judged_claims(artifact, results))
         if runs is not None:
@@ -33,7 +35,9 @@ def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
     headers = ["artifact", "title", "scales", "data", "reference", "its claims", "yours"]
     if runs is None:
         headers = ["artifact", "title", "scales", "reference", "its claims"]
-    return tabulate(rows, headers, tablefmt=style, disable_numparse=True)
+    legend = [f"{title}: {command}" for title, command in missing.items()]
+    table = tabulate(rows, headers, tablefmt=style, disable_numparse=True)
+    return "\n".join([table, "", *legend] if legend else [table])
 
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
@@ -42,6 +46,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
 
     estimates = estimate(plan.cells, roots)
     rows: list[list[str]] = []
+    reasons: list[str] = []
     total = 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
@@ -53,7 +58,10 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         counts = ["", "", ""]
         if cost is not None:
             counts = [f"{cost.parameters:,}", f"{cost.multiply_adds:,}", f"{cost.memory_bytes / 2**20:.1f} MiB"]
-        state = cells[0].missing or f"{len(done)} of {len(cells)} done"
+        state = f"{len(done)} of {len(cells)} done"
+        if reason := cells[0].missing:
+            reasons += [reason] if reason not in reasons else []
+            state = f"no data [{reasons.index(reason) + 1}]"
         rows.append([*labels, state, *counts, duration(left)])
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "multiply-adds", "memory a cell", "time left"]
@@ -61,6 +69,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
         f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), "
         "estimated from records where there are any; multiply-adds are of one forward pass of a batch",
     ]
@@ -76,13 +85,6 @@ def _judged_claims(artifact: Artifact, root: Path) -> str:
             counts = {verdict: found.count(verdict) for verdict in (HOLDS, FAILS, UNDECIDED)}
             return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "-"
     return "-"
-
-
-def _data(artifact: Artifact) -> str:
-    lacking = [need for need in artifact.needs if find_data(need.path) is None]
-    if lacking:
-        return "; ".join(f"missing {need.title}: {need.command}" for need in lacking)
-    return "present" if artifact.needs else "generated"
 
 
 def _scales_with_results(artifact: Artifact, root: Path) -> str:

@@ -7,7 +7,8 @@ CHECKPOINT is the folder of a finished cell (record.json and weights.safetensors
 
     --to DIR            where embeddings/, matrices/ and scales/ go, each with figure.png, .svg and .csv
                         (default: inspection/ beside the checkpoint)
-    --layers N,N        whose norms and singular values are drawn, counted from 1 (default 3,4 as in the paper)
+    --layers N,N        whose norms and singular values are drawn, counted from 1 (default 3,4 as in the paper, or the
+                        last two of a model with fewer)
     --json              print the numbers as JSON
     --device NAME       cpu (default) or gpu
 
@@ -70,17 +71,18 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path)
     parser.add_argument("--to", type=Path)
-    parser.add_argument("--layers", default="3,4")
+    parser.add_argument("--layers")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     words, unknown = parser.parse_known_args(arguments)
     if unknown:
         valid = [option for action in parser._actions for option in action.option_strings]
         raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
-    parts = words.layers.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"--layers {words.layers}: give whole numbers of 1 or more with commas, for example 3,4")
-    words.layers = [int(part) for part in parts]
+    if words.layers is not None:
+        parts = words.layers.split(",")
+        if not all(part.isdecimal() and int(part) for part in parts):
+            raise UsageError(f"--layers {words.layers}: give whole numbers of 1 or more with commas, for example 3,4")
+        words.layers = [int(part) for part in parts]
     return words
 
 
@@ -89,6 +91,7 @@ def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]
     import torch
 
     from paper_repro import records
+    from paper_repro.probes.inspection import branches, inspected
     from paper_repro.probes.inspection_embeddings import Embeddings
     from paper_repro.probes.inspection_matrices import Matrices
     from paper_repro.probes.inspection_scales import Scales
@@ -97,10 +100,21 @@ def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]
 
     folder, record = records.finished(words.checkpoint)
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": {"accelerator": words.device}}))
-    probes: dict[str, Any] = {"embeddings": Embeddings(), "matrices": Matrices(words.layers), "scales": Scales()}
+    layers = _layers(words.layers, len(branches(inspected(parts.module))))
+    probes: dict[str, Any] = {"embeddings": Embeddings(), "matrices": Matrices(layers), "scales": Scales()}
     with torch.no_grad():
         found = {name: probe.measure(parts.module, parts.data, record.seed) for name, probe in probes.items()}
     return f"{type(parts.module.model).__name__} {record.cell}", folder, found
+
+
+def _layers(asked: list[int] | None, depth: int) -> list[int]:
+    from paper_repro.errors import UsageError
+
+    if asked is None:
+        return [3, 4] if depth >= 4 else list(range(max(1, depth - 1), depth + 1))
+    if max(asked) > depth:
+        raise UsageError(f"--layers {','.join(map(str, asked))}: the model has {depth} layers")
+    return asked
 
 
 def _draw(label: str, folder: Path, found: "dict[str, Findings]") -> list[Path]:

@@ -26,7 +26,7 @@ def inspected(module: PaperModule) -> RotaryLanguageModel:
     Raises:
         UsageError: it is of a family that has not the parts which are looked at.
     """
-    if not isinstance(module.model, RotaryLanguageModel):
+    if not isinstance(module.model, RotaryLanguageModel) or not branches(module.model):
         raise UsageError(
             "inspection looks at the tables, heads and gated MLPs of nGPT and its baseline, found "
             f"{type(module.model).__name__}: choose model=ngpt/gpt, ngpt/gpt_qk, ngpt/ngpt, or a cell trained with one"
@@ -35,11 +35,11 @@ def inspected(module: PaperModule) -> RotaryLanguageModel:
 
 
 def branches(model: RotaryLanguageModel) -> list[tuple[RotaryAttention, GatedFeedForward]]:
-    """Attention and MLP of each layer, the first layer's first."""
+    """Attention and MLP of each layer, the first layer's first; empty where a layer has others."""
     parts = list(model.blocks.modules())
     attention = [part for part in parts if isinstance(part, RotaryAttention)]
     feed_forward = [part for part in parts if isinstance(part, GatedFeedForward)]
-    return list(zip(attention, feed_forward, strict=True))
+    return list(zip(attention, feed_forward, strict=True)) if len(attention) == len(feed_forward) else []
 
 
 def logarithmic_edges(low: int, high: int, per_decade: int = 20) -> list[float]:

@@ -99,7 +99,7 @@ def test_its_numbers_are_those_of_the_probes_on_the_weights_and_the_figures_lie_
     make: Callable[..., Path], capsys: Any
 ) -> None:
     folder = make()
-    assert run_main(MAIN, [str(folder), "--layers", "1,2", "--json"]) == 0
+    assert run_main(MAIN, [str(folder), "--json"]) == 0  # it has two layers, these are drawn
     output = capsys.readouterr()
     model = NGPT(**SIZES, num_layers=2)
     module = NGPTSpeedup(model, partial(torch.optim.AdamW, lr=0.01), Constant()).eval()
@@ -125,6 +125,7 @@ def test_a_gpt_from_its_weights_file_into_another_folder(
     assert [line for line in lines if not line.startswith(" ")] == ["embeddings", "matrices", "scales"]
     assert lines[-1] == "scales"  # it has none
     assert any(line.split()[0] == "condition_attention" and float(line.split()[1]) > 1 for line in lines[1:-1])
+    assert "W_q, layer 1" in (tmp_path / "drawn" / "matrices" / "figure.svg").read_text()
     assert len(list((tmp_path / "drawn").rglob("figure.png"))) == 3 and not (folder / "inspection").exists()
 
 
@@ -160,6 +161,7 @@ def test_what_is_damaged_or_unfinished(make: Callable[..., Path], capsys: Any, t
         (["--layer", "1"], "unknown option --layer (did you mean '--layers'?)"),
         (["--layers", "0"], "--layers 0: give whole numbers of 1 or more"),
         (["--layers", "1,"], "--layers 1,: give whole numbers"),
+        (["--layers", "2,3"], "--layers 2,3: the model has 2 layers"),
         (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
     ],
 )
