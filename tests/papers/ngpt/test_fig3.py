@@ -66,7 +66,7 @@ def test_every_run_gives_five_tasks_and_their_mean(tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(CPU.cells) * len(TASKS)
     tokens = {(row["budget"], int(row["tokens"])) for row in rows}
-    assert tokens == {("f8", 512 * 1024), ("f2", 2048 * 1024)}
+    assert tokens == {("f4", 1024 * 1024), ("f2", 2048 * 1024)}
 
 
 def test_without_data_the_figure_is_drawn_empty_and_the_claim_says_what_is_lacking(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_without_data_the_figure_is_drawn_empty_and_the_claim_says_what_is_lacki
 def test_the_difference_is_judged_at_every_budget(tmp_path: Path, advantage: float, expected: str) -> None:
     found = judged(built(CPU, tmp_path, scored(advantage)))
     assert found.verdict == expected
-    assert [label for label, _ in found.parts] == ["0.5B, 4k, 1/8", "0.5B, 4k, 1/2"]
+    assert [label for label, _ in found.parts] == ["0.5B, 4k, 1/4", "0.5B, 4k, 1/2"]
 
 
 def test_of_several_rates_the_one_with_the_lowest_loss_counts(tmp_path: Path) -> None:
