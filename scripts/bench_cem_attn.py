@@ -1,0 +1,162 @@
+"""CEM's attention, forward and backward, per inner step: on a CPU the descent against its definition, on a GPU one
+attention against flash attention with keys and values of their own, and against FlexAttention of the same scores.
+
+Flash attention has neither the shared diagonal nor biases; the error beside it is that of ours from the definition in
+float32, of one sequence, which is as many as its scores leave room for.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from side_by_side import Comparison, interleaved, relative_error
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.tied_attention import descend, tied_attention
+
+GOAL = 1 / 1.9
+REPETITIONS = 5
+
+
+class Size(NamedTuple):
+    """B sequences, J tokens, D width, K heads."""
+
+    sequences: int
+    tokens: int
+    width: int
+    heads: int
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    def __str__(self) -> str:
+        return f"{self.sequences} x {self.tokens} tokens, D={self.width}, K={self.heads}"
+
+
+CPU = (Size(4, 64, 64, 2), Size(8, 128, 64, 2), Size(16, 128, 64, 2), Size(16, 256, 64, 2))
+CUDA = (Size(8, 2048, 672, 12), Size(8, 2048, 768, 12), Size(8, 2048, 864, 12))
+FLEX = CUDA[1]
+
+
+def compare(device: torch.device) -> Iterator[Comparison]:
+    """T = 1, 2 and 4 in float32 on a CPU; bfloat16 on a GPU, without and with the shared diagonal."""
+    if device.type == "cpu":
+        for size in CPU:
+            for num_steps in (1, 2, 4):
+                yield _descent(size, num_steps, device)
+        return
+    for size in CUDA:
+        for shared in (False, True):
+            yield _against_flash(size, shared, device)
+    yield _against_flex(FLEX, device)
+
+
+def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
+    _, keys, x, context = _drawn(size, torch.float32, device)
+    reading, writing = (torch.randn(size.width, size.width, device=device) / size.width**0.5 for _ in range(2))
+    weight = torch.ones(size.width, device=device)
+    leaves = [value.requires_grad_() for value in (x, keys, reading, writing, context, weight)]
+    options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, **_places(size, device)}
+
+    def by(implementation: str) -> Callable[[], Tensor]:
+        return lambda: descend(x, keys, reading, writing, context, weight, **options, implementation=implementation)
+
+    ours, other = _pass(by("auto"), leaves), _pass(by("reference"), leaves)
+    times = interleaved(_repeated(ours), _repeated(other), REPETITIONS * num_steps, device)
+    case = f"{size}, T={num_steps}"
+    return Comparison(case, "ms per inner step", *times, "definition", _error(ours(), other()))
+
+
+def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison:
+    leaves = [value.requires_grad_() for value in _drawn(size, torch.bfloat16, device)]
+    query, key, value = (torch.randn_like(leaves[0]).transpose(1, 2).requires_grad_() for _ in range(3))
+    ours = _attention(size, leaves if shared else leaves[:2], "fused")
+    separate = [query, key, value]
+    theirs = _pass(lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True), separate)
+    one = [leaf[:1].detach().requires_grad_() for leaf in (leaves if shared else leaves[:2])]
+    wide = [leaf.float().detach().requires_grad_() for leaf in one]
+    error = _error(_attention(size, one, "fused")(), _attention(size, wide, "reference")())
+    times = interleaved(_repeated(ours), _repeated(theirs), REPETITIONS, device)
+    case = f"{size}, bfloat16, {'with' if shared else 'without'} the shared diagonal"
+    return Comparison(case, "ms per inner step", *times, "flash attention, separate values", error, GOAL)
+
+
+def _against_flex(size: Size, device: torch.device) -> Comparison:
+    leaves = [value.requires_grad_() for value in _drawn(size, torch.bfloat16, device)]
+    ours, theirs = _attention(size, leaves, "fused"), _pass(_flex(size, leaves, device), leaves)
+    times = interleaved(_repeated(ours), _repeated(theirs), REPETITIONS, device)
+    case = f"{size}, bfloat16, with the shared diagonal"
+    return Comparison(case, "ms per inner step", *times, "FlexAttention", _error(ours(), theirs()))
+
+
+def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[], Tensor]:
+    """The same scores as a score_mod, what heads share in a matrix (B, J, J) that is made before."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    query, keys, state, context = leaves
+    slopes = _places(size, device)["slopes"]
+    mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, size.tokens, size.tokens, device=device)
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def work() -> Tensor:
+        shared = torch.bmm(state, context.mT) / size.head**0.5
+
+        def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+            return s + shared[b, q, kv] - slopes[h] * (q - kv)
+
+        values = keys.transpose(1, 2)
+        out: Tensor = compiled(query.transpose(1, 2), values, values, score_mod=score, block_mask=mask)
+        return out.transpose(1, 2)
+
+    return work
+
+
+def _attention(size: Size, leaves: list[Tensor], way: str) -> Callable[[], list[Tensor]]:
+    places = {"slopes": _places(size, leaves[0].device)["slopes"]}
+    return _pass(
+        lambda: tied_attention(*leaves, tau=size.head**0.5, **places, implementation=way)[0],
+        leaves,
+    )
+
+
+def _drawn(size: Size, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """Query, keys, u and h d."""
+    generator = torch.Generator(device).manual_seed(0)
+    shapes = [(size.sequences, size.tokens, size.heads, size.head)] * 2 + [
+        (size.sequences, size.tokens, size.width)
+    ] * 2
+    drawn = [torch.randn(shape, generator=generator, device=device) for shape in shapes]
+    drawn[3] *= 0.1
+    return [value.to(dtype) for value in drawn]
+
+
+def _places(size: Size, device: torch.device) -> dict[str, Tensor]:
+    slopes = torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=device)
+    return {"slopes": slopes, "bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
+
+
+def _pass(forward: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], list[Tensor]]:
+    """The result and all gradients, along the same direction each time."""
+    direction: list[Tensor] = []
+
+    def work() -> list[Tensor]:
+        out = forward()
+        if not direction:
+            direction.append(torch.cos(torch.arange(out.numel(), device=out.device)).reshape(out.shape).to(out))
+        return [out.detach(), *torch.autograd.grad(out, leaves, direction[0])]
+
+    return work
+
+
+def _error(found: list[Tensor], expected: list[Tensor]) -> float:
+    return max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
+
+
+def _repeated(work: Callable[[], object]) -> Callable[[], None]:
+    def several() -> None:
+        for _ in range(REPETITIONS):
+            work()
+
+    return several

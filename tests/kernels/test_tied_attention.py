@@ -1,0 +1,395 @@
+"""Kernel (through Triton's interpreter) and closed form against the definition, and that against loops and autograd.
+
+Tolerances relative to the largest entry: float64 1e-12, float32 2e-5: sums over a head, the width and up to 150 tokens.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels import tied_attention as package
+from paper_repro.kernels.tied_attention import closed_form, descend, tied_attention
+from paper_repro.kernels.tied_attention.descent import Descent
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
+FAST = ("fused", "closed_form")
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers start as NaN: what is not written is seen.  The closed form works in small pieces."""
+
+    def spoil(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *given, **options: make(*given, **options).fill_(torch.nan)
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, spoil(getattr(owner, name)))
+    monkeypatch.setattr(closed_form, "ROWS", 5)
+    monkeypatch.setattr(closed_form, "PIECE", 400)
+
+
+@dataclass(frozen=True)
+class Size:
+    """B sequences, J tokens, K heads of R, D width; T steps; with h d, with an inner norm."""
+
+    sequences: int
+    tokens: int
+    heads: int
+    head: int
+    width: int
+    steps: int = 2
+    context: bool = True
+    norm: bool = True
+
+
+SMALL = Size(2, 5, 2, 3, 6)
+
+
+def _inputs(size: Size, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """x, keys, reading, writing, h d, norm weight, bias_self, bias_cross."""
+    generator = torch.Generator().manual_seed(7)
+
+    def drawn(*shape: int, scale: float = 1.0) -> Tensor:
+        return (scale * torch.randn(*shape, dtype=torch.float64, generator=generator)).to(dtype)
+
+    rows = (size.sequences, size.tokens)
+    matrices = [drawn(size.heads * size.head, size.width, scale=size.width**-0.5) for _ in range(2)]
+    keys, context = drawn(*rows, size.heads, size.head), drawn(*rows, size.width, scale=0.3)
+    weight = 1 + drawn(size.width, scale=0.2)
+    return [drawn(*rows, size.width), keys, *matrices, context, weight, drawn(1)[0], drawn(1)[0]]
+
+
+def _slopes(heads: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.tensor([2.0 ** -(1 + head / 2) for head in range(heads)], dtype=dtype)
+
+
+def _along(out: Tensor) -> Tensor:
+    return torch.cos(torch.arange(out.numel(), dtype=torch.float64)).reshape(out.shape).to(out)
+
+
+def _descended(size: Size, inputs: list[Tensor], implementation: str, **options: Any) -> Tensor:
+    x, keys, reading, writing, context, weight, bias_self, bias_cross = inputs
+    places = {"slopes": _slopes(size.heads, keys.dtype), "bias_self": bias_self, "bias_cross": bias_cross}
+    given = {"num_steps": size.steps, "step_size": 0.7, "tau": math.sqrt(size.head), **places}
+    context_and_weight = context if size.context else None, weight if size.norm else None
+    options = given | {"implementation": implementation} | options
+    return descend(x, keys, reading, writing, *context_and_weight, **options)
+
+
+def _used(size: Size, leaves: list[Tensor]) -> list[Tensor]:
+    return [leaf for index, leaf in enumerate(leaves) if (index != 4 or size.context) and (index != 5 or size.norm)]
+
+
+def _outcome(size: Size, inputs: list[Tensor], implementation: str) -> list[Tensor]:
+    """x_T and every gradient."""
+    leaves = [value.clone().requires_grad_() for value in inputs]
+    out = _descended(size, leaves, implementation)
+    return [out.detach(), *torch.autograd.grad(out, _used(size, leaves), _along(out))]
+
+
+def _attended(
+    inputs: list[Tensor], implementation: str, shared: bool = True, tau: float = 1.3
+) -> tuple[list[Tensor], list[Tensor]]:
+    """o and lse, and the gradients of o: of q, k, biases and, if shared, u and h d.
+
+    Queries are the keys in reverse: of an odd number of tokens the middle one sees itself with a score of |k|^2 / tau.
+    """
+    leaves = [value.clone().requires_grad_() for value in inputs]
+    state, keys, _, _, context, _, bias_self, bias_cross = leaves
+    query = keys.detach().flip(1).requires_grad_()
+    out, lse = tied_attention(
+        query,
+        keys,
+        *((state, context) if shared else ()),
+        tau=tau,
+        slopes=_slopes(keys.shape[2], keys.dtype),
+        bias_self=bias_self,
+        bias_cross=bias_cross,
+        implementation=implementation,
+    )
+    asked = [query, keys, bias_self, bias_cross, *([state, context] if shared else [])]
+    return [out.detach(), lse.detach()], list(torch.autograd.grad(out, asked, _along(out)))
+
+
+def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float, least: float = 1e-12) -> None:
+    """``least``: below it an entry is rounding alone, as the gradients of queries that see one key."""
+    for one, two in zip(found, expected, strict=True):
+        allowed = tolerance * max(float(two.detach().abs().max()), least / TOLERANCE[torch.float64])
+        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) -> None:
+    inputs = _inputs(SMALL)
+    state, keys, _, _, context, _, own, cross = inputs
+    query, slopes = keys.flip(1), _slopes(2)
+    (out, lse), _ = _attended(inputs, implementation)
+    for b, i, k in ((b, i, k) for b in range(2) for i in range(5) for k in range(2)):
+        scores = [
+            (keys[b, j, k] @ query[b, i, k] + context[b, j] @ state[b, i]) / 1.3
+            - slopes[k] * (i - j)
+            + (own if i == j else cross)
+            for j in range(i + 1)
+        ]
+        normaliser = torch.logsumexp(torch.stack(scores), 0)
+        read = sum(torch.exp(score - normaliser) * keys[b, j, k] for j, score in enumerate(scores))
+        torch.testing.assert_close(lse[b, i, k], normaliser, rtol=1e-13, atol=1e-13, check_dtype=False)
+        torch.testing.assert_close(out[b, i, k], read, rtol=1e-13, atol=1e-13)
+
+
+def test_without_a_diagonal_the_update_is_minus_the_gradient_of_the_energy() -> None:
+    x, keys, reading, _, _, _, own, cross = _inputs(SMALL)
+    u, options = x.clone().requires_grad_(), {"slopes": _slopes(2), "bias_self": own, "bias_cross": cross, "tau": 1.3}
+    query = functional.linear(u, reading).unflatten(-1, (2, 3))
+    _, lse = tied_attention(query, keys, **options, implementation="reference")
+    energy_gradient = torch.autograd.grad((-1.3 * lse).sum(), u)[0]
+    for implementation in ("reference", *FAST):
+        moved = descend(x, keys, reading, reading, num_steps=1, **options, implementation=implementation)
+        torch.testing.assert_close(moved - x, -energy_gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [SMALL, replace(SMALL, context=False, norm=False)])
+def test_autograd_of_the_definition_is_exact(size: Size) -> None:
+    size = replace(size, sequences=1, tokens=3, head=2, width=3)
+    leaves = [value.requires_grad_() for value in _inputs(size)]
+    assert torch.autograd.gradcheck(lambda *given: _descended(size, [*given], "reference"), leaves)
+    assert torch.autograd.gradgradcheck(lambda *given: _descended(size, [*given], "reference"), leaves)
+
+
+@pytest.mark.parametrize("implementation", FAST)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "size",
+    [
+        Size(2, 1, 3, 4, 12),
+        Size(2, 7, 1, 84, 30, steps=3),
+        Size(1, 7, 3, 56, 30, norm=False),
+        Size(1, 33, 2, 7, 14),
+        Size(1, 7, 3, 72, 100, steps=1, context=False),
+        Size(1, 17, 2, 16, 33, context=False, norm=False),
+    ],
+    ids=str,
+)
+def test_descent_and_gradients_are_those_of_the_definition(size: Size, dtype: torch.dtype, implementation: str) -> None:
+    inputs = _inputs(size, dtype)
+    expected = _outcome(size, [value.double() for value in inputs], "reference")
+    found = _outcome(size, inputs, implementation)
+    assert {value.dtype for value in found} == {dtype}
+    _assert_same(found, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("implementation", FAST)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "size", [Size(1, 9, 12, 72, 80), Size(1, 17, 3, 84, 24), Size(1, 33, 2, 56, 64), Size(1, 1, 1, 1, 1)], ids=str
+)
+def test_one_attention_and_its_gradients_are_those_of_the_definition(
+    size: Size, shared: bool, dtype: torch.dtype, implementation: str
+) -> None:
+    inputs = _inputs(size, dtype)
+    values, gradients = _attended([value.double() for value in inputs], "reference", shared)
+    found_values, found_gradients = _attended(inputs, implementation, shared)
+    assert {value.dtype for value in found_values} == {dtype}
+    _assert_same([*found_values, *found_gradients], [*values, *gradients], TOLERANCE[dtype])
+
+
+def test_bfloat16_is_computed_in_float32() -> None:
+    size = Size(1, 33, 2, 56, 64)
+    inputs = _inputs(size, torch.bfloat16)
+    values, gradients = _attended([value.double() for value in inputs], "reference", tau=8)
+    found_values, found_gradients = _attended(inputs, "fused", tau=8)
+    assert found_values[0].dtype == torch.bfloat16 and found_values[1].dtype == torch.float32
+    for one, two in zip([*found_values, *found_gradients], [*values, *gradients], strict=True):
+        # Results have eight bits; the gradient of a bias is a sum of terms that nearly cancel.
+        assert float((one.double() - two).norm() / two.norm()) < (1e-2 if one.ndim else 5e-2)
+    mixed = [inputs[0].float(), *inputs[1:5], *(value.float() for value in inputs[5:])]
+    found = _outcome(size, mixed, "fused")
+    assert found[0].dtype == found[1].dtype == torch.float32
+    for one, two in zip(found, _outcome(size, [value.double() for value in mixed], "reference"), strict=True):
+        # q, G and o are rounded in each of two steps; the two biases' gradients are sums that nearly cancel.
+        assert float((one.double() - two).norm() / two.norm()) < (2e-2 if one.ndim else 1e-1)
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+def test_no_token_hears_of_a_later_one(implementation: str) -> None:
+    size = Size(1, 23, 2, 4, 6)
+    inputs = _inputs(size)
+    whole = _descended(size, inputs, implementation)
+    changed = [value.clone() for value in inputs]
+    for by_token in (changed[0], changed[1], changed[4]):
+        by_token[:, 20:] += 3
+    assert torch.equal(_descended(size, changed, implementation)[:, :20], whole[:, :20])
+    leaves = [inputs[0], inputs[1].requires_grad_(), *inputs[2:]]
+    gradient = torch.autograd.grad(_descended(size, leaves, implementation)[:, :20].sum(), leaves[1])[0]
+    assert int(gradient[:, 20:].count_nonzero()) == 0 and int(gradient[:, 19].count_nonzero()) > 0
+
+
+@pytest.mark.parametrize("fast", FAST)
+def test_tensors_and_gradients_may_lie_apart(fast: str) -> None:
+    size = Size(2, 6, 3, 4, 8)
+
+    def run(implementation: str) -> list[Tensor]:
+        leaves = [value.clone().requires_grad_() for value in _inputs(size)]
+        x, keys, reading, writing, context, weight, own, cross = leaves
+        apart = [
+            x.transpose(0, 1).contiguous().transpose(0, 1),
+            keys.transpose(1, 2).contiguous().transpose(1, 2),
+            reading.mT.contiguous().mT,
+            torch.cat((writing, writing), 1)[:, :8],
+            context.repeat_interleave(2, -1)[..., ::2],
+            weight.repeat_interleave(2)[::2],
+        ]
+        out = _descended(size, [*apart, own, cross], implementation, slopes=_slopes(6)[::2])
+        return [out.detach(), *torch.autograd.grad(out[:, ::2].sum() + out.mT.square().sum(), leaves)]
+
+    _assert_same(run(fast), run("reference"), 1e-12)
+
+
+@pytest.mark.parametrize("fast", FAST)
+def test_without_slopes_and_biases_places_do_not_count(fast: str) -> None:
+    x, keys, reading, writing, context, weight, *_ = _inputs(SMALL)
+    options = {"num_steps": 2, "tau": 2.0}
+    zeros = {"slopes": torch.zeros(2).double(), "bias_self": torch.zeros(()).double()}
+    given = (x.requires_grad_(), keys, reading, writing, context, weight)
+    expected = descend(*given, **options, **zeros, implementation="reference")
+    _assert_same([descend(*given, **options, implementation=fast)], [expected], 1e-12)
+    causal = functional.scaled_dot_product_attention(*[keys.transpose(1, 2)] * 3, is_causal=True, scale=0.5)
+    found, _ = tied_attention(keys, keys, tau=2.0, implementation=fast)
+    _assert_same([found], [causal.transpose(1, 2)], 1e-12)
+
+
+@pytest.mark.parametrize("fast", FAST)
+def test_further_derivatives_are_refused(fast: str) -> None:
+    leaves = [value.requires_grad_() for value in _inputs(SMALL)]
+    out = _descended(SMALL, leaves, fast)
+    first = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="DescentGradient has first derivatives in reverse mode only"):
+        first.sum().backward()
+    read, lse = tied_attention(leaves[1], leaves[1], tau=1.0, implementation=fast)
+    assert not lse.requires_grad
+    first = torch.autograd.grad(read.square().sum(), leaves[1], create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="TiedAttentionGradient has first derivatives in reverse mode only"):
+        first.sum().backward()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(leaves[0].detach(), torch.ones_like(leaves[0]))
+        with pytest.raises(NotImplementedError, match="reverse mode only"):
+            _descended(SMALL, [dual, *leaves[1:]], fast)
+
+
+def test_transforms_take_the_definition() -> None:
+    inputs = _inputs(SMALL)
+    models = [torch.stack([value, 2 * value]) for value in inputs]
+    stacked = torch.func.vmap(lambda *given: _descended(SMALL, [*given], "auto"))(*models)
+    expected = torch.stack([_descended(SMALL, [*given], "reference") for given in zip(*models, strict=True)])
+    _assert_same([stacked], [expected], 1e-13)
+    ones = torch.ones_like(inputs[0])
+    _, tangent = torch.func.jvp(lambda x: _descended(SMALL, [x, *inputs[1:]], "auto"), (inputs[0],), (ones,))
+    step = 1e-6
+    shifted = [_descended(SMALL, [inputs[0] + sign * step, *inputs[1:]], "reference") for sign in (1, -1)]
+    torch.testing.assert_close(tangent, (shifted[0] - shifted[1]) / (2 * step), rtol=1e-7, atol=1e-8)
+    for fast in FAST:
+        with pytest.raises(ValueError, match=r"torch\.func"):
+            torch.func.vmap(lambda *given: _descended(SMALL, [*given], fast))(*models)  # noqa: B023
+
+
+@pytest.mark.parametrize(("trained", "least", "chosen"), [(True, 200, True), (True, 201, False), (False, 200, False)])
+def test_auto_takes_the_closed_form_for_gradients_of_many_scores(
+    trained: bool, least: int, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called, apply = [], Descent.apply
+    monkeypatch.setattr(Descent, "apply", lambda *given: (called.append(1), apply(*given))[1])
+    monkeypatch.setattr(package, "LEAST_SCORES", least)
+    inputs = _inputs(SMALL)  # 2 sequences, 2 heads, 5 x 5 pairs, 2 steps
+    _descended(SMALL, [inputs[0].requires_grad_(trained), *inputs[1:]], "auto")
+    assert bool(called) is chosen
+
+
+def test_autocast_takes_the_definition_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "LEAST_SCORES", 0)
+    inputs = [value.requires_grad_() for value in _inputs(Size(2, 9, 2, 8, 16), torch.float32)]
+    size = Size(2, 9, 2, 8, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = _descended(size, inputs, "auto")
+        with pytest.raises(ValueError, match="'closed_form' needs no autocast"):
+            _descended(size, inputs, "closed_form")
+    exact = _descended(size, inputs, "reference")
+    assert 1e-5 < float((found - exact).detach().norm() / exact.detach().norm()) < 2e-2
+
+
+def test_under_autocast_the_kernel_attends_in_its_dtype_and_x_keeps_its_own() -> None:
+    leaves = [value.requires_grad_() for value in _inputs(SMALL, torch.float32)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = _descended(SMALL, leaves, "fused")
+    gradients = torch.autograd.grad(found.square().sum(), leaves)
+    assert {value.dtype for value in (found, *gradients)} == {torch.float32}
+    exact = _descended(SMALL, leaves, "reference").detach()
+    assert 1e-5 < float((found.detach() - exact).norm() / exact.norm()) < 2e-2
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = _inputs(SMALL)
+    x, keys, reading, *_ = inputs
+    for bad in (0, -1, 1.5):
+        with pytest.raises(ValueError, match=r"num_steps must be a whole number of at least 1, got "):
+            _descended(SMALL, inputs, "auto", num_steps=bad)
+    for name in ("step_size", "norm_eps", "tau"):
+        with pytest.raises(ValueError, match=f"{name} must be finite"):
+            _descended(SMALL, inputs, "auto", **{name: math.inf})
+    with pytest.raises(ValueError, match=r"tau must be finite and above 0, got 0"):
+        tied_attention(keys, keys, tau=0.0)
+    with pytest.raises(ValueError, match=r"reading and writing \(K R, D\).*got \(2, 5, 6\), \(2, 5, 2, 3\), \(5, 6\)"):
+        _descended(SMALL, [x, keys, reading[1:], *inputs[3:]], "auto")
+    with pytest.raises(ValueError, match="both or neither of state and context"):
+        tied_attention(keys, keys, x, tau=1.0)
+    with pytest.raises(ValueError, match=r"got \(2, 5, 2, 3\), \(2, 4, 2, 3\), None, None"):
+        tied_attention(keys, keys[:, :4], tau=1.0)
+    with pytest.raises(ValueError, match=r"slopes \(K,\) = \(2,\), bias_self \(\) and bias_cross \(\); got \(3,\)"):
+        _descended(SMALL, inputs, "auto", slopes=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"slopes are constants.*give slopes\.detach\(\)"):
+        _descended(SMALL, inputs, "auto", slopes=torch.zeros(2, requires_grad=True))
+    with pytest.raises(ValueError, match="one of auto, fused, closed_form, reference, got 'eager'"):
+        _descended(SMALL, inputs, "eager")
+    with pytest.raises(ValueError, match=r"does not take torch\.complex64"):
+        tied_attention(keys.to(torch.complex64), keys, tau=1.0, implementation="fused")
+    with pytest.raises(ValueError, match=r"tensors on different devices \(cpu, meta\)"):
+        tied_attention(keys, keys.to("meta"), tau=1.0, implementation="fused")
+    with pytest.raises(ValueError, match="'closed_form' needs one dtype"):
+        tied_attention(keys.float(), keys, tau=1.0, implementation="closed_form")
+    wide = torch.ones(1, 1, 1, 257)
+    with pytest.raises(ValueError, match="heads of at most 256, got 257"):
+        tied_attention(wide, wide, tau=1.0, implementation="fused")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(ValueError, match="the kernel runs on CUDA, the tensors are on cpu"):
+        _descended(SMALL, inputs, "fused")
+
+
+def test_no_tokens() -> None:
+    x, keys, reading, writing, *_ = (value.requires_grad_() for value in _inputs(SMALL))
+    assert descend(x[:0], keys[:0], reading, writing, num_steps=2, tau=1.0).shape == (0, 5, 6)
+    assert descend(x[:, :0], keys[:, :0], reading, writing, num_steps=2, tau=1.0).shape == (2, 0, 6)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels need a GPU"
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "size", [Size(2, 300, 12, 64, 768), Size(3, 129, 8, 84, 672), Size(2, 700, 12, 72, 864, context=False)], ids=str
+)
+def test_on_a_gpu(size: Size, dtype: torch.dtype) -> None:
+    inputs = [value.cuda() for value in _inputs(size, dtype)]
+    values, gradients = _attended([value.double() for value in inputs], "reference", size.context, 8)
+    found_values, found_gradients = _attended(inputs, "fused", size.context, 8)
+    for one, two in zip([*found_values, *found_gradients], [*values, *gradients], strict=True):
+        assert float((one.double() - two).norm() / two.norm()) < (1e-2 if one.ndim else 5e-2)
+    found = _outcome(size, inputs, "fused")
+    for one, two in zip(found, _outcome(size, [value.double() for value in inputs], "reference"), strict=True):
+        assert float((one.double() - two).norm() / two.norm()) < (2e-2 if one.ndim else 1e-1)
