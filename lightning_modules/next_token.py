@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 from torchmetrics import Metric
 
 from paper_repro.metrics.likelihood import CrossEntropy, summed_negative_log_likelihood
+from paper_repro.models.rotary import RotaryLanguageModel
 from paper_repro.training.module import PaperModule
 
 Pair = tuple[Tensor, Tensor]
@@ -41,3 +43,19 @@ class NextTokenModule(PaperModule):
         matrices = [parameter for parameter in trained if parameter.ndim >= 2]
         others = [parameter for parameter in trained if parameter.ndim < 2]
         return [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+
+
+class ChunkedNextTokenModule(NextTokenModule):
+    """The same of a RotaryLanguageModel, whose logits never lie whole in memory.
+
+    Shape: ids and next ids (B, T), int64.
+    """
+
+    model: RotaryLanguageModel
+
+    def loss(self, batch: Pair) -> Tensor:
+        return self.model.cross_entropy(*batch)
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
+        losses = self.model.negative_log_likelihoods(*batch)
+        metrics["loss"].update(losses.sum(dtype=torch.float64), losses.numel())

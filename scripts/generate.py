@@ -12,6 +12,7 @@ CHECKPOINT is the folder of a cell (record.json and weights.safetensors), or the
     --crop              let the model see the last tokens of a prompt that its context cannot hold
     --settle TOL        NRGPT: stop a token's recurrences when a step changes its energy by less than this share
     --max-steps N       NRGPT: never more recurrences than this, in the place of those it was trained with
+    --inner-steps T     CEM: so many inner steps in every part that descends, in the place of those it was trained with
     --data-root DIR     where the data lie from which the vocabulary comes, beside $PAPER_REPRO_DATA
     --device NAME       cpu (default) or gpu
 
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     words = _words(arguments)
     model, tokenizer, record = _load(words)
     settle = _settle(words, model)
+    _set_inner_steps(words, model)
     for prompt, seed in _prompts(words, record, tokenizer):
         ids = _encode(prompt, tokenizer, model.block_length, words.crop)
         generation = _generate(model, tokenizer, ids, seed, words, settle)
@@ -72,6 +74,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--crop", action="store_true")
     parser.add_argument("--settle", type=float)
     parser.add_argument("--max-steps", type=int)
+    parser.add_argument("--inner-steps", type=int)
     parser.add_argument("--data-root")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     words, unknown = parser.parse_known_args(arguments)
@@ -134,6 +137,19 @@ def _settle(words: argparse.Namespace, model: "CausalLanguageModel") -> "Settle 
         return Settle(words.settle or 0.0, max_steps=words.max_steps)
     except ValueError as error:
         raise UsageError(f"--settle {words.settle} --max-steps {words.max_steps}: {error}") from error
+
+
+def _set_inner_steps(words: argparse.Namespace, model: "CausalLanguageModel") -> None:
+    from paper_repro.models.llama import Llama
+
+    if words.inner_steps is None:
+        return
+    if not isinstance(model, Llama):
+        raise UsageError(f"--inner-steps is for CEM, {type(model).__name__} makes none: leave it out")
+    try:
+        model.set_inner_steps(words.inner_steps)
+    except ValueError as error:
+        raise UsageError(f"--inner-steps {words.inner_steps}: {error}") from error
 
 
 def _prompts(words: argparse.Namespace, record: "Record", tokenizer: "Tokenizer") -> list[tuple[str, int]]:

@@ -72,24 +72,44 @@ class Preconditioner(nn.Module):
     ``right`` is V, (D, r), at first N(0, 0.02) and zero; with rank 0 there is a diagonal only.  The paper's P > 0 holds
     only while U V^T + V U^T is small against the diagonal: nothing enforces it.
 
+    Args:
+        width, rank: D, r.
+        stack: leading dimensions of all three, for one P each, such as (K,) for K heads.
+
     Raises:
         ValueError: ``width`` < 1, or ``rank`` outside 0 ... width.
     """
 
-    def __init__(self, width: int, rank: int = DEFAULT_RANK) -> None:
+    def __init__(self, width: int, rank: int = DEFAULT_RANK, stack: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.width = at_least("width", width)
         if at_least("rank", rank, 0) > width:
             raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {rank}")
         self.rank = rank
-        self.diagonal = nn.Parameter(torch.full((width,), 1 / math.sqrt(width)))
+        self.diagonal = nn.Parameter(torch.full((*stack, width), 1 / math.sqrt(width)))
         if rank:
-            self.left = nn.Parameter(torch.randn(width, rank) * PRECONDITIONER_INIT_STD)
-            self.right = nn.Parameter(torch.zeros(width, rank))
+            self.left = nn.Parameter(torch.randn(*stack, width, rank) * PRECONDITIONER_INIT_STD)
+            self.right = nn.Parameter(torch.zeros(*stack, width, rank))
+
+    @classmethod
+    def of(
+        cls, kind: str, width: int, rank: int | None, default_rank: int, stack: tuple[int, ...] = ()
+    ) -> "Preconditioner | None":
+        """By the words of a config: "none" (P = I), "diagonal", or "diagonal_low_rank" with ``rank`` or the default.
+
+        Raises:
+            ValueError: an unknown word, a rank that has no effect, or one that is too large.
+        """
+        one_of("preconditioner", kind, PRECONDITIONERS)
+        if kind != "diagonal_low_rank":
+            if rank is not None:
+                raise ValueError(f"rank={rank} has no effect with preconditioner={kind!r}: leave it out")
+            return cls(width, 0, stack) if kind == "diagonal" else None
+        return cls(width, at_least("rank", default_rank if rank is None else rank), stack)
 
     def fold(self, matrix: Tensor) -> Tensor:
-        """matrix P, (m, D) for a matrix (m, D): m r D multiply-adds once, instead of work for every token."""
-        folded = matrix * functional.softplus(math.sqrt(self.width) * self.diagonal)
+        """matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, instead of work for every token."""
+        folded = matrix * functional.softplus(math.sqrt(self.width) * self.diagonal).unsqueeze(-2)
         if self.rank:
             folded = folded + (matrix @ self.left) @ self.right.mT + (matrix @ self.right) @ self.left.mT
         return folded
@@ -125,6 +145,7 @@ class EnergyMLP(nn.Module):
         step_size: eta, the value at the start if ``learn_step_size``.
         norm_eps: added to the mean square under the root; only read with a norm.
         context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
+        init_std: both start N(0, init_std) instead.
         implementation: "auto", "closed_form" or "reference" (for second derivatives), see ``kernels.cem_mlp.descend``.
 
     Shape: (..., D) -> (..., D).
@@ -149,6 +170,7 @@ class EnergyMLP(nn.Module):
         norm_eps: float = 1e-6,
         context_init_scale: float = 1.0,
         reading_init_scale: float = 1.0,
+        init_std: float | None = None,
         implementation: str = "auto",
     ) -> None:
         super().__init__()
@@ -165,7 +187,12 @@ class EnergyMLP(nn.Module):
             raise ValueError("implementation has no effect with norm_inside=True: leave it at 'auto'")
         self.context_weight = _uniform(hidden, width, positive("context_init_scale", context_init_scale))
         self.reading_weight = _uniform(hidden, width, positive("reading_init_scale", reading_init_scale))
-        self.preconditioner = _preconditioner(preconditioner, width, rank)
+        if init_std is not None:
+            if (context_init_scale, reading_init_scale) != (1.0, 1.0):
+                raise ValueError("init_std replaces context_init_scale and reading_init_scale: leave them out")
+            for weight in (self.context_weight, self.reading_weight):
+                nn.init.normal_(weight, std=positive("init_std", init_std))
+        self.preconditioner = Preconditioner.of(preconditioner, width, rank, DEFAULT_RANK)
         self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
         self.step_size: float | nn.Parameter = positive("step_size", step_size)
         if learn_step_size:
@@ -300,15 +327,6 @@ class GaussianProcessRegressor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(self.block(self.norm(self.input(x)))).squeeze(-1)
-
-
-def _preconditioner(kind: str, width: int, rank: int | None) -> Preconditioner | None:
-    one_of("preconditioner", kind, PRECONDITIONERS)
-    if kind != "diagonal_low_rank":
-        if rank is not None:
-            raise ValueError(f"rank={rank} has no effect with preconditioner={kind!r}: leave it out")
-        return Preconditioner(width, rank=0) if kind == "diagonal" else None
-    return Preconditioner(width, at_least("rank", DEFAULT_RANK if rank is None else rank))
 
 
 def _uniform(rows: int, columns: int, scale: float) -> nn.Parameter:

@@ -16,6 +16,8 @@ from paper_repro.kernels.qk_rotary.tables import RotaryTables
 from paper_repro.kernels.sphere_step import riemannian_step, sphere_step
 from paper_repro.kernels.sphere_step.reference import unit
 from paper_repro.kernels.unit_adam import project_rows_
+from paper_repro.models.gpt import check_heads
+from paper_repro.models.llama import INIT_STD, Llama, PreNorm
 from paper_repro.models.rotary import (
     GatedFeedForward,
     Reading,
@@ -26,8 +28,6 @@ from paper_repro.models.rotary import (
     Writing,
 )
 
-GPT_STD = 0.02
-RMS_EPS = 1e-6
 UPDATES = ("lerp", "riemannian")
 SIGNS = ("absolute", "signed")
 Spec = ScaleSpec | Mapping[str, Any]
@@ -38,22 +38,7 @@ S_MLP = ScaleSpec("vector", 1.0, 1.0)
 S_Z = ScaleSpec("vector", 1.0, "1/sqrt(d)")
 
 
-class BaselineBlock(nn.Module):
-    """h <- h + ATTN(RMSNorm h), then h <- h + MLP(RMSNorm h) (nGPT, equations 4 and 5); (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, width: int, attention: RotaryAttention, feed_forward: GatedFeedForward) -> None:
-        super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=RMS_EPS)
-        self.attention = attention
-        self.feed_forward_norm = nn.RMSNorm(width, eps=RMS_EPS)
-        self.feed_forward = feed_forward
-
-    def forward(self, h: Tensor, tables: RotaryTables) -> Tensor:
-        h = h + self.attention(self.attention_norm(h), tables)
-        return h + self.feed_forward(self.feed_forward_norm(h))
-
-
-class BaselineGPT(RotaryLanguageModel):
+class BaselineGPT(Llama):
     """The paper's GPT: RMSNorm, rotary positions, SwiGLU, no biases (nGPT, section 2 and table 2).
 
     Matrices start N(0, 0.02), those that write to the state N(0, 0.02 / sqrt(2 L)).
@@ -86,26 +71,34 @@ class BaselineGPT(RotaryLanguageModel):
         storage: str = "float32",
         implementation: str = "auto",
     ) -> None:
-        super().__init__(vocabulary_size, block_length, width, num_heads, rope, GPT_STD, storage, implementation)
-        writing_std = GPT_STD / math.sqrt(2 * at_least("num_layers", num_layers))
-        hidden, spec = at_least("hidden_factor", hidden_factor) * width, ScaleSpec.of("s_qk", s_qk)
-        softmax_scale = self.head_width ** (0.5 if qk_norm else -0.5)
+        writing_std = INIT_STD / math.sqrt(2 * at_least("num_layers", num_layers))
+        spec = ScaleSpec.of("s_qk", s_qk)
+        softmax_scale = (width // check_heads(width, num_heads)) ** (0.5 if qk_norm else -0.5)
 
-        def block() -> BaselineBlock:
+        def attention(width: int, num_heads: int) -> PreNorm:
             scale = Scale(spec, width, width) if qk_norm else None
-            return BaselineBlock(
-                width,
-                RotaryAttention(width, num_heads, GPT_STD, writing_std, scale, qk_norm, softmax_scale, implementation),
-                GatedFeedForward(width, hidden, GPT_STD, writing_std, None, implementation),
+            branch = RotaryAttention(
+                width, num_heads, INIT_STD, writing_std, scale, qk_norm, softmax_scale, implementation
             )
+            return PreNorm(branch, width)
 
-        self.blocks = nn.ModuleList(block() for _ in range(num_layers))
-        self.final_norm = nn.RMSNorm(width, eps=RMS_EPS)
-        self._store_matrices()
+        def feed_forward(width: int, hidden: int) -> PreNorm:
+            return PreNorm(GatedFeedForward(width, hidden, INIT_STD, writing_std, None, implementation), width)
 
-    def normalized(self, x: Tensor) -> Tensor:
-        found: Tensor = self.final_norm(x)
-        return found
+        hidden = at_least("hidden_factor", hidden_factor) * width
+        super().__init__(
+            vocabulary_size,
+            block_length,
+            width,
+            num_heads,
+            num_layers,
+            hidden,
+            attention,
+            feed_forward,
+            rope,
+            storage,
+            implementation,
+        )
 
 
 class NormalizedBlock(nn.Module):

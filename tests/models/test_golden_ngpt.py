@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.probes.inspection import branches
 from paper_repro.tests.support import golden, golden_ngpt
 
 FILES = list(golden.files("ngpt", "*.npz"))
@@ -26,11 +27,10 @@ def test_golden_ngpt_inside_the_first_layer(path: Path) -> None:
     record = golden_ngpt.read(path)
     model = golden_ngpt.build(record)
     seen: dict[str, Tensor] = {}
-    block = model.blocks[0]
-    watched = {"output": block.attention.output, "down": block.feed_forward.down}
-    watched["qkv"] = block.attention.query_key_value
+    (attention, feed_forward), *_ = branches(model)
+    watched = {"output": attention.output, "down": feed_forward.down, "qkv": attention.query_key_value}
     # The product itself may be computed with the scales folded in: its input, times the matrix, is what is compared.
-    block.feed_forward.register_forward_pre_hook(lambda part, read: seen.update(up=part.up(read[0])))
+    feed_forward.register_forward_pre_hook(lambda part, read: seen.update(up=part.up(read[0])))
     for name, part in watched.items():
         part.register_forward_hook(lambda _, __, found, name=name: seen.update({name: found}))
     model(record["idx"])

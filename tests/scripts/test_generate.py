@@ -24,6 +24,12 @@ CORPUS = "To be, or not to be: that is the question.\nROMEO and JULIET.\n" * 3
 CELL = "0123456789abcdef"
 NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity"}
 RGPT = {"_target_": "paper_repro.models.gpt.RGPT"}
+CEM = {
+    "_target_": "paper_repro.models.llama.Llama",
+    **{"vocabulary_size": 32, "block_length": 24, "width": 8, "num_heads": 2, "num_layers": 1, "hidden": 16},
+    "attention": {"_target_": "paper_repro.models.cem_attention.EnergyAttention", "_partial_": True},
+    "feed_forward": {"_target_": "paper_repro.models.llama.gated_feed_forward", "_partial_": True},
+}
 
 
 def script() -> Any:
@@ -41,7 +47,7 @@ def config(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
     sizes = {"vocabulary_size": 32, "block_length": 24, "width": 8, "num_heads": 1, "num_steps": 6}
     return {
         "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
-        "model": {**sizes, **model},
+        "model": model if "num_layers" in model else {**sizes, **model},
         "data": {"_target_": "paper_repro.datamodules.text.CharacterData", "files": {"text": "corpus.txt"}},
         "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.01},
         "schedule": {"_target_": "paper_repro.training.schedules.Cosine"},
@@ -131,6 +137,19 @@ def test_settling_is_reported(make: Callable[..., Path], capsys: Any) -> None:
     assert max(found.steps) < 40
 
 
+def test_inner_steps_are_others_than_those_of_the_training(make: Callable[..., Path], capsys: Any) -> None:
+    folder = make(CEM)
+    words = ("--prompt", "ROMEO", "--tokens", "60", "--temperature", "0")
+    texts = []
+    for steps in ("1", "4"):
+        assert run(folder, *words, "--inner-steps", steps) == 0
+        texts.append(capsys.readouterr().out)
+    assert run(folder, *words) == 0
+    assert capsys.readouterr().out == texts[0] != texts[1]
+    assert run(folder, *words, "--inner-steps", "0") == 2
+    assert "--inner-steps 0: inner steps must be" in capsys.readouterr().err
+
+
 def test_without_prompts_those_of_the_cells_probe_or_four_of_the_papers_kind(
     make: Callable[..., Path], capsys: Any
 ) -> None:
@@ -176,6 +195,7 @@ def test_a_prompt_longer_than_the_context(make: Callable[..., Path], capsys: Any
         (["--prompt", "xyz"], "the character 'x' (U+0078) at position 0"),
         (["--settle", "-1"], "tolerance must be a finite number of at least 0"),
         (["--max-steps", "0"], "max_steps must be a whole number of at least 1"),
+        (["--inner-steps", "2"], "--inner-steps is for CEM, NRGPT_H_FF1 makes none: leave it out"),
     ],
 )
 def test_wrong_words(make: Callable[..., Path], capsys: Any, words: list[str], message: str) -> None:

@@ -19,8 +19,8 @@ from paper_repro.models.rotary import RotaryLanguageModel
 
 ROPE = {"standard": "textbook", "official": "published"}
 ONE_TO_ONE = {
-    "norm_attn.gain": "attention_norm.weight",
-    "norm_mlp.gain": "feed_forward_norm.weight",
+    "norm_attn.gain": "attention.norm.weight",
+    "norm_mlp.gain": "feed_forward.norm.weight",
     "attn.alpha": "attention_rate.stored",
     "mlp.alpha": "feed_forward_rate.stored",
     "attn.sqk": "attention.scale.stored",
@@ -97,14 +97,15 @@ def ours(record: dict[str, Any], kind: str) -> dict[str, Tensor]:
     found = {ours: theirs[name] for name, ours in OUTSIDE.items() if name in theirs}
     for layer in range(record["meta"]["layers"]):
         place, block = f"layers.{layer}.", f"blocks.{layer}."
+        branch = "branch." if f"{place}norm_attn.gain" in theirs else ""
         found |= {block + ours: theirs[place + name] for name, ours in ONE_TO_ONE.items() if place + name in theirs}
         found |= {
-            f"{block}attention.query_key_value.weight": torch.cat(
+            f"{block}attention.{branch}query_key_value.weight": torch.cat(
                 [theirs[f"{place}attn.w{letter}"] for letter in "qkv"]
             ),
-            f"{block}attention.output.weight": theirs[f"{place}attn.wo"].mT,
-            f"{block}feed_forward.up.weight": torch.cat([theirs[f"{place}mlp.w{letter}"] for letter in "ug"]),
-            f"{block}feed_forward.down.weight": theirs[f"{place}mlp.wo"].mT,
+            f"{block}attention.{branch}output.weight": theirs[f"{place}attn.wo"].mT,
+            f"{block}feed_forward.{branch}up.weight": torch.cat([theirs[f"{place}mlp.w{letter}"] for letter in "ug"]),
+            f"{block}feed_forward.{branch}down.weight": theirs[f"{place}mlp.wo"].mT,
         }
     assert sum(value.numel() for value in found.values()) == sum(value.numel() for value in theirs.values())
     return found

@@ -1,0 +1,158 @@
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.models.cem import EnergyMLP
+from paper_repro.models.cem_attention import EnergyAttention
+from paper_repro.models.llama import Llama, PreNorm, gated_feed_forward, rotary_attention
+
+SIZES = {
+    "86M": (672, 8, 8, 1792),
+    "108M": (672, 12, 12, 1792),
+    "134M": (768, 12, 12, 2048),
+    "162M": (864, 12, 12, 2304),
+}
+"""D, K, L, m of the paper's table 1; the text's "number of layers" and "of heads" are equal in each."""
+TIED_ATTENTION = partial(EnergyAttention, diagonal="none", slopes="none")
+TIED_MLP = partial(EnergyMLP, norm_context=True, norm_inside=True)
+FULL_ATTENTION = partial(EnergyAttention, diagonal="shared", preconditioner="diagonal_low_rank")
+FULL_MLP = partial(TIED_MLP, preconditioner="diagonal_low_rank")
+IDS = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
+
+
+def _count(size: str, attention: Any = rotary_attention, feed_forward: Any = gated_feed_forward) -> int:
+    width, heads, layers, hidden = SIZES[size]
+    with torch.device("meta"):
+        model = Llama(32000, 2048, width, heads, layers, hidden, attention, feed_forward)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("86M", 86_371_488), ("108M", 108_052_896), ("134M", 134_105_856), ("162M", 162_813_024)],
+)
+def test_parameters_of_the_llamas_of_table_1(size: str, expected: int) -> None:
+    assert _count(size) == expected
+
+
+@pytest.mark.parametrize(
+    ("parts", "millions"),
+    [
+        ((TIED_ATTENTION, gated_feed_forward), (79.15, 97.21, 119.95, 144.90)),
+        ((rotary_attention, TIED_MLP), (76.74, 93.60, 115.23, 138.93)),
+        ((TIED_ATTENTION, TIED_MLP), (69.51, 82.76, 101.08, 121.01)),
+        # One norm weight for context and inner norm; with two of their own it would be 2 D a layer more: 70.09 ...
+        ((FULL_ATTENTION, FULL_MLP), (70.08, 83.91, 102.38, 122.48)),
+    ],
+    ids=["attention", "MLP", "both", "both with all extras"],
+)
+def test_parameters_with_parts_of_cem(parts: tuple[Any, Any], millions: tuple[float, ...]) -> None:
+    assert tuple(round(_count(size, *parts) / 1e6, 2) for size in SIZES) == millions
+
+
+def test_an_energy_mlp_half_as_wide_again_has_the_parameters_of_llamas() -> None:
+    for width, _, _, hidden in SIZES.values():
+        with torch.device("meta"):
+            wide, gated = TIED_MLP(width, 3 * hidden // 2), gated_feed_forward(width, hidden)
+        assert sum(p.numel() for p in wide.parameters()) == sum(p.numel() for p in gated.parameters())
+
+
+def _tiny(attention: Any = rotary_attention, feed_forward: Any = gated_feed_forward) -> Llama:
+    torch.manual_seed(0)
+    return Llama(11, 8, 12, 2, 2, 20, attention, feed_forward).double()
+
+
+def _attended(x: Tensor, weight: Tensor, output: Tensor) -> Tensor:
+    """Causal attention of two heads of 6 with textbook rotations, written out."""
+    query, key, value = (part.unflatten(-1, (2, 6)).transpose(1, 2) for part in (x @ weight.T).chunk(3, -1))
+    angle = torch.arange(7.0, dtype=torch.float64)[:, None] * 10000.0 ** (-torch.arange(0.0, 6, 2).double() / 6)
+
+    def turned(part: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(part.unflatten(-1, (3, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+    scores = turned(query) @ turned(key).mT / 6**0.5
+    weights = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
+    return (weights @ value).transpose(1, 2).flatten(2) @ output
+
+
+def test_a_llama_is_what_its_equations_say() -> None:
+    model = _tiny()
+    x = model.token_embedding.weight[IDS]
+    for block in model.blocks:
+        for part in (block.attention, block.feed_forward):
+            seen = functional.rms_norm(x, (12,), part.norm.weight, 1e-6)
+            if part is block.attention:
+                x = x + _attended(seen, part.branch.query_key_value.weight, part.branch.output.weight)
+            else:
+                u, gate = (seen @ part.branch.up.weight.T).chunk(2, -1)
+                x = x + (u * functional.silu(gate)) @ part.branch.down.weight
+    logits = functional.rms_norm(x, (12,), model.final_norm.weight, 1e-6) @ model.output.weight.T
+    torch.testing.assert_close(model(IDS), logits, rtol=1e-6, atol=1e-6)  # the rotary tables are float32
+
+
+def test_reuse_is_the_same_part_again_with_no_parameter_more() -> None:
+    once, twice = _tiny(), _tiny(partial(rotary_attention, num_passes=2), partial(gated_feed_forward, num_passes=2))
+    twice.load_state_dict(once.state_dict())
+    assert not torch.allclose(once(IDS), twice(IDS))
+    part = once.blocks[0].feed_forward
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    torch.testing.assert_close(twice.blocks[0].feed_forward(x), part(part(x)), rtol=1e-12, atol=1e-12)
+
+
+def test_the_weight_tied_llama_is_the_special_case() -> None:
+    """T = 1, P = I, no diagonal, no positions; W^O = W^Q, W^V = W^K, W^d = W^u (CEM, equations 5 and 11)."""
+    model = _tiny(TIED_ATTENTION, TIED_MLP)
+    stream = torch.randn(2, 7, 12, dtype=torch.float64)
+    block = model.blocks[0]
+    attention, mlp = block.attention, block.feed_forward
+    seen = functional.rms_norm(stream, (12,), attention.norm_weight, 1e-6)
+    query, key = (
+        functional.linear(seen, weight).unflatten(-1, (2, 6)).transpose(1, 2)
+        for weight in (attention.query_weight, attention.key_weight)
+    )
+    read = functional.scaled_dot_product_attention(query, key, key, is_causal=True).transpose(1, 2).flatten(2)
+    middle = stream + read @ attention.query_weight
+    seen = functional.rms_norm(middle, (12,), mlp.norm_weight, 1e-6)
+    gated = (seen @ mlp.context_weight.T) * functional.silu(seen @ mlp.reading_weight.T)
+    torch.testing.assert_close(block(stream, None), middle + gated @ mlp.reading_weight, rtol=1e-12, atol=1e-12)
+
+
+def test_the_parts_that_descend_can_take_another_number_of_steps() -> None:
+    model = _tiny(partial(FULL_ATTENTION, num_steps=2), partial(FULL_MLP, num_steps=2, rank=3))
+    before = model(IDS)
+    parts = list(model.descents())
+    assert len(parts) == 4
+    for part in parts:
+        part.num_steps = 5
+    assert not torch.allclose(model(IDS), before)
+    assert not list(_tiny().descents())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_layers": 0}, "num_layers"),
+        ({"hidden": 0}, "hidden"),
+        ({"num_heads": 5}, "divide"),
+        ({"attention": partial(rotary_attention, num_passes=0)}, "num_passes"),
+        ({"attention": partial(EnergyAttention, num_steps=0)}, "num_steps"),
+        ({"attention": partial(EnergyAttention, preconditioner="diagonal_low_rank", rank=13)}, "the width 12, got 13"),
+        ({"feed_forward": partial(TIED_MLP, preconditioner="diagonal_low_rank", rank=13)}, "the width 12, got 13"),
+    ],
+)
+def test_wrong_sizes_are_refused(options: dict[str, Any], message: str) -> None:
+    sizes: dict[str, Any] = {"vocabulary_size": 11, "block_length": 8, "width": 12, "num_heads": 2, "num_layers": 2}
+    parts = {"hidden": 20, "attention": rotary_attention, "feed_forward": gated_feed_forward}
+    with pytest.raises(ValueError, match=message):
+        Llama(**{**sizes, **parts, **options})
+
+
+def test_a_part_is_a_stream_with_its_norm() -> None:
+    part = gated_feed_forward(12, 20)
+    assert isinstance(part, PreNorm)
+    assert sum(parameter.numel() for parameter in part.parameters()) == 3 * 12 * 20 + 12
