@@ -1,7 +1,8 @@
 """Documents to token shards, shard by shard, so that a preparation that was killed goes on where it was."""
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from paper_repro.errors import UsageError
 from paper_repro.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
 
 PROGRESS = "progress.json"
+LOCK = ".lock"
 SHARD_TOKENS = 2**26
 DOCUMENTS_AT_ONCE = 512
 
@@ -44,7 +46,23 @@ def write_shards(
         UsageError: the folder holds data of other settings, the tokenizer has no end of text or more ids than uint16
             holds, a split has no documents, or the disk is full.
     """
-    settings = {
+    settings = settings_of(source, tokenizer, shard_tokens=at_least("shard_tokens", shard_tokens))
+    for split, documents in splits.items():
+        if not len(documents):
+            raise UsageError(f"split {split!r} has no documents: give a larger corpus")
+    with told_of_the_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / LOCK):
+            return _Writing(folder, settings, tokenizer, say).run(splits)
+
+
+def settings_of(source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size: Any) -> dict[str, Any]:
+    """All that the content of a folder of shards depends on.
+
+    Raises:
+        UsageError: as ``end_of_text``.
+    """
+    return {
         "source": dict(source),
         "tokenizer": {
             "file": TOKENIZER,
@@ -53,15 +71,15 @@ def write_shards(
             "end_of_text": end_of_text(tokenizer),
         },
         "dtype": DTYPE.str,
-        "shard_tokens": at_least("shard_tokens", shard_tokens),
+        **size,
     }
-    for split, documents in splits.items():
-        if not len(documents):
-            raise UsageError(f"split {split!r} has no documents: give a larger corpus")
+
+
+@contextlib.contextmanager
+def told_of_the_disk(folder: Path) -> Iterator[None]:
+    """Turn what the operating system refuses into a UsageError that says how to go on."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / ".lock"):
-            return _Writing(folder, settings, tokenizer, say).run(splits)
+        yield
     except OSError as error:
         place = error.filename or folder
         raise UsageError(
@@ -88,32 +106,96 @@ def end_of_text(tokenizer: BytePairTokenizer) -> int:
     return tokenizer.end_of_text
 
 
-class _Writing:
+class ShardFolder:
+    """What every preparation does in its folder: settings compared, shards encoded, checked and noted.
+
+    Args:
+        folder: that of the shards.
+        settings: all that their content depends on.
+        tokenizer: that of the settings.
+        say: is told of damaged shards.
+    """
+
     def __init__(
-        self, folder: Path, settings: dict[str, Any], tokenizer: BytePairTokenizer, say: Callable[[str], None]
+        self, folder: Path, settings: dict[str, Any], tokenizer: BytePairTokenizer, say: Callable[[str], None] = print
     ) -> None:
         self.folder, self.settings, self.tokenizer, self.say = folder, settings, tokenizer, say
         self.end = settings["tokenizer"]["end_of_text"]
 
-    def run(self, splits: Mapping[str, Documents]) -> Manifest:
-        for part in self.folder.glob(f".*{PART_SUFFIX}"):
+    def compare(self, earlier: Mapping[str, Any]) -> None:
+        """Compare the settings of an earlier call.
+
+        Raises:
+            UsageError: they are others.
+        """
+        found, wanted = _flat(earlier), _flat(self.settings)
+        for key in sorted({*found, *wanted}):
+            if found.get(key) != wanted.get(key):
+                raise UsageError(
+                    f"{self.folder} was prepared with {key} {found.get(key)}, asked for is {wanted.get(key)}: "
+                    "remove the folder, or prepare into another with --to"
+                )
+
+    def is_whole(self, shard: Shard, tell: bool = True) -> bool:
+        """Whether the file is what was noted; with ``tell`` it is said where not."""
+        try:
+            check_shard(self.folder / shard.file, shard.tokens, shard.sha256, self.tokenizer.vocabulary_size, None)
+        except UsageError as error:
+            if tell:
+                self.say(f"{error}; it is made again")
+            return False
+        return True
+
+    def write(self, name: str, split: str, texts: Iterable[Sequence[str]], most_tokens: float) -> Shard:
+        """Encode texts, read some at a time, into one shard; the one that brings it to ``most_tokens`` is its last.
+
+        Without a text there is no file, and a shard of no documents comes back.
+        """
+        content, size, documents = bytearray(), 0, 0
+        for some in texts:
+            for text, ids in zip(some, self.tokenizer.encode_many(some), strict=True):
+                content += np.array([*ids, self.end], DTYPE).tobytes()
+                size, documents = size + len(text.encode()), documents + 1
+                if len(content) >= most_tokens * DTYPE.itemsize:
+                    break
+            if len(content) >= most_tokens * DTYPE.itemsize:
+                break
+        whole = bytes(content)
+        if whole:
+            self.put(name, whole)
+        return Shard(name, split, documents, len(whole) // DTYPE.itemsize, size, sha256_of_bytes(whole))
+
+    def note(self, name: str, shards: Iterable[Shard]) -> Manifest:
+        """Write the settings and what is finished into the file ``name``."""
+        manifest = Manifest(self.settings, tuple(shards))
+        self.put(name, manifest.to_bytes())
+        return manifest
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file whole, and remove what a call that was killed left of it."""
+        for part in self.folder.glob(f".{name}.*{PART_SUFFIX}"):
             part.unlink()
+        write_atomically(self.folder / name, content)
+
+
+class _Writing(ShardFolder):
+    def run(self, splits: Mapping[str, Documents]) -> Manifest:
         known = {shard.file: shard for shard in self._known()}
-        write_atomically(self.folder / TOKENIZER, self.tokenizer.to_bytes())
+        self.put(TOKENIZER, self.tokenizer.to_bytes())
         shards: list[Shard] = []
         for split, documents in splits.items():
             first = index = 0
             while first < len(documents):
                 name = f"{split}-{index:05d}.bin"
                 shard = known.get(name)
-                if shard is None or not self._is_whole(shard):
-                    shard = self._write(name, split, documents, first)
+                if shard is None or not self.is_whole(shard):
+                    shard = self.write(name, split, _slices(documents, first), self.settings["shard_tokens"])
                     self.say(f"{name}: documents {first:,} to {first + shard.documents:,} of {len(documents):,}")
                 shards.append(shard)
                 known[name] = shard
-                self._note(PROGRESS, list(known.values()))
+                self.note(PROGRESS, known.values())
                 first, index = first + shard.documents, index + 1
-        manifest = self._note(MANIFEST, shards)
+        manifest = self.note(MANIFEST, shards)
         (self.folder / PROGRESS).unlink()
         return manifest
 
@@ -123,41 +205,13 @@ class _Writing:
         if path is None:
             return ()
         earlier = Manifest.read(path)
-        found, wanted = _flat(earlier.settings), _flat(self.settings)
-        for key in sorted({*found, *wanted}):
-            if found.get(key) != wanted.get(key):
-                raise UsageError(
-                    f"{self.folder} was prepared with {key} {found.get(key)}, asked for is {wanted.get(key)}: "
-                    "remove the folder, or prepare into another with --to"
-                )
+        self.compare(earlier.settings)
         return earlier.shards
 
-    def _is_whole(self, shard: Shard) -> bool:
-        try:
-            check_shard(self.folder / shard.file, shard.tokens, shard.sha256, self.tokenizer.vocabulary_size, None)
-        except UsageError as error:
-            self.say(f"{error}; it is made again")
-            return False
-        return True
 
-    def _write(self, name: str, split: str, documents: Documents, first: int) -> Shard:
-        content, size = bytearray(), 0
-        last = first
-        while last < len(documents) and len(content) < self.settings["shard_tokens"] * DTYPE.itemsize:
-            texts = documents[last : last + DOCUMENTS_AT_ONCE]
-            for text, ids in zip(texts, self.tokenizer.encode_many(texts), strict=True):
-                content += np.array([*ids, self.end], DTYPE).tobytes()
-                size, last = size + len(text.encode()), last + 1
-                if len(content) >= self.settings["shard_tokens"] * DTYPE.itemsize:
-                    break
-        whole = bytes(content)
-        write_atomically(self.folder / name, whole)
-        return Shard(name, split, last - first, len(whole) // DTYPE.itemsize, size, sha256_of_bytes(whole))
-
-    def _note(self, name: str, shards: Sequence[Shard]) -> Manifest:
-        manifest = Manifest(self.settings, tuple(shards))
-        write_atomically(self.folder / name, manifest.to_bytes())
-        return manifest
+def _slices(documents: Documents, first: int) -> Iterator[Sequence[str]]:
+    for start in range(first, len(documents), DOCUMENTS_AT_ONCE):
+        yield documents[start : start + DOCUMENTS_AT_ONCE]
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

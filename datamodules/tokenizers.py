@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>")
 """What ends a text in the tokenizers that are known; the first that is there counts."""
-GPT2 = "gpt2"
+GPT2, LLAMA = "gpt2", "llama"
+HUB = {GPT2: "openai-community/gpt2", LLAMA: "hf-internal-testing/llama-tokenizer"}
+"""Where the hub has the tokenizers that are known by name; Meta's own LLaMA repositories ask for an account."""
 NUM_BYTES = 256
 ROUND_TRIP = "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f "
 """What a tokenizer must give back whole: blanks in all places, control characters, forms that normalizers change."""
@@ -217,22 +219,27 @@ class BytePairTokenizer:
 
 
 def gpt2(root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
-    """GPT-2's tokenizer, from a folder ``gpt2`` among the data, or else, with ``download``, from the hub.
+    """GPT-2's tokenizer: ``known(GPT2, root, download)``."""
+    return known(GPT2, root, download)
+
+
+def known(name: str, root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
+    """A tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the hub.
 
     Raises:
         UsageError: it is in no place; the message says which, what they should hold and what gets it.
     """
-    for name in ("tokenizer.json", "vocab.json"):
-        if (path := find_data(f"{GPT2}/{name}", root)) is not None:
+    for file in ("tokenizer.json", "vocab.json"):
+        if (path := find_data(f"{name}/{file}", root)) is not None:
             return BytePairTokenizer.load(path.parent)
-    layout = f"{absent(GPT2, root)} as a folder with tokenizer.json, or with vocab.json and merges.txt"
-    command = "hf download openai-community/gpt2 tokenizer.json --local-dir data/gpt2"
+    layout = f"{absent(name, root)} as a folder with tokenizer.json, or with vocab.json and merges.txt"
+    command = f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
     if not download:
         raise UsageError(f"{layout}, or run: {command}")
     from tokenizers import Tokenizer
 
     try:
-        return BytePairTokenizer(Tokenizer.from_pretrained(GPT2))
+        return BytePairTokenizer(Tokenizer.from_pretrained(HUB[name]))
     except Exception as error:  # whatever the network or the hub's client raises
         raise UsageError(
             f"{layout}; the hub did not answer ({error}); on a machine it answers, run: {command}"

@@ -7,18 +7,25 @@
     prepare_data.py shakespeare --download         the same, from the network
     prepare_data.py openwebtext --download         OpenWebText from the hub, in GPT-2's token ids
     prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
+    prepare_data.py slimpajama --download --max-tokens 1_730_000_000   as much of SlimPajama, in LLaMA's token ids
+    prepare_data.py slimpajama --from DIR          the same from a folder of parquet or jsonl files
     prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids of the training data's tokenizer
     prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
     prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
     --folder NAME       of this preparation below DIR, where several tokenizers are in use  (all but shakespeare)
-    --max-documents N   the first N documents only          (all but shakespeare)
-    --shard-tokens N    tokens of a file, about 67 million  (all but shakespeare)
+    --max-documents N   the first N documents only          (openwebtext, docstrings, pg19)
+    --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings, pg19)
+    --max-tokens N      the training documents up to the one that brings their tokens, an end of text after each, to N;
+                        may be raised later; without it the whole stream                     (slimpajama)
+    --shard-documents N documents of a file, 65,536                                          (slimpajama)
     --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with one
-                        or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19; docstrings
-                        trains its own
+                        or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19, or llama,
+                        that of slimpajama; docstrings trains its own
 
+SlimPajama may be prepared by several processes that see one folder: torchrun --nproc-per-node 4 scripts/prepare_data.py
+slimpajama ...; each encodes its share of the blocks ($RANK of $WORLD_SIZE), and the files do not depend on how many.
 An interrupted preparation goes on with the same command, and a missing or damaged file is made again by it.
 Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
 """
@@ -48,6 +55,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "shakespeare": (*COMMON, "from"),
     "docstrings": (*CORPUS, "vocabulary", "packages"),
     "pg19": (*CORPUS, "from"),
+    "slimpajama": (*COMMON, "folder", "max-tokens", "shard-documents", "tokenizer", "from"),
 }
 SETTINGS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 DEFAULT_VOCABULARY = 4096
@@ -81,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         "shakespeare": _shakespeare,
         "docstrings": _docstrings,
         "pg19": _pg19,
+        "slimpajama": _slimpajama,
     }
     prepare[name](words, root)
     return 0
@@ -227,14 +236,48 @@ def _pg19(words: Words, root: Path) -> None:
     _write_shards(words, folder, {pg19.TEST: books}, source, tokenizer)
 
 
+def _slimpajama(words: Words, root: Path) -> None:
+    folder = root / words.settings.get("folder", "slimpajama")
+    if "--verify" in words.flags:
+        _verify(folder)
+        return
+    given = words.settings.get("from")
+    if given is None and "--download" not in words.flags:
+        raise UsageError(
+            "slimpajama: give --from DIR, or --download to stream it from the hub (--max-tokens says how far)"
+        )
+    from paper_repro.datamodules import slimpajama, stream_shards, tokenizers
+
+    rank = stream_shards.Rank(*_rank_and_world())
+    most = _number(words, "max-tokens", None)
+    size = _number(words, "shard-documents", None) or stream_shards.SHARD_DOCUMENTS
+    tokenizer = _tokenizer(words) or tokenizers.known(tokenizers.LLAMA, root, download="--download" in words.flags)
+    parts, source = slimpajama.load(Path(given).expanduser() if given else None)
+    manifest = stream_shards.write_streams(folder, parts, source, tokenizer, most, size, rank)
+    if manifest is None:
+        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / 'manifest.json'}")
+    else:
+        _summary(folder, manifest)
+
+
+def _rank_and_world() -> tuple[int, int]:
+    """$RANK and $WORLD_SIZE, as torchrun sets them."""
+    texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not all(text.isascii() and text.isdigit() for text in texts) or int(texts[0]) >= int(texts[1]):
+        raise UsageError(
+            f"$RANK {texts[0]} and $WORLD_SIZE {texts[1]}: give whole numbers, the rank from 0 below the size"
+        )
+    return int(texts[0]), int(texts[1])
+
+
 def _tokenizer(words: Words) -> "BytePairTokenizer | None":
     from paper_repro.datamodules import shard_writing, tokenizers
 
     given = words.settings.get("tokenizer")
     if given is None:
         return None
-    if given == tokenizers.GPT2:
-        return tokenizers.gpt2(words.settings.get("to"), download="--download" in words.flags)
+    if given in tokenizers.HUB:
+        return tokenizers.known(given, words.settings.get("to"), download="--download" in words.flags)
     tokenizer = tokenizers.BytePairTokenizer.load(Path(given).expanduser())
     try:
         shard_writing.end_of_text(tokenizer)  # before any document is read

@@ -1,0 +1,381 @@
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paper_repro import data_files
+from paper_repro.datamodules import slimpajama
+from paper_repro.datamodules.stream_shards import Part, Rank, write_streams
+from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.token_shards import Manifest
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.errors import UsageError
+from paper_repro.scripts import prepare_data
+
+TRAIN = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(120)]
+HELD_OUT = {split: [f"Document {index} for {split} alone." for index in range(12)] for split in ("validation", "test")}
+TOKENIZER = BytePairTokenizer.train(TRAIN, 300)
+LENGTHS = [len(ids) + 1 for ids in TOKENIZER.encode_many(TRAIN)]
+ENDS = list(itertools.accumulate(LENGTHS))
+BLOCK, KEPT = 10, 8
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.setattr(slimpajama, "HELD_OUT_DOCUMENTS", KEPT)
+    for name in (data_files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """The hub's layout in small: two parquet files to train on, and one for each other split."""
+    from datasets import Dataset
+
+    files = {"train-0": TRAIN[:70], "train-1": TRAIN[70:], "validation-0": HELD_OUT["validation"]}
+    for name, texts in {**files, "test-0": HELD_OUT["test"]}.items():
+        rows = Dataset.from_dict({"text": texts, "meta": [{"redpajama_set_name": "C4"}] * len(texts)})
+        rows.to_parquet(str(tmp_path / "corpus" / "data" / f"{name}.parquet"))
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
+    return tmp_path
+
+
+def prepare(folder: Path, to: str, *words: str, source: str = "corpus") -> Path:
+    given = ["--from", str(folder / source), "--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder / to)]
+    assert prepare_data.main(["slimpajama", *given, "--shard-documents", str(BLOCK), *words]) == 0
+    return folder / to / "slimpajama"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".lock")}
+
+
+def texts(folder: Path, split: str) -> list[str]:
+    shards = Manifest.read(folder / "manifest.json").of(split)
+    ids = np.concatenate([np.fromfile(folder / shard.file, np.uint16) for shard in shards]).tolist()
+    ends = [index for index, token in enumerate(ids) if token == TOKENIZER.end_of_text]
+    assert ends[-1] == len(ids) - 1
+    return [TOKENIZER.decode(ids[start + 1 : end]) for start, end in zip([-1, *ends], ends, strict=False)]
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_data.main(words)
+    return str(caught.value)
+
+
+def test_the_sources_own_splits_are_written_in_order_and_read(corpus: Path) -> None:
+    folder = prepare(corpus, "out")
+    assert texts(folder, "train") == TRAIN
+    assert texts(folder, "val") == HELD_OUT["validation"][:KEPT] and texts(folder, "test") == HELD_OUT["test"][:KEPT]
+    totals = Manifest.read(folder / "manifest.json").totals()["train"]
+    assert totals == {"documents": 120, "tokens": ENDS[-1], "bytes": sum(len(text.encode()) for text in TRAIN)}
+    assert prepare_data.main(["slimpajama", "--verify", "--to", str(corpus / "out")]) == 0
+    data = slimpajama.SlimPajamaData({"manifest": "slimpajama/manifest.json"}, 4, 64, 1, data_root=corpus / "out")
+    assert data.splits == ("train", "val", "test")
+    ids, following = data.train_batch(0)
+    assert ids.shape == (4, 64) and (ids[:, 1:] == following[:, :-1]).all(), "windows are packed across documents"
+    assert all(next(iter(data.evaluation_batches(split)))[0].shape == (4, 64) for split in data.splits)
+
+
+@pytest.mark.parametrize("documents", [1, 9, 10, 11, 57])
+def test_the_document_that_reaches_the_tokens_is_the_last(corpus: Path, documents: int) -> None:
+    exact = prepare(corpus, "exact", "--max-tokens", str(ENDS[documents - 1]))
+    assert texts(exact, "train") == TRAIN[:documents]
+    less = prepare(corpus, "less", "--max-tokens", str(ENDS[documents - 1] - LENGTHS[documents - 1] + 1))
+    assert texts(less, "train") == TRAIN[:documents] and texts(less, "val") == texts(exact, "val")
+    more = prepare(corpus, "more", "--max-tokens", str(ENDS[documents - 1] + 1))
+    assert texts(more, "train") == TRAIN[: documents + 1]
+
+
+def test_more_tokens_go_on_where_fewer_ended_and_fewer_are_refused(corpus: Path) -> None:
+    numbers = [ENDS[14], ENDS[16], ENDS[39], ENDS[63], 10 * ENDS[-1]]
+    for number in numbers:
+        kept = {path: path.stat().st_mtime_ns for path in (corpus / "grown").rglob("train-0000*.bin")}
+        grown = prepare(corpus, "grown", "--max-tokens", str(number))
+        assert content(grown) == content(prepare(corpus, f"at-once-{number}", "--max-tokens", str(number)))
+        whole = sorted(kept)[: len(kept) - 1]
+        assert all(path.stat().st_mtime_ns == kept[path] for path in whole), "a whole shard was written again"
+    before = content(grown)
+    with pytest.raises(UsageError, match=f"prepared with max_tokens {numbers[-1]}, asked for are only {numbers[0]}"):
+        prepare(corpus, "grown", "--max-tokens", str(numbers[0]))
+    assert content(grown) == before
+    unlimited = prepare(corpus, "grown")
+    assert content(unlimited) == content(prepare(corpus, "unlimited"))
+    with pytest.raises(UsageError, match="prepared with max_tokens unlimited"):
+        prepare(corpus, "grown", "--max-tokens", str(10**9))
+
+
+def test_a_source_of_one_split_holds_out_its_first_documents(corpus: Path) -> None:
+    (corpus / "single").mkdir()
+    (corpus / "single" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TRAIN))
+    for number in ("1", "1000"):
+        folder = prepare(corpus, number, "--max-tokens", number, source="single")
+        assert texts(folder, "val") == TRAIN[:KEPT] and texts(folder, "test") == TRAIN[KEPT : 2 * KEPT]
+        found = texts(folder, "train")
+        assert found == TRAIN[2 * KEPT : 2 * KEPT + len(found)]
+
+
+class Breaking:
+    """Rows of a streaming data set that fail before a document."""
+
+    def __init__(self, rows: Any, breaks_at: int) -> None:
+        self.rows, self.breaks_at = rows, breaks_at
+
+    def skip(self, first: int) -> Iterator[dict[str, Any]]:
+        for place, row in enumerate(self.rows.skip(first), first):
+            if place == self.breaks_at:
+                raise ConnectionError("the line is dead")
+            yield row
+
+
+@pytest.mark.parametrize("breaks_at", [0, 5, 30, 37])
+def test_a_download_that_broke_off_leaves_no_half_shard_and_is_finished(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, breaks_at: int
+) -> None:
+    import datasets
+
+    expected = content(prepare(corpus, "whole"))
+    load = datasets.load_dataset
+
+    def breaking(*names: Any, **options: Any) -> dict[str, Any]:
+        rows = load(*names, **options)
+        return {**rows, "train": Breaking(rows["train"], breaks_at)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load_dataset", breaking)
+        with pytest.raises(UsageError, match=rf"split train: broke off at document {breaks_at}: the line is dead"):
+            prepare(corpus, "cut")
+    left = content(corpus / "cut" / "slimpajama")
+    shards = {name for name in left if name.endswith(".bin")}
+    assert len(shards) == breaks_at // BLOCK and all(left[name] == expected[name] for name in shards)
+    assert not any(name.endswith(".part") for name in left) and "manifest.json" not in left
+    times = {path: path.stat().st_mtime_ns for path in corpus.glob("cut/slimpajama/*.bin")}
+    assert content(prepare(corpus, "cut")) == expected
+    assert all(path.stat().st_mtime_ns == changed for path, changed in times.items()), "a whole shard was written again"
+
+
+def parts(hook: Any = None, at: int = -1) -> list[Part]:
+    """Streams of the lists; the first has a hook that is called before it gives a document."""
+
+    def read(first: int) -> Iterator[str]:
+        for place in range(first, len(TRAIN)):
+            if place == at and hook is not None:
+                hook()
+            yield TRAIN[place]
+
+    return [Part("train", read), Part("val", lambda first: iter(HELD_OUT["test"][first:]), BLOCK)]
+
+
+def write(folder: Path, rank: Rank, most: int | None, streams: list[Part] | None = None) -> Manifest | None:
+    source = {"name": "test"}
+    return write_streams(folder, streams or parts(), source, TOKENIZER, most, BLOCK, rank, say=lambda _: None)
+
+
+@pytest.mark.parametrize("most", [1, ENDS[9], ENDS[14], ENDS[29] + 1, ENDS[44], None])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 0, 1), (1, 2, 0)])
+def test_ranks_in_any_order_make_the_files_of_one(tmp_path: Path, most: int | None, order: tuple[int, ...]) -> None:
+    assert write(tmp_path / "alone", Rank(), most) is not None
+    for index in order[:-1]:
+        write(tmp_path / "shared", Rank(index, len(order)), most)
+    assert write(tmp_path / "shared", Rank(order[-1], len(order)), most) is not None
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_nothing_is_read_beyond_the_block_that_holds_the_last_token(tmp_path: Path) -> None:
+    for most, documents in ((ENDS[14], 20), (ENDS[19], 20)):
+        asked: list[int] = []
+        manifest = write(tmp_path / str(most), Rank(), most, parts(lambda: asked.append(1), at=documents))  # noqa: B023
+        assert manifest is not None and asked == [], documents
+
+
+def test_ranks_at_the_same_time_make_the_files_of_one(tmp_path: Path) -> None:
+    for most in (ENDS[44], ENDS[90] - 1, None):
+        write(tmp_path / f"alone{most}", Rank(), most)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda index: write(tmp_path / "shared", Rank(index, 4), most), range(4)))  # noqa: B023
+        assert content(tmp_path / "shared") == content(tmp_path / f"alone{most}")
+
+
+@pytest.mark.parametrize("most", [ENDS[14], ENDS[19], ENDS[24]])
+def test_a_rank_that_ends_after_the_manifest_leaves_the_folder_clean(tmp_path: Path, most: int) -> None:
+    write(tmp_path / "alone", Rank(), most)
+    finished: list[Manifest | None] = []
+
+    def others() -> None:
+        finished.append(write(tmp_path / "shared", Rank(0, 2), most))
+
+    # Rank 1 has block 1, and is in block 3, which is not needed, when rank 0 finishes.
+    assert write(tmp_path / "shared", Rank(1, 2), most, parts(others, at=35)) is not None
+    assert finished and finished[0] is not None
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_nothing_is_cut_before_all_blocks_are_there(tmp_path: Path) -> None:
+    write(tmp_path / "alone", Rank(), ENDS[24])
+    found: list[Manifest | None] = []
+
+    def val(first: int) -> Iterator[str]:
+        found.append(write(tmp_path / "shared", Rank(1, 2), ENDS[24]))
+        yield from HELD_OUT["test"][first:]
+
+    # Rank 0 has block 2 in full, as it does not know block 1, and is at the validation when rank 1 ends.
+    streams = [parts()[0], Part("val", val, BLOCK)]
+    assert write(tmp_path / "shared", Rank(0, 2), ENDS[24], streams) is not None and found == [None]
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_a_rank_that_is_missing_leaves_no_manifest_and_any_number_of_ranks_may_finish(tmp_path: Path) -> None:
+    write(tmp_path / "alone", Rank(), None)
+    assert write(tmp_path / "shared", Rank(1, 3), None) is None
+    assert not (tmp_path / "shared" / "manifest.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "shared").glob("*.bin")}
+    assert len(kept) == 4 and write(tmp_path / "shared", Rank(), None) is not None
+    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_a_shard_made_again_by_another_number_of_ranks_is_the_one_that_counts(tmp_path: Path) -> None:
+    write(tmp_path / "alone", Rank(), ENDS[14])
+    write(tmp_path / "shared", Rank(1, 2), ENDS[14])  # does not know block 0 and writes block 1 in full
+    (tmp_path / "shared" / "train-00001.bin").unlink()
+    assert write(tmp_path / "shared", Rank(), ENDS[14]) is not None
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from paper_repro.datamodules.stream_shards import Part, write_streams
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+def read(first):
+    for text in open(sys.argv[2]).read().splitlines()[first:]:
+        time.sleep(0.002)
+        yield text
+folder = Path(sys.argv[1])
+tokenizer = BytePairTokenizer.load(folder.parent / "tokenizer.json")
+write_streams(folder, [Part("train", read)], {"name": "test"}, tokenizer, int(sys.argv[3]), 10)
+"""
+
+
+def test_a_preparation_that_was_killed_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
+    (tmp_path / "texts").write_text("\n".join(TRAIN))
+    streams = [Part("train", lambda first: iter(TRAIN[first:]))]
+    write(tmp_path / "whole", Rank(), ENDS[-5], streams)
+    dice, landed = random.Random(7), 0
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(tmp_path / "texts"), str(ENDS[-5])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    for _ in range(4):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        known, deadline = len(list(tmp_path.glob("killed/*.bin"))), time.monotonic() + 30
+        while len(list(tmp_path.glob("killed/*.bin"))) <= known and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(dice.uniform(0, 0.01))
+        process.send_signal(signal.SIGKILL)
+        landed += process.wait() == -signal.SIGKILL
+    assert landed == 4
+    assert subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL).returncode == 0
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+def test_missing_and_altered_shards_are_named_with_the_command_that_mends_them(corpus: Path) -> None:
+    folder = prepare(corpus, "out", "--max-tokens", str(ENDS[44]))
+    before = content(folder)
+    command = "python scripts/prepare_data.py slimpajama --download"
+    options: dict[str, Any] = {"batch_size": 1, "window": 8, "data_root": corpus / "out", "prepare": command}
+    for damage, part in ((None, "this shard is missing"), (before["train-00001.bin"][::-1], "this shard is altered")):
+        (folder / "train-00001.bin").unlink()
+        if damage is not None:
+            (folder / "train-00001.bin").write_bytes(damage)
+        with pytest.raises(UsageError) as caught:
+            TokenData({"manifest": "slimpajama/manifest.json"}, **options).prepare_data()
+        assert f"train-00001.bin: {part}" in str(caught.value) and f"run: {command}" in str(caught.value)
+        assert "give the command without --verify" in refusal("slimpajama", "--verify", "--to", str(corpus / "out"))
+        prepare(corpus, "out", "--max-tokens", str(ENDS[44]))
+        assert content(folder) == before
+
+
+def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    def hub(name: str, revision: str, streaming: bool) -> None:
+        assert (name, revision, streaming) == (slimpajama.HUB, slimpajama.REVISION, True)
+        raise ConnectionError("couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    to = ["--to", str(corpus / "out")]
+    message = refusal("slimpajama", "--download", "--tokenizer", str(corpus / "tokenizer.json"), *to)
+    assert "couldn't reach the hub" in message and "prepare_data.py docstrings" in message
+    assert "found none of them" in refusal("slimpajama", "--from", "x", "--tokenizer", str(corpus / "nowhere"), *to)
+    message = refusal("slimpajama", "--from", "x", *to)
+    assert (
+        str(corpus / "out" / "llama") in message and "run: hf download hf-internal-testing/llama-tokenizer" in message
+    )
+
+
+def test_the_hub_is_read_in_llamas_ids_that_lie_among_the_data(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    load = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, **_: load(str(corpus / "corpus"), streaming=True))
+    (corpus / "out" / "llama").mkdir(parents=True)
+    (corpus / "out" / "llama" / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
+    words = ["slimpajama", "--download", "--to", str(corpus / "out"), "--max-tokens", str(ENDS[20])]
+    assert prepare_data.main(words) == 0
+    folder = corpus / "out" / "slimpajama"
+    assert texts(folder, "train") == TRAIN[:21]
+    source = Manifest.read(folder / "manifest.json").settings["source"]
+    assert (source["from"], source["revision"]) == (slimpajama.HUB, slimpajama.REVISION)
+
+
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        ({}, "cannot be read"),
+        ({"train.parquet": b"PAR1 and no more"}, "corpus-2"),
+        ({"test.jsonl": b'{"text": "a"}\n'}, "splits test, expected one called 'train'"),
+        ({"train.jsonl": b'{"body": "a"}\n' * 40}, "columns body, expected a text in one called 'text'"),
+        ({"train.jsonl": b'{"text": "a"}\n' * 16}, "split 'train' has no documents"),
+    ],
+)
+def test_a_wrong_folder_is_refused(corpus: Path, files: dict[str, bytes], part: str) -> None:
+    (corpus / "corpus-2").mkdir()
+    for name, inside in files.items():
+        (corpus / "corpus-2" / name).write_bytes(inside)
+    with pytest.raises(UsageError) as caught:
+        prepare(corpus, "out", source="corpus-2")
+    assert part in str(caught.value)
+    assert not list(corpus.glob("out/slimpajama/*.bin"))
+
+
+def test_wrong_words_and_ranks_are_answered(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "give --from DIR, or --download" in refusal("slimpajama")
+    assert "there is no such folder" in refusal(
+        "slimpajama", "--from", str(corpus / "none"), "--tokenizer", str(corpus / "tokenizer.json")
+    )
+    assert "slimpajama takes no --shard-tokens" in refusal("slimpajama", "--shard-tokens", "9")
+    assert "--max-tokens 0: give a whole number above 0" in refusal("slimpajama", "--download", "--max-tokens", "0")
+    monkeypatch.setenv("RANK", "2")
+    assert "$RANK 2 and $WORLD_SIZE 1" in refusal("slimpajama", "--download")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    folder = prepare(corpus, "out", "--max-tokens", str(ENDS[60]))
+    found = {path.name for path in folder.iterdir() if path.suffix == ".bin"}
+    assert found == {f"train-{index:05d}.bin" for index in range(2, 12, 3)}
