@@ -3,14 +3,14 @@
 import importlib.util
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from paper_repro import typed_yaml
-from paper_repro.claims import Claim
+from paper_repro.claims import Claim, place_problems
 from paper_repro.errors import UsageError, nearest
 from paper_repro.typed_yaml import Node
 
@@ -96,6 +96,8 @@ class AxisValue:
     overrides: list[str] = field(default_factory=list)
     at_scale: dict[str, list[str]] = field(default_factory=dict)
     """Further overrides by scale, for example a smaller width; they win over the scale's own."""
+    beside: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """Further overrides by axis and value of another axis, for what follows from both; the scale's win over them."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,16 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """What the cells must have in common that the artifact compares; it is checked when they are planned."""
+
+    keys: list[str]
+    """Keys of the config; ``tokens`` means those of the whole training."""
+    within: list[str] = field(default_factory=list)
+    """The axes that may tell cells apart in it: those with the same values on them must agree (none: all cells)."""
+
+
+@dataclass(frozen=True)
 class DataNeed:
     """Data that the user must bring: a path below $PAPER_REPRO_DATA and how to get it."""
 
@@ -254,6 +266,23 @@ class Artifact:
     needs: list[DataNeed] = field(default_factory=list)
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
+    agree: list[Agreement] = field(default_factory=list)
+    fewest: dict[str, int] = field(default_factory=dict)
+    """How many values of an axis a scale runs at least, wherever it runs any: three rates, for an interpolant."""
+
+    def __post_init__(self) -> None:
+        for problem in self._axis_problems():
+            raise UsageError(f"{self.path}: {problem}")
+
+    def _axis_problems(self) -> Iterator[str]:
+        named = [("agree", axis) for rule in self.agree for axis in rule.within]
+        for key, axis in named + [("fewest", axis) for axis in self.fewest]:
+            if axis not in self.axes:
+                yield f"'{key}': unknown axis '{axis}'{nearest(axis, self.axes)}"
+        values = (value for spec in self.axes.values() for value in spec.values.values())
+        for place in ({axis: other} for value in values for axis in value.beside for other in value.beside[axis]):
+            for problem in place_problems(self.axes, place):
+                yield f"'beside': {problem}"
 
     @property
     def quantities(self) -> dict[str, Metric | Column]:
@@ -270,6 +299,7 @@ class Artifact:
         word = next(name for name, spec in self.scales.items() if spec is scale)
         values = [self.axes[axis].values[value] for axis, value in key]
         own = [text for value in values for text in value.overrides]
+        own += [text for value in values for place in key for text in value.beside.get(place[0], {}).get(place[1], ())]
         return own + list(scale.overrides) + [text for value in values for text in value.at_scale.get(word, ())]
 
     def printed(self, key: Key, name: str) -> Number | None:

@@ -1,17 +1,22 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paper_repro import config as configs
-from paper_repro.artifacts import Artifact, Key, Scale, check_seeds
+from paper_repro.artifacts import Agreement, Artifact, Key, Scale, check_seeds
 from paper_repro.config import MACHINE
 from paper_repro.data_files import absent, find_data
 from paper_repro.errors import UsageError
 from paper_repro.files import sha256_of_file
+
+TOKENS = "tokens"
+TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")
+"""Their product is the number of tokens that a cell trains on."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ def make(
     """The plan of an artifact.
 
     Raises:
-        UsageError: a scale that the artifact lacks, bad seeds, or overrides that do not fit the config.
+        UsageError: a scale that the artifact lacks, bad seeds, overrides that do not fit the config, cells that are
+            compared and differ in what they must have in common, or too few values of an axis.
     """
     name, spec = artifact.scale(scale)
     chosen = list(spec.seeds if seeds is None else seeds)
@@ -79,6 +85,10 @@ def make(
         composed = configs.compose_seeds(artifact.experiment, texts, chosen)
         cells += [_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
     _refuse_twins(artifact, cells)
+    for rule in artifact.agree:
+        _refuse_disagreement(artifact, rule, cells)
+    for axis, fewest in artifact.fewest.items():
+        _refuse_few(artifact, axis, fewest, cells)
     return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells))
 
 
@@ -123,4 +133,49 @@ def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell]) -> None:
             raise UsageError(
                 f"{artifact.path}: {dict(twin.key)} and {dict(cell.key)} at seed {cell.seed} are the same experiment: "
                 "an override that nothing distinguishes"
+            )
+
+
+def _refuse_disagreement(artifact: Artifact, rule: Agreement, cells: Sequence[PlannedCell]) -> None:
+    firsts: dict[Key, PlannedCell] = {}
+    for cell in cells:
+        first = firsts.setdefault(tuple(pair for pair in cell.key if pair[0] in rule.within), cell)
+        for name in rule.keys:
+            values = [_agreed(artifact, name, one) for one in (first, cell)]
+            if values[0] != values[1]:
+                texts = [
+                    f"{dict(one.key)} has {_text(value)}" for one, value in zip((first, cell), values, strict=True)
+                ]
+                keys = " x ".join(TOKEN_FACTORS) if name == TOKENS else name
+                raise UsageError(
+                    f"{artifact.path}: {artifact.id} compares cells with different {name}: {texts[0]}, {texts[1]}; "
+                    f"give both the same {keys}, or compare them in different artifacts"
+                )
+
+
+def _agreed(artifact: Artifact, name: str, cell: PlannedCell) -> Any:
+    try:
+        if name == TOKENS:
+            return math.prod(configs.lookup(cell.config, key) for key in TOKEN_FACTORS)
+        return configs.lookup(cell.config, name)
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"{artifact.path}: 'agree' names '{name}', for which the config of {dict(cell.key)} lacks {error}"
+        ) from error
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else repr(value)
+
+
+def _refuse_few(artifact: Artifact, axis: str, fewest: int, cells: Sequence[PlannedCell]) -> None:
+    found: dict[Key, set[str]] = {}
+    for cell in cells:
+        place = tuple(pair for pair in cell.key if pair[0] != axis)
+        found.setdefault(place, set()).add(dict(cell.key)[axis])
+    for place, values in found.items():
+        if len(values) < fewest:
+            raise UsageError(
+                f"{artifact.path}: {artifact.id} runs {len(values)} of axis '{axis}' ({', '.join(sorted(values))}) at "
+                f"{dict(place)}, and needs at least {fewest}: add values to the axis, or to the scale's 'only'"
             )

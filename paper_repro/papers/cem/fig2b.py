@@ -1,0 +1,11 @@
+"""CEM, figure 2b: perplexity against parameters, Llama's gated MLP replaced."""
+
+from paper_repro.papers.cem.text import ParametersFigure, PerplexityTable
+
+
+class Table2b(PerplexityTable):
+    pass
+
+
+class Figure2b(ParametersFigure):
+    pass

@@ -1,0 +1,18 @@
+"""CEM, figure 3c: inner steps of CEM MLPs against plain reuse of Llama's."""
+
+from paper_repro.claims import Judgement
+from paper_repro.papers.cem.recursion import ReuseFigure, judge_gains_above_reuse
+from paper_repro.papers.cem.text import PerplexityTable
+from paper_repro.views import View
+
+
+class Table3c(PerplexityTable):
+    pass
+
+
+class Figure3c(ReuseFigure):
+    pass
+
+
+def judge_recursion_gains_more_than_reuse(view: View) -> Judgement:
+    return judge_gains_above_reuse(view, ("mlp", "mlp_matched"))

@@ -1,0 +1,224 @@
+"""Sweeps over learning rates, and the best rate of each by an Akima interpolant over log2 rate (figures 3a, 5)."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro import intervals
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.figures import Row
+from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
+from paper_repro.papers.cem.text import (
+    MARKERS,
+    ONE_STEP,
+    PERPLEXITY,
+    TWO_STEPS,
+    PerplexityFigure,
+    PerplexityTable,
+    chosen,
+    count_text,
+)
+from paper_repro.tasks import DIVERGED
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+COLORS = {"llama": ONE_STEP, "full": TWO_STEPS}
+AT_OR_BELOW = 0.01
+"""Relative; what "at or below" allows: half the standard deviation between seeds of small models."""
+
+Sweep = dict[float, dict[int, float]]
+"""Perplexity by rate and seed; infinite for a run that diverged."""
+
+
+class RatesFigure(PerplexityFigure):
+    """Perplexity against the initial rate with its interpolant, and a star at its lowest point."""
+
+    size = (6.0, 4.0)
+
+    def rows(self) -> list[Row]:
+        """The runs, those that diverged without a perplexity; then for each sweep its optimum, or why it has none."""
+        found: list[Row] = []
+        for size, model in _sweeps(self.view):
+            place = {"size": size, "model": model, "parameters": _parameters(self.view, size, model)}
+            for rate, values in sorted(sweep(self.view, size, model).items()):
+                for seed, value in sorted(values.items()):
+                    shown: object = round(value, 8) if math.isfinite(value) else ""
+                    note = "" if math.isfinite(value) else DIVERGED
+                    found.append({"kind": "run", **place, "rate": rate, "seed": seed, PERPLEXITY: shown, "note": note})
+            best = optimum(sweep(self.view, size, model))
+            numbers: dict[str, object] = {"rate": "", "seed": "mean", PERPLEXITY: "", "note": str(best)}
+            if isinstance(best, LearningRateOptimum):
+                numbers |= {"rate": round(best.learning_rate, 10), PERPLEXITY: round(best.value, 8)}
+                numbers["note"] = "at the edge of the grid" if best.at_edge else ""
+            found.append({"kind": "optimum", **place, **numbers})
+        return found
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        sizes = chosen(self.view, "size")
+        for size, model in _sweeps(self.view):
+            own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
+            if own:
+                self._curve(axes, own, COLORS[model], MARKERS[sizes.index(size)])
+        axes.set(xlabel="initial learning rate", ylabel="test perplexity", xscale="log")
+        axes.set_xticks(sorted({row["rate"] for row in rows if row["kind"] == "run"}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        if rows:
+            axes.legend(fontsize=7)
+
+    def _curve(self, axes: "Axes", rows: Sequence[Row], color: str, marker: str) -> None:
+        runs = [row for row in rows if row["kind"] == "run" and row[PERPLEXITY] != ""]
+        axes.scatter([row["rate"] for row in runs], [row[PERPLEXITY] for row in runs], s=8, color=color, alpha=0.3)
+        (best,) = (row for row in rows if row["kind"] == "optimum")
+        label = f"{self.label('model', best['model'])}, {self.label('size', best['size'])}"
+        label += f" ({count_text(best['parameters'])})" + (f": {best['note']}" if best["note"] else "")
+        values: Sweep = {}
+        for row in (row for row in rows if row["kind"] == "run"):
+            value = row[PERPLEXITY] if row[PERPLEXITY] != "" else math.inf
+            values.setdefault(row["rate"], {})[row["seed"]] = value
+        points = [(rate, value) for rate, value in _means(values).items() if math.isfinite(value)]
+        rates, heights = [rate for rate, _ in points], [value for _, value in points]
+        axes.plot(rates, heights, marker, color=color, markersize=4, label=label)
+        if best["rate"] != "":
+            axes.plot(*_interpolant(rates, heights), color=color, linewidth=1)
+            axes.plot([best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor="black")
+
+
+class RatesTable(PerplexityTable):
+    def remarks(self) -> list[str]:
+        """Where each sweep is lowest, or why no lowest point can be given."""
+        found = []
+        for size, model in _sweeps(self.view):
+            best = optimum(sweep(self.view, size, model))
+            word = str(best) if isinstance(best, LearningRateOptimum) else f"no optimum: {best}"
+            found.append(f"{_label(self.view, size, model)}: {word}.")
+        return found
+
+
+def sweep(view: View, size: str, model: str) -> Sweep:
+    """The finished and the diverged runs of a model; rates without either are left out."""
+    found: Sweep = {}
+    for key, point in view.points.items():
+        place = dict(key)
+        if (place["size"], place["model"]) != (size, model):
+            continue
+        values = view.samples(PERPLEXITY, place)
+        values |= {seed: math.inf for seed, record in view.judged(point).items() if record.status == DIVERGED}
+        if values:
+            found[view.counted("lr", place) or 0.0] = values
+    return found
+
+
+def optimum(values: Sweep) -> LearningRateOptimum | str:
+    """Of the means over seeds, a rate at which any diverged being left out; or why there is none."""
+    means = _means(values)
+    try:
+        return optimal_learning_rate(list(means), list(means.values()))
+    except ValueError as error:
+        return str(error)
+
+
+def judge_higher_rate(view: View) -> Judgement:
+    """log2 of CEM's best rate over Llama's, seed by seed, above 0 at every size."""
+    return _judge_sizes(view, _higher_rate)
+
+
+def judge_full_cem_better(view: View) -> Judgement:
+    """CEM's lowest perplexity at most ``AT_OR_BELOW`` above Llama's lowest, seed by seed, at every size."""
+    return _judge_sizes(view, _at_or_below)
+
+
+Optima = Mapping[int, LearningRateOptimum]
+"""By seed."""
+Judge = Callable[[Optima, Optima], Judgement]
+"""Of Llama's optima and CEM's."""
+
+
+def _judge_sizes(view: View, judge: Judge) -> Judgement:
+    parts = []
+    for size in chosen(view, "size"):
+        label = view.artifact.axes["size"].values[size].label
+        llama, full = (_by_seed(view, size, model) for model in ("llama", "full"))
+        common = sorted(llama.keys() & full.keys())
+        if len(common) < 2:
+            reason = "one seed: not judged" if common else "no seed has every rate of both models"
+            parts.append((label, Judgement(UNDECIDED, reason)))
+        else:
+            parts.append((label, judge({seed: llama[seed] for seed in common}, {seed: full[seed] for seed in common})))
+    return combine(parts, FAILS, HOLDS)
+
+
+def _higher_rate(llama: Optima, full: Optima) -> Judgement:
+    logs = [{seed: math.log2(best.learning_rate) for seed, best in found.items()} for found in (full, llama)]
+    found = intervals.compare(*logs)
+    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
+    # Beyond an edge the true optimum may lie farther out: a verdict stands if that could only strengthen it.
+    weak = {HOLDS: ("lowest", "highest"), FAILS: ("highest", "lowest")}.get(verdict, ())
+    sides = zip((full, llama), weak, strict=False)
+    edges = [best.edge for optima, edge in sides for best in optima.values() if best.edge == edge]
+    text = (
+        f"{found.mean:+.2f} doublings [{found.low:+.2f}, {found.high:+.2f}], {found.count} pairs{_edges(llama, full)}"
+    )
+    return Judgement(UNDECIDED if edges else verdict, text)
+
+
+def _at_or_below(llama: Optima, full: Optima) -> Judgement:
+    logs = [{seed: math.log(best.value) for seed, best in found.items()} for found in (full, llama)]
+    found = intervals.compare(*logs)
+    limit = math.log1p(AT_OR_BELOW)
+    verdict = HOLDS if found.high <= limit else FAILS if found.low > limit else UNDECIDED
+    # A model whose best rate stands at an edge might be better beyond it.
+    unsure = {HOLDS: llama, FAILS: full}.get(verdict, {})
+    edges = any(best.at_edge for best in unsure.values())
+    numbers = [math.exp(number) for number in (found.mean, found.low, found.high)]
+    text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*numbers) + f", {found.count} pairs{_edges(llama, full)}"
+    return Judgement(UNDECIDED if edges else verdict, text)
+
+
+def _edges(llama: Optima, full: Optima) -> str:
+    counts = {name: sum(best.at_edge for best in found.values()) for name, found in (("Llama", llama), ("CEM", full))}
+    texts = [f"{name}'s best at the edge of the grid in {count}" for name, count in counts.items() if count]
+    return "".join(f"; {text}" for text in texts)
+
+
+def _by_seed(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
+    """The optimum of every seed that has all the rates of the plan."""
+    values = sweep(view, size, model)
+    planned = [key for key in view.points if (dict(key)["size"], dict(key)["model"]) == (size, model)]
+    found = {}
+    for seed in sorted({seed for at_rate in values.values() for seed in at_rate}):
+        own = {rate: {seed: at_rate[seed]} for rate, at_rate in values.items() if seed in at_rate}
+        best = optimum(own)
+        if len(own) == len(planned) and isinstance(best, LearningRateOptimum):
+            found[seed] = best
+    return found
+
+
+def _sweeps(view: View) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((dict(key)["size"], dict(key)["model"]) for key in view.points))
+
+
+def _means(values: Sweep) -> dict[float, float]:
+    return {rate: intervals.mean(list(found.values())) for rate, found in sorted(values.items())}
+
+
+def _interpolant(rates: Sequence[float], heights: Sequence[float]) -> tuple[list[float], list[float]]:
+    import numpy as np
+    from scipy.interpolate import Akima1DInterpolator
+
+    exponents = np.linspace(math.log2(rates[0]), math.log2(rates[-1]), 200)
+    curve = Akima1DInterpolator(np.log2(rates), heights)
+    return [2.0 ** float(exponent) for exponent in exponents], [float(curve(exponent)) for exponent in exponents]
+
+
+def _parameters(view: View, size: str, model: str) -> int:
+    places = [dict(key) for key in view.points if (dict(key)["size"], dict(key)["model"]) == (size, model)]
+    return next((int(found) for place in places if (found := view.counted("parameters", place))), 0)
+
+
+def _label(view: View, size: str, model: str) -> str:
+    return f"{view.artifact.axes['model'].values[model].label}, {view.artifact.axes['size'].values[size].label}"

@@ -1,0 +1,123 @@
+"""Figures of inner steps: against their number (2c, 2d), and against plain reuse of the same part (3c, 4)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.claims import Judgement
+from paper_repro.figures import Row
+from paper_repro.papers.cem.text import (
+    LLAMA_COLOR,
+    MARKERS,
+    ONE_STEP,
+    TWO_STEPS,
+    PerplexityFigure,
+    chosen,
+    dots,
+    judge_larger_gain,
+    means,
+)
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+PRECONDITIONERS = {"none": "#E08214", "diagonal": "#1B7837", "diagonal_low_rank": "#2166AC"}
+AREAS = {"llama": "#F6C58F", "attention": "#A9CCE8", "mlp": "#A9CCE8", "mlp_matched": "#F4B6CC"}
+
+
+class StepsFigure(PerplexityFigure):
+    """Perplexity against T, a colour for each preconditioner and a marker for each size; Llama's are dashed lines."""
+
+    size = (6.5, 3.8)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        counts = {value: int(self.label("steps", value)) for value in self.artifact.axes["steps"].values}
+        sizes = chosen(self.view, "size")
+        for size, marker in zip(sizes, MARKERS, strict=False):
+            own = [row for row in rows if row["size"] == size]
+            for height in means((row for row in own if row["model"] == "llama"), "size").values():
+                axes.axhline(height, color=LLAMA_COLOR, linestyle="--", linewidth=1)
+            for kind, color in PRECONDITIONERS.items():
+                line = [row for row in own if row["model"] != "llama" and row["preconditioner"] == kind]
+                dots(axes, [counts[row["steps"]] for row in line], line, color)
+                points = [(counts[steps], height) for (steps,), height in means(line, "steps").items()]
+                if points:
+                    axes.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4)
+        steps = [counts[value] for value in chosen(self.view, "steps")]
+        axes.set(xlabel="inner steps T", ylabel="test perplexity", xscale="log")
+        axes.set_xticks(steps, labels=[str(count) for count in steps])
+        axes.minorticks_off()
+        axes.plot([], [], "--", color=LLAMA_COLOR, label="Llama")
+        for kind, color in PRECONDITIONERS.items():
+            axes.plot([], [], color=color, label=f"P: {self.label('preconditioner', kind)}")
+        _name_sizes(self, axes)
+        if rows:
+            canvas.legend(fontsize=7, loc="outside right upper")
+
+
+class ReuseFigure(PerplexityFigure):
+    """From one pass or step (orange) to two (blue): reuse of Llama's part, and CEM's with its preconditioners."""
+
+    size = (8.0, 3.6)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        sizes = chosen(self.view, "size")
+        found = {(row["model"], row["preconditioner"]) for row in rows}
+        models = self.artifact.axes["model"].values
+        kinds = self.artifact.axes["preconditioner"].values
+        groups = [(model, kind) for model in models for kind in kinds if (model, kind) in found]
+        for number, (model, kind) in enumerate(groups):
+            for index, size in enumerate(sizes):
+                own = [row for row in rows if (row["model"], row["preconditioner"], row["size"]) == (model, kind, size)]
+                place = number + 0.7 * ((index + 0.5) / len(sizes) - 0.5)
+                self._pair(axes, own, place, model, MARKERS[index])
+        axes.set_xticks(range(len(groups)), labels=[self._title(model, kind) for model, kind in groups], fontsize=7)
+        axes.set_ylabel("test perplexity")
+        axes.use_sticky_edges = False  # of the bars, which would cut the markers at their ends
+        _name_sizes(self, axes)
+        for color, label in ((ONE_STEP, "T = 1"), (TWO_STEPS, "T = 2")):
+            axes.plot([], [], "o", color=color, label=label)
+        if rows:
+            canvas.legend(fontsize=7, loc="outside right upper")
+
+    def _pair(self, axes: "Axes", rows: Sequence[Row], place: float, model: str, marker: str) -> None:
+        heights = {steps: height for (steps,), height in means(rows, "steps").items()}
+        if len(heights) == 2:
+            low, high = sorted(heights.values())
+            axes.bar(place, high - low, 0.14, low, color=AREAS[model], zorder=1)
+        for steps, color in (("t1", ONE_STEP), ("t2", TWO_STEPS)):
+            own = [row for row in rows if row["steps"] == steps]
+            dots(axes, [place] * len(own), own, color)
+            if steps in heights:
+                axes.plot([place], [heights[steps]], marker, color=color, markersize=5)
+
+    def _title(self, model: str, kind: str) -> str:
+        if model == "llama":
+            return "plain reuse\nof Llama's"
+        return f"{self.label('model', model)}, P: {self.label('preconditioner', kind)}".replace(", ", ",\n")
+
+
+def _name_sizes(figure: PerplexityFigure, axes: "Axes") -> None:
+    sizes = chosen(figure.view, "size")
+    for size, marker in zip(sizes if len(sizes) > 1 else (), MARKERS, strict=False):
+        axes.plot([], [], marker, color="#777777", label=figure.label("size", size))
+
+
+def judge_gains_above_reuse(view: View, models: Sequence[str]) -> Judgement:
+    """What the second inner step gains each of the models, with each preconditioner, above what a second pass gains."""
+    reuse = _pair("llama", "none")
+    labels = {axis: view.artifact.axes[axis].values for axis in ("model", "preconditioner")}
+    comparisons = {
+        f"{labels['model'][model].label}, P: {labels['preconditioner'][kind].label}": (_pair(model, kind), reuse)
+        for model in models
+        for kind in chosen(view, "preconditioner")
+    }
+    return judge_larger_gain(view, comparisons)
+
+
+def _pair(model: str, kind: str) -> tuple[dict[str, str], dict[str, str]]:
+    place = {"model": model, "preconditioner": kind}
+    return {**place, "steps": "t1"}, {**place, "steps": "t2"}

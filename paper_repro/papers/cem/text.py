@@ -1,0 +1,184 @@
+"""What CEM's tables and figures of language models share: perplexities, gains, and how both are drawn and judged."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from paper_repro import figures, intervals, tables
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
+from paper_repro.figures import Row
+from paper_repro.records import Record
+from paper_repro.tasks import FINISHED
+from paper_repro.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+LOSSES, PERPLEXITY = ("test_loss", "val_loss"), "perplexity"
+LLAMA_COLOR, ONE_STEP, TWO_STEPS = "#222222", "#E08214", "#2166AC"
+MARKERS = ("o", "s", "^", "D", "v")
+"""By size."""
+
+
+class PerplexityTable(tables.Table):
+    """A table whose metric ``perplexity`` is computed: exp of the mean loss over all evaluated tokens.
+
+    Of the test split where the data have one, else of the validation split.
+    """
+
+    def __init__(self, view: View) -> None:
+        super().__init__(with_perplexity(view))
+
+
+class PerplexityFigure(figures.Figure):
+    """Its rows are the finished runs, one each, with place, parameters, tokens, seed and test perplexity."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(with_perplexity(view))
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for key in self.view.points:
+            place = dict(key)
+            counted = {
+                "parameters": int(self.view.counted("parameters", place) or 0),
+                "tokens": tokens(self.view, place),
+            }
+            for seed, value in sorted(self.view.samples(PERPLEXITY, place).items()):
+                found.append({**place, **counted, "seed": seed, PERPLEXITY: round(value, 8)})
+        return found
+
+    def label(self, axis: str, value: str) -> str:
+        return self.artifact.axes[axis].values[value].label
+
+
+class ParametersFigure(PerplexityFigure):
+    """Perplexity against parameters: each size's Llama tied to its variants, the training tokens above it (2a, 2b)."""
+
+    size = (5.5, 3.8)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        from matplotlib.ticker import EngFormatter
+
+        axes = canvas.subplots()
+        styles = {"llama": ("D", "#C2185B")}
+        others = [model for model in self.artifact.axes["model"].values if model != "llama"]
+        styles |= dict(zip(others, (("o", TWO_STEPS), ("^", ONE_STEP)), strict=True))
+        places: dict[tuple[str, ...], tuple[int, int]] = {
+            (row["size"], row["model"]): (row["parameters"], row["tokens"]) for row in rows
+        }
+        heights = means(rows, "size", "model")
+        for size, model in heights:
+            if model != "llama" and (size, "llama") in heights:
+                ends = [(places[size, name][0], heights[size, name]) for name in ("llama", model)]
+                axes.plot(*zip(*ends, strict=True), color="#999999", linewidth=0.8, zorder=1)
+        for model, (marker, color) in styles.items():
+            own = [row for row in rows if row["model"] == model]
+            dots(axes, [row["parameters"] for row in own], own, color)
+            points = [(places[found], height) for found, height in heights.items() if found[1] == model]
+            if points:
+                label = self.label("model", model)
+                counts = [count for (count, _), _ in points]
+                axes.scatter(
+                    counts, [height for _, height in points], marker=marker, color=color, label=label, zorder=3
+                )
+            for (count, trained), height in points if model == "llama" else ():
+                text, corner = f"{count_text(trained)} tokens", (5, 5)
+                axes.annotate(text, (count, height), textcoords="offset points", xytext=corner, fontsize=7)
+        axes.set(xlabel="parameters", ylabel="test perplexity")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.margins(0.15)
+        if rows:
+            axes.legend(fontsize=8)
+
+
+def with_perplexity(view: View) -> View:
+    """The view with ``perplexity`` in every finished record."""
+
+    def changed(found: Mapping[int, Record]) -> dict[int, Record]:
+        return {seed: _with_perplexity(record) for seed, record in found.items()}
+
+    points = {
+        key: replace(point, own=changed(point.own), reference=changed(point.reference))
+        for key, point in view.points.items()
+    }
+    return replace(view, points=points)
+
+
+def _with_perplexity(record: Record) -> Record:
+    losses = [record.metrics[name] for name in LOSSES if name in record.metrics]
+    if record.status != FINISHED or not losses:
+        return record
+    return replace(record, metrics={**record.metrics, PERPLEXITY: math.exp(losses[0])})
+
+
+def tokens(view: View, place: Place) -> int:
+    """That a run at this place trains on."""
+    counts = (view.counted(name, place) or 0 for name in ("steps", "batches", "windows", "window"))
+    return round(math.prod(counts))
+
+
+def chosen(view: View, axis: str) -> list[str]:
+    """The values of an axis that the scale runs, in the artifact's order."""
+    found = {dict(key)[axis] for key in view.points}
+    return [value for value in view.artifact.axes[axis].values if value in found]
+
+
+def means(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], float]:
+    """The mean perplexity over seeds, by the values of those columns, in the order of the rows."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row[PERPLEXITY])
+    return {values: intervals.mean(found) for values, found in groups.items()}
+
+
+def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str) -> None:
+    """Every seed, faint."""
+    if rows:
+        axes.scatter(places, [row[PERPLEXITY] for row in rows], s=8, color=color, alpha=0.3, linewidths=0)
+
+
+def count_text(count: float) -> str:
+    """1,024,000 is 1.02M, 1.73e9 is 1.73B."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g}{letter}"
+    return f"{count:.0f}"
+
+
+def gains(view: View, worse: Place, better: Place) -> dict[int, float]:
+    """log perplexity at one place less that at another, of the seeds that both have."""
+    losses = [{seed: math.log(value) for seed, value in view.samples(PERPLEXITY, at).items()} for at in (worse, better)]
+    return {seed: losses[0][seed] - losses[1][seed] for seed in losses[0].keys() & losses[1].keys()}
+
+
+def judge_larger_gain(
+    view: View, comparisons: Mapping[str, tuple[tuple[Place, Place], tuple[Place, Place]]]
+) -> Judgement:
+    """Whether at every size what is gained from one place to another is above what a second such pair gains.
+
+    Args:
+        view: with perplexities.
+        comparisons: by a word for it, the pair with the larger gain and the other; places without their size.
+    """
+    parts = []
+    for size in chosen(view, "size"):
+        for word, pairs in comparisons.items():
+            larger, smaller = (gains(view, {**one, "size": size}, {**two, "size": size}) for one, two in pairs)
+            label = view.artifact.axes["size"].values[size].label
+            parts.append((f"{label}, {word}" if word else label, _above(larger, smaller)))
+    return combine(parts, FAILS, HOLDS)
+
+
+def _above(larger: Mapping[int, float], smaller: Mapping[int, float]) -> Judgement:
+    if not larger or not smaller:
+        return Judgement(UNDECIDED, "not run")
+    found = intervals.compare(larger, smaller)
+    if found.count < 2:
+        return Judgement(UNDECIDED, "one seed: not judged")
+    numbers = f"difference {found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
+    both = f"gains of {intervals.mean(list(larger.values())):.4g} and {intervals.mean(list(smaller.values())):.4g} nats"
+    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
+    return Judgement(verdict, f"{both}, {numbers}")
