@@ -1,0 +1,69 @@
+"""Golden records of CET: (D, N) tokens and (C, H, H) images of one instance, under our names and layout."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paper_repro.models.cet import CET, State
+
+NAMES = {
+    "Wenc": "encoder.weight",
+    "benc": "encoder.bias",
+    "bpos": "position.bias",
+    "Wdec": "decoder.weight",
+    "bdec": "decoder.bias",
+    "WQ": "attention.query",
+    "WK": "attention.key",
+    "Wmem": "memory.weight",
+}
+
+
+@lru_cache(maxsize=4)
+def read(path: Path) -> dict[str, Any]:
+    with np.load(path) as file:
+        found: dict[str, Any] = {name: torch.from_numpy(file[name]) for name in file.files if name != "meta"}
+        found["meta"] = json.loads(str(file["meta"]))
+    return found
+
+
+def build(record: dict[str, Any]) -> CET:
+    sizes, settings = record["meta"]["cfg"], record["meta"]["hyp"]
+    model = CET(
+        channels=sizes["C"],
+        size=sizes["H"],
+        patch=sizes["hp"],
+        stride=settings["stride"],
+        width=sizes["D"],
+        num_heads=sizes["NH"],
+        head_width=sizes["DH"],
+        num_memories=sizes["M"],
+        gamma=settings["gamma"],
+    ).double()
+    model.load_state_dict(ours(model, record, "th"), strict=True)
+    return model
+
+
+def ours(model: CET, record: dict[str, Any], kind: str) -> dict[str, Tensor]:
+    """The tensors ``kind``_... of the record, one for every parameter, in our layout."""
+    found = {}
+    for theirs, name in NAMES.items():
+        value = record[f"{kind}_{theirs}"]
+        if theirs in ("Wenc", "Wdec"):
+            value = model.patches.from_convolution(value)
+        elif theirs in ("WQ", "WK"):
+            value = value.flatten(0, 1)
+        elif theirs in ("bpos", "Wmem"):
+            value = value.mT
+        found[name] = value
+    return found
+
+
+def state(model: CET, z: Tensor, y: Tensor) -> State:
+    """Of tokens (D, N) and an image (C, H, H), or of several along the first dimension."""
+    z, y = (z, y) if z.ndim == 3 else (z[None], y[None])
+    return State(z.mT, model.patches.blocks(y))
