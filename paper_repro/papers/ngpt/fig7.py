@@ -72,12 +72,14 @@ class Optima(tables.Table):
 
 def judge_best_rate_is_bracketed(view: View) -> Judgement:
     """No optimum at an edge of the grid, at the longest budget of each size, context and model."""
-    longest = chosen(view, "budget")[-1]
+    longest: dict[tuple[str, ...], tuple[dict[str, str], LearningRateOptimum]] = {}
+    for budget in chosen(view, "budget"):
+        found = [(place, optimum) for place, optimum in _optima(view) if place["budget"] == budget]
+        longest |= {(place["size"], place["context"], place["model"]): (place, best) for place, best in found}
     parts = []
-    for place, optimum in _optima(view):
-        if place["budget"] == longest:
-            labels = [view.artifact.axes[axis].values[value].label for axis, value in place.items()]
-            parts.append((", ".join(labels), Judgement(FAILS if optimum.at_edge else HOLDS, str(optimum))))
+    for place, optimum in longest.values():
+        labels = [view.artifact.axes[axis].values[value].label for axis, value in place.items()]
+        parts.append((", ".join(labels), Judgement(FAILS if optimum.at_edge else HOLDS, str(optimum))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 
