@@ -27,7 +27,7 @@ SIZES = {"vocabulary_size": 13, "block_length": 9, "width": 12, "num_heads": 3, 
 @pytest.mark.parametrize("path", FILES)
 def test_golden_ngpt_training_steps(path: Path, make: Any) -> None:
     """Parameters after one clipped step with projection, and losses before it and after 1, 2 and 3 steps."""
-    record = golden_ngpt.read(path)
+    record = golden.read(path)
     meta, model = record["meta"], golden_ngpt.build(record)
     module = NGPTSpeedup(model, partial(make), Constant())
     options = {

@@ -20,7 +20,7 @@ def _close(found: Tensor, expected: Tensor) -> None:
 
 def _instance(path: Path) -> tuple[dict[str, Any], CET, State]:
     """The record, the model, and (z0, y_test)."""
-    record = golden_cet.read(path)
+    record = golden.read(path)
     model = golden_cet.build(record)
     return record, model, golden_cet.state(model, record["z0"], record["y_test"])
 

@@ -29,7 +29,7 @@ class FromGoldenStart(CET):
 
 
 def _instance(path: Path) -> tuple[dict[str, Any], CET]:
-    record = golden_cet.read(path)
+    record = golden.read(path)
     model = golden_cet.build(record)
     model.__class__ = FromGoldenStart
     model.given = golden_cet.state(model, record["z0"], record["y0"])

@@ -14,7 +14,7 @@ FILES = list(golden.files("ngpt", "*.npz"))
 
 @pytest.mark.parametrize("path", FILES)
 def test_golden_ngpt_states_logits_and_loss(path: Path) -> None:
-    record = golden_ngpt.read(path)
+    record = golden.read(path)
     model = golden_ngpt.build(record)
     expected = torch.stack([record[f"act/hidden.{layer}"] for layer in range(record["meta"]["layers"] + 1)])
     torch.testing.assert_close(model.states(record["idx"]), expected, rtol=0, atol=1e-10)
@@ -24,7 +24,7 @@ def test_golden_ngpt_states_logits_and_loss(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES)
 def test_golden_ngpt_inside_the_first_layer(path: Path) -> None:
-    record = golden_ngpt.read(path)
+    record = golden.read(path)
     model = golden_ngpt.build(record)
     seen: dict[str, Tensor] = {}
     (attention, feed_forward), *_ = branches(model)
@@ -43,7 +43,7 @@ def test_golden_ngpt_inside_the_first_layer(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES)
 def test_golden_ngpt_gradients(path: Path) -> None:
-    record = golden_ngpt.read(path)
+    record = golden.read(path)
     model = golden_ngpt.build(record)
     golden_ngpt.loss(model, record).backward()
     expected = golden_ngpt.ours(record, "grad")

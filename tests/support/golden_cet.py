@@ -1,12 +1,7 @@
 """Golden records of CET: (D, N) tokens and (C, H, H) images of one instance, under our names and layout."""
 
-import json
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from paper_repro.models.cet import CET, State
@@ -21,14 +16,6 @@ NAMES = {
     "WK": "attention.key",
     "Wmem": "memory.weight",
 }
-
-
-@lru_cache(maxsize=4)
-def read(path: Path) -> dict[str, Any]:
-    with np.load(path) as file:
-        found: dict[str, Any] = {name: torch.from_numpy(file[name]) for name in file.files if name != "meta"}
-        found["meta"] = json.loads(str(file["meta"]))
-    return found
 
 
 def build(record: dict[str, Any]) -> CET:

@@ -3,14 +3,10 @@
 Sizes, switches and weights come from each file, so another file put into the folder is checked too.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,13 +30,6 @@ OUTSIDE = {
     "norm_final.gain": "final_norm.weight",
     "sz": "scale_z.stored",
 }
-
-
-@lru_cache(maxsize=8)
-def read(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files if name != "meta"}
-        return {"meta": json.loads(str(archive["meta"])), **arrays}
 
 
 @contextmanager
