@@ -11,6 +11,9 @@
     prepare_data.py slimpajama --from DIR          the same from a folder of parquet or jsonl files
     prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids of the training data's tokenizer
     prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
+    prepare_data.py celeba --from DIR              CelebA from img_align_celeba/ and list_eval_partition.txt, or from
+                                                   the hub's parquet files, to 19 GB of pixels
+    prepare_data.py celeba --download              the same from the hub
     prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
@@ -23,6 +26,8 @@
     --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with one
                         or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19, or llama,
                         that of slimpajama; docstrings trains its own
+    --hub NAME          CelebA's copy on the hub, flwrlabs/celeba        (celeba)
+    --on-corrupt WHAT   of images that are damaged or of another size or mode: refuse, naming them, or skip   (celeba)
 
 SlimPajama may be prepared by several processes that see one folder: torchrun --nproc-per-node 4 scripts/prepare_data.py
 slimpajama ...; each encodes its share of the blocks ($RANK of $WORLD_SIZE), and the files do not depend on how many.
@@ -56,6 +61,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "docstrings": (*CORPUS, "vocabulary", "packages"),
     "pg19": (*CORPUS, "from"),
     "slimpajama": (*COMMON, "folder", "max-tokens", "shard-documents", "tokenizer", "from"),
+    "celeba": (*COMMON, "folder", "from", "hub", "on-corrupt"),
 }
 SETTINGS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 DEFAULT_VOCABULARY = 4096
@@ -90,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         "docstrings": _docstrings,
         "pg19": _pg19,
         "slimpajama": _slimpajama,
+        "celeba": _celeba,
     }
     prepare[name](words, root)
     return 0
@@ -258,6 +265,36 @@ def _slimpajama(words: Words, root: Path) -> None:
         print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / 'manifest.json'}")
     else:
         _summary(folder, manifest)
+
+
+def _celeba(words: Words, root: Path) -> None:
+    from paper_repro.datamodules import celeba, celeba_preparation
+
+    folder = root / words.settings.get("folder", "celeba")
+    path = folder / celeba.MANIFEST
+    if "--verify" in words.flags:
+        if not path.is_file():
+            raise UsageError(f"{path} is not there: give the command without --verify to prepare the data")
+        try:
+            manifest = celeba_preparation.verify(path)
+        except UsageError as error:
+            raise UsageError(f"{error}; give the command without --verify to make it again") from error
+    else:
+        given, hub = words.settings.get("from"), words.settings.get("hub")
+        on_corrupt = words.settings.get("on-corrupt", celeba_preparation.REFUSE)
+        if on_corrupt not in celeba_preparation.ON_CORRUPT:
+            raise UsageError(f"--on-corrupt {on_corrupt}: give {' or '.join(celeba_preparation.ON_CORRUPT)}")
+        if (given is None) == ("--download" not in words.flags) or (given is not None and hub is not None):
+            raise UsageError(
+                "celeba: give either --from DIR, or --download to get it from the hub (--hub names a copy)"
+            )
+        source = celeba_preparation.load(Path(given).expanduser() if given else None, hub or celeba_preparation.HUB)
+        manifest = celeba_preparation.write(folder, source, on_corrupt == celeba_preparation.SKIP)
+    for split, images in manifest.totals().items():
+        print(f"{split}: {images:,} images")
+    if manifest.skipped:
+        print(f"left out {len(manifest.skipped):,}: {celeba_preparation.named(manifest.skipped)}")
+    print(f"{path}: whole, {len(manifest.shards)} files")
 
 
 def _rank_and_world() -> tuple[int, int]:

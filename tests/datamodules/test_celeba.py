@@ -1,0 +1,320 @@
+import io
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paper_repro import data_files
+from paper_repro.datamodules import celeba_preparation
+from paper_repro.datamodules.celeba import CelebAData
+from paper_repro.datamodules.celeba_preparation import Source
+from paper_repro.datamodules.images import PhotographData
+from paper_repro.errors import UsageError
+from paper_repro.scripts import prepare_data
+
+SPLITS = {"train": 7, "val": 2, "test": 3}
+NAMES = {  # the split file lists them out of order
+    "train": ["000002.jpg", "000001.jpg", *(f"{number:06d}.jpg" for number in range(3, 8))],
+    "val": ["000008.jpg", "000009.jpg"],
+    "test": ["000010.jpg", "000011.jpg", "000012.jpg"],
+}
+
+
+@pytest.fixture(scope="module")
+def photographs() -> dict[str, bytes]:
+    """Twelve JPEGs of CelebA's size, by name."""
+    whole = PhotographData().photographs["train"]
+    content = {}
+    for index, name in enumerate(sorted(name for names in NAMES.values() for name in names)):
+        pixels = whole[index % 2][10 * index : 10 * index + 218, 20 * index : 20 * index + 178]
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "JPEG", quality=90)
+        content[name] = stream.getvalue()
+    return content
+
+
+@pytest.fixture
+def celeba(photographs: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """CelebA's official files, in small; files of pixels hold three images each."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(celeba_preparation, "write", partial(celeba_preparation.write, shard_images=3))
+    folder = tmp_path / "celeba"
+    (folder / "img_align_celeba").mkdir(parents=True)
+    for name, content in photographs.items():
+        (folder / "img_align_celeba" / name).write_bytes(content)
+    lines = [f"{name} {number}" for number, names in enumerate(NAMES.values()) for name in names]
+    (folder / "list_eval_partition.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def prepare(folder: Path, to: str = "out", *words: str) -> Path:
+    out = folder.parent / to
+    assert prepare_data.main(["celeba", "--from", str(folder), "--to", str(out), *words]) == 0
+    return out
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_data.main(["celeba", *words])
+    return str(caught.value)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def opened(out: Path, **settings: Any) -> CelebAData:
+    given = {"batch_size": 4, "data_root": out, **settings}
+    return CelebAData({"manifest": "celeba/manifest.json"}, **given)
+
+
+def test_every_image_is_the_central_square_of_its_jpeg_in_the_order_of_the_split_file(
+    celeba: Path, photographs: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = prepare(celeba)
+    assert "train: 7 images\nval: 2 images\ntest: 3 images\n" in capsys.readouterr().out
+    data = opened(out)
+    assert data.counts == SPLITS and data.splits == ("train", "val", "test")
+    for split, names in NAMES.items():
+        for index, name in enumerate(names):
+            square = Image.open(io.BytesIO(photographs[name])).crop((0, 20, 178, 198))
+            assert np.array_equal(data.square(split, index), np.asarray(square))
+            small = square.resize((120, 120), Image.Resampling.BILINEAR)
+            assert np.array_equal(data.image(split, index), np.asarray(small))
+    assert prepare_data.main(["celeba", "--verify", "--to", str(out)]) == 0
+    files = ["test-00000.bin", *(f"train-0000{index}.bin" for index in range(3)), "val-00000.bin"]
+    assert sorted(path.name for path in (out / "celeba").glob("*.bin")) == files
+
+
+def test_training_sees_random_crops_and_evaluation_none(celeba: Path) -> None:
+    out = prepare(celeba)
+    plain, cropped = opened(out, scale=(1.0, 1.0), ratio=(1.0, 1.0)), opened(out)
+    masked, images = plain.train_batch(0)
+    assert images.shape == (4, 3, 120, 120) and int((masked == 0).all(1).sum()) >= 4 * 18 * 400
+    evaluated = torch.cat([batch[1] for batch in cropped.evaluation_batches("train")])
+    assert len(evaluated) == 7 and all(any(torch.equal(image, other) for other in evaluated) for image in images)
+    steps = torch.cat([cropped.train_batch(step)[1] for step in range(7)])
+    plain_steps = torch.cat([plain.train_batch(step)[1] for step in range(7)])
+    distance = (steps - plain_steps).square().flatten(1).mean(1)
+    assert int((distance > 0).sum()) > 14, "most of 28 crops are not the whole square"
+    other = (plain_steps.roll(1, 0) - plain_steps).square().flatten(1).mean(1)
+    assert float(distance.mean()) < float(other.mean()) / 2, "and yet of the same images"
+    assert torch.equal(opened(out).train_batch(3)[0], cropped.train_batch(3)[0])
+
+
+def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photographs: dict[str, bytes]) -> None:
+    undisturbed = content(prepare(celeba) / "celeba")
+    images = celeba / "img_align_celeba"
+    Image.new("L", (178, 218), 7).save(images / "000001.jpg")
+    Image.new("I;16", (178, 218)).save(images / "000003.jpg", "PNG")
+    (images / "000005.jpg").write_bytes(photographs["000005.jpg"][:-1_000])
+    Image.fromarray(np.zeros((178, 178, 3), np.uint8)).save(images / "000008.jpg")
+    Image.new("RGB", (178, 218), (9, 9, 9)).save(images / "000010.jpg", "PNG")
+    (images / "000011.jpg").unlink()
+    reasons = {
+        "000001.jpg": "mode L, expected RGB",
+        "000003.jpg": "mode I;16, expected RGB",
+        "000005.jpg": "that are no whole image (image file is truncated",
+        "000008.jpg": "178x178 pixels, expected 178x218",
+        "000010.jpg": "every pixel is (9, 9, 9), expected a photograph",
+        "000011.jpg": "cannot be read (No such file or directory)",
+    }
+    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "new"))
+    assert "6 of 12 images are unfit" in found and "and 1 more" in found and "--on-corrupt skip" in found
+    assert all(name in found and reason in found for name, reason in list(reasons.items())[:5])
+    assert not (celeba.parent / "new" / "celeba" / "manifest.json").exists()
+
+    out = prepare(celeba, "new", "--on-corrupt", "skip")
+    manifest = json.loads((out / "celeba" / "manifest.json").read_bytes())
+    noted = {name: reason for shard in manifest["shards"] for name, reason in shard["skipped"].items()}
+    assert set(noted) == set(reasons) and all(reasons[name] in reason for name, reason in noted.items())
+    data = opened(out)
+    assert data.counts == {"train": 4, "val": 1, "test": 1}
+    square = Image.open(io.BytesIO(photographs["000012.jpg"])).crop((0, 20, 178, 198))
+    assert np.array_equal(data.square("test", 0), np.asarray(square))
+
+    assert "6 of 12 images are unfit" in refusal("--from", str(celeba), "--to", str(out))
+    for name in reasons:
+        (images / name).write_bytes(photographs[name])
+    assert content(prepare(celeba, "new", "--on-corrupt", "skip") / "celeba") == undisturbed
+
+
+def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
+    for name in NAMES["val"]:
+        (celeba / "img_align_celeba" / name).write_bytes(b"")
+    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "out"), "--on-corrupt", "skip")
+    assert "no image of split 'val' is fit: 000008.jpg: 0 bytes that are no whole image" in found
+
+
+def test_a_broken_off_preparation_goes_on_and_ends_in_the_same_bytes(celeba: Path) -> None:
+    undisturbed = content(prepare(celeba) / "celeba")
+    source = celeba_preparation.load(celeba)
+    read: list[str] = []
+
+    def breaking(split: str, places: range) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        for name, reader in source.read(split, places):
+            read.append(name)
+            if name == "000009.jpg":
+                raise KeyboardInterrupt
+            yield name, reader
+
+    folder = celeba.parent / "new" / "celeba"
+    with pytest.raises(KeyboardInterrupt):
+        celeba_preparation.write(folder, Source(source.settings, source.counts, breaking))
+    assert read == [*NAMES["train"], *NAMES["val"]] and not (folder / "manifest.json").exists()
+    (folder / ".val-00000.bin.x.part").write_bytes(b"left by the kill")
+    damaged = (folder / "train-00001.bin").read_bytes()
+    (folder / "train-00001.bin").write_bytes(damaged[:-1])
+    said: list[str] = []
+    celeba_preparation.write(folder, source, say=said.append)
+    assert content(folder) == undisturbed
+    assert [line.partition(":")[0] for line in said[1:]] == ["train-00001.bin", "val-00000.bin", "test-00000.bin"]
+    assert "truncated or altered; it is made again" in said[0]
+
+
+def test_other_settings_are_refused(celeba: Path) -> None:
+    out = prepare(celeba)
+    with (celeba / "list_eval_partition.txt").open("a") as stream:
+        stream.write("000013.jpg 2\n")
+    assert "was prepared with partition" in refusal("--from", str(celeba), "--to", str(out))
+
+
+def test_parquet_files_and_the_hub_give_the_same_pixels(
+    celeba: Path, photographs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    theirs = {"train": "train", "val": "valid", "test": "test"}
+    features = datasets.Features({"image": datasets.Image(), "celeb_id": datasets.Value("int64")})
+    rows = datasets.DatasetDict()
+    for split, names in NAMES.items():
+        images = [{"bytes": photographs[name], "path": None} for name in names]
+        rows[theirs[split]] = datasets.Dataset.from_dict({"image": images, "celeb_id": [1] * len(names)}, features)
+        rows[theirs[split]].to_parquet(str(celeba.parent / "parquet" / f"{theirs[split]}-0.parquet"))
+    asked = []
+
+    def hub(name: str, revision: str | None) -> datasets.DatasetDict:
+        asked.append((name, revision))
+        return rows
+
+    official = content(prepare(celeba) / "celeba")
+    found = [content(prepare(celeba.parent / "parquet", "other") / "celeba")]
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    for words in ((), ("--hub", "eurecom-ds/celeba")):
+        out = celeba.parent / f"hub{len(words)}"
+        assert prepare_data.main(["celeba", "--download", "--to", str(out), *words]) == 0
+        found.append(content(out / "celeba"))
+    official.pop("manifest.json")
+    assert [{name: some[name] for name in some if name != "manifest.json"} for some in found] == [official] * 3
+    assert asked == [("flwrlabs/celeba", celeba_preparation.REVISIONS["flwrlabs/celeba"]), ("eurecom-ds/celeba", None)]
+
+    damaged = {"image": [{"bytes": b"no image", "path": None}, None]}
+    rows["test"] = datasets.Dataset.from_dict(damaged, datasets.Features({"image": datasets.Image()}))
+    found_ = refusal("--download", "--to", str(celeba.parent / "new"))
+    assert "2 of 11 images are unfit: test 0: 8 bytes that are no whole image" in found_
+    assert "test 1: cannot be read (no image in this row)" in found_
+    del rows["valid"]
+    found_ = refusal("--download", "--to", str(celeba.parent / "new"))
+    assert "expected a split valid or validation or val with a column 'image', found train: image, celeb_id" in found_
+
+    def silent(name: str, revision: str | None) -> None:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(datasets, "load_dataset", silent)
+    assert "the hub did not give it (offline)" in refusal("--download", "--to", str(celeba.parent / "new"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("000013.jpg 3", r":13: '000013\.jpg 3', expected an image, named once, and its split, 0, 1 or 2"),
+        ("000013.jpg", ":13: '000013.jpg', expected an image"),
+        ("000001.jpg 2", ":13: '000001.jpg 2', expected an image, named once"),
+        ("../000013.jpg 2", ":13: "),
+    ],
+)
+def test_a_line_of_the_split_file_that_is_none_is_refused(celeba: Path, line: str, message: str) -> None:
+    with (celeba / "list_eval_partition.txt").open("a") as stream:
+        stream.write(f"{line}\n")
+    with pytest.raises(UsageError, match=message):
+        celeba_preparation.load(celeba)
+
+
+def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
+    path = celeba / "list_eval_partition.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-2]))
+    with pytest.raises(UsageError, match=r"lists 10 images, not 2 that lie in .* \(000011.jpg"):
+        celeba_preparation.load(celeba)
+    path.write_text("\n".join(lines[:7]))
+    with pytest.raises(UsageError, match="no image of split 'val': get the official file"):
+        celeba_preparation.load(celeba)
+    path.unlink()
+    with pytest.raises(UsageError, match=r"found img_align_celeba, expected a folder with img_align_celeba/ and list"):
+        celeba_preparation.load(celeba)
+    with pytest.raises(UsageError, match="found neither, expected a folder with"):
+        celeba_preparation.load(celeba / "img_align_celeba")
+    assert "there is no such folder" in refusal("--from", str(celeba / "absent"))
+    assert "give either --from DIR, or --download" in refusal()
+    assert "give either --from DIR, or --download" in refusal("--from", str(celeba), "--hub", "a/b")
+    assert "--on-corrupt drop: give refuse or skip" in refusal("--from", str(celeba), "--on-corrupt", "drop")
+    assert "is not there: give the command without --verify" in refusal("--verify", "--to", str(celeba))
+
+
+def test_training_refuses_what_is_not_what_the_manifest_says(celeba: Path) -> None:
+    out = prepare(celeba)
+    folder = out / "celeba"
+    cache = celeba.parent / "cache"
+    hashes = opened(out, cache=cache).data_hashes()
+    assert set(hashes) == {"manifest"} and opened(out, cache=cache).data_hashes() == hashes
+    whole = (folder / "val-00000.bin").read_bytes()
+
+    def found() -> str:
+        with pytest.raises(UsageError, match=r"run: python scripts/prepare_data\.py celeba --from DIR$") as caught:
+            opened(out, cache=cache).prepare_data()
+        return str(caught.value)
+
+    (folder / "val-00000.bin").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert "val-00000.bin: altered: its SHA-256 is" in found()
+    assert "altered" in refusal("--verify", "--to", str(out))
+    (folder / "val-00000.bin").write_bytes(whole[:-1])
+    assert "190,103 bytes, expected 190,104, 2 images of 178 x 178" in found()
+    (folder / "val-00000.bin").unlink()
+    assert "this file of images is missing" in found()
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    kept = [shard for shard in manifest["shards"] if shard["split"] != "val"]
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "shards": kept}))
+    assert "split 'val' has no images" in found()
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 9}))
+    assert "manifest of format 9, expected 1" in found()
+    (folder / "manifest.json").write_text("{}")
+    assert "not a manifest of images" in found()
+    (folder / "manifest.json").unlink()
+    assert "needs celeba/manifest.json; it is not in" in found()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scale": (0.9, 1.1)}, r"scale must be two numbers, the lower first, at most 1, got \(0\.9, 1\.1\)"),
+        ({"scale": (1.0, 0.9)}, "scale must be two numbers, the lower first"),
+        ({"scale": 0.9}, "scale must be two numbers"),
+        ({"ratio": (0, 1)}, "ratio must be a positive finite number, got 0"),
+        ({"ratio": "ab"}, "ratio must be two numbers"),
+        ({"cell": 50}, "cells of 50 do not tile images of 120"),
+        ({"files": {"train": "x"}}, "files must name manifest, got train"),
+    ],
+)
+def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CelebAData(**{"files": {"manifest": "celeba/manifest.json"}, **settings})

@@ -1,0 +1,263 @@
+import importlib.util
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from paper_repro.datamodules.images import (
+    DigitData,
+    MaskedImageData,
+    PhotographData,
+    Pixels,
+    UnfitImageError,
+    decode,
+    random_box,
+    random_resized_crop,
+    resized,
+)
+from paper_repro.errors import UsageError
+from paper_repro.models.cet import CET
+
+
+class Numbered(MaskedImageData):
+    """Images of one value each: their number, plus 100 for testing; a batch then tells which images it holds."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {"train": 10, "test": 25}
+
+    def image(self, split: str, index: int) -> Pixels:
+        return np.full((self.size, self.size, 3), index + (100 if split == "test" else 0), np.uint8)
+
+
+def numbered(**settings: Any) -> Numbered:
+    return Numbered(**{"size": 6, "cell": 2, "batch_size": 4, **settings})
+
+
+def numbers(images: torch.Tensor) -> list[int]:
+    return [round(float(image)) for image in (images[:, 0, 0, 0] + 1) * 127.5]
+
+
+def test_exactly_half_of_the_cells_are_blank_and_the_rest_is_as_it_was() -> None:
+    data = PhotographData(batch_size=8)
+    masked, images = data.train_batch(0)
+    assert masked.shape == images.shape == (8, 3, 120, 120) and masked.dtype == images.dtype == torch.float32
+    assert masked.is_contiguous() and images.is_contiguous()
+    cells = masked.unflatten(3, (6, 20)).unflatten(2, (6, 20)).permute(0, 2, 4, 1, 3, 5).reshape(8, 36, -1)
+    clean = images.unflatten(3, (6, 20)).unflatten(2, (6, 20)).permute(0, 2, 4, 1, 3, 5).reshape(8, 36, -1)
+    blank = (cells == 0).all(-1)
+    assert blank.sum(1).tolist() == [18] * 8
+    assert torch.equal(cells[~blank], clean[~blank]) and bool((clean[blank] != 0).any(-1).all())
+
+
+def test_every_cell_is_blank_equally_often() -> None:
+    data = numbered(size=12, mask_ratio=0.25, batch_size=2_000)
+    masked, images = data.train_batch(0)
+    blank = (masked != images)[:, 0, ::2, ::2].float().flatten(1)
+    assert blank.sum(1).unique().tolist() == [9]
+    # Binomial with p = 1/4: the largest of 36 deviations exceeds 5 standard deviations once in 50,000 seeds.
+    assert float((blank.mean(0) - 0.25).abs().max()) < 5 * math.sqrt(0.25 * 0.75 / 2_000)
+
+
+def test_a_batch_is_a_function_of_seed_and_step_alone() -> None:
+    one, two, other = (PhotographData(size=24, cell=4, batch_size=3, seed=seed) for seed in (1, 1, 2))
+    found = {step: one.train_batch(step) for step in (0, 5, 1)}
+    for step, batch in found.items():
+        assert all(torch.equal(left, right) for left, right in zip(batch, two.train_batch(step), strict=True))
+        assert not torch.equal(batch[1], other.train_batch(step)[1])
+    assert not torch.equal(found[0][1], found[1][1])
+    loaded = next(iter(one.train_dataloader()))
+    assert torch.equal(loaded[0], found[0][0])
+    example = one.example_batch()
+    assert [tensor.shape for tensor in example] == [tensor.shape for tensor in found[0]]
+
+
+def test_an_epoch_shows_every_image_once_and_batches_run_on_into_the_next() -> None:
+    data = numbered()
+    shown = [number for step in range(5) for number in numbers(data.train_batch(step)[1])]
+    assert sorted(shown[:10]) == sorted(shown[10:]) == list(range(10)) and shown[:10] != shown[10:]
+    masks = [data.train_batch(step)[0] == 0 for step in (0, 5)]
+    assert not torch.equal(*masks)
+
+
+def test_what_is_evaluated_depends_on_its_own_seed_alone() -> None:
+    def evaluated(**settings: Any) -> list[torch.Tensor]:
+        batches = list(numbered(**settings).evaluation_batches("test"))
+        return [torch.cat(tensors) for tensors in zip(*batches, strict=True)]
+
+    masked, images = evaluated()
+    assert sorted(numbers(images)) == list(range(100, 125))
+    for settings_ in ({"seed": 9}, {"batch_size": 7}, {"evaluation_batch_size": 1}):
+        assert all(torch.equal(*pair) for pair in zip((masked, images), evaluated(**settings_), strict=True))
+    first = evaluated(num_evaluation_images=6)
+    assert torch.equal(first[0], masked[:6]) and torch.equal(first[1], images[:6])
+    assert not torch.equal(evaluated(evaluation_seed=1)[0], masked)
+    assert sorted(numbers(torch.cat([batch[1] for batch in numbered().evaluation_batches("train")]))) == list(range(10))
+    with pytest.raises(ValueError, match="split must be one of train, test"):
+        next(iter(numbered().evaluation_batches("tset")))
+
+
+def test_no_pixel_of_a_photograph_is_in_both_splits() -> None:
+    data = PhotographData(size=24, cell=4)
+    names = ("china.jpg", "flower.jpg")
+    (folder,) = importlib.util.find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr]
+    whole = [np.asarray(Image.open(f"{folder}/datasets/images/{name}")) for name in names]
+    for photograph, left, right in zip(whole, data.photographs["train"], data.photographs["test"], strict=True):
+        assert np.array_equal(np.concatenate([left, right], 1), photograph)
+        assert (left.shape, right.shape) == ((427, 480, 3), (427, 160, 3))
+    assert data.counts == {"train": 2 * 404 * 457, "test": 2 * 404 * 137}
+    corners = {0: (0, 0, 0), 456: (0, 0, 456), 457: (0, 1, 0), 404 * 457 - 1: (0, 403, 456), 404 * 457: (1, 0, 0)}
+    for index, (photograph_, top, left_) in corners.items():
+        assert np.array_equal(data.image("train", index), whole[photograph_][top : top + 24, left_ : left_ + 24])
+    assert np.array_equal(data.image("test", data.counts["test"] - 1), whole[1][-24:, -24:])
+    with pytest.raises(IndexError, match=r"split 'test' has 110696 images, got index 110696"):
+        data.image("test", 110_696)
+    hashes = data.data_hashes()
+    assert set(hashes) == {"train", "test"} and hashes != PhotographData.data_hashes(_dimmed(data))
+
+
+def _dimmed(data: PhotographData) -> PhotographData:
+    other = PhotographData(size=24, cell=4)
+    other.__dict__["photographs"] = {split: [part // 2 for part in parts] for split, parts in data.photographs.items()}
+    return other
+
+
+def test_digits_fill_the_range_and_go_through_the_model() -> None:
+    data = DigitData()
+    assert data.counts == {"train": 1_438, "test": 359}
+    masked, images = next(iter(data.evaluation_batches("train")))
+    assert images.shape == (32, 1, 8, 8) and (float(images.min()), float(images.max())) == (-1.0, 1.0)
+    rows = np.loadtxt(io.StringIO("\n".join(map(str, images[0].flatten().tolist()))))
+    assert np.array_equal(rows * 8, np.rint(rows * 8)), "steps of 1/8: 0 to 16"
+    model = CET(1, 8, 4, 2, width=8, num_heads=2, head_width=4, num_memories=8)
+    assert model(masked, num_steps=2).shape == images.shape
+    assert sum(len(batch[1]) for batch in data.evaluation_batches("test")) == 359
+    assert set(data.data_hashes()) == {"train", "test"}
+
+
+def test_resizing_is_a_triangle_filter_as_wide_as_the_reduction() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (178, 178, 3), dtype=np.uint8)
+    factor = 178 / 120
+    centres = (np.arange(120)[:, None] + 0.5) * factor
+    weights = np.maximum(0, 1 - np.abs(np.arange(178)[None] + 0.5 - centres) / factor)
+    weights /= weights.sum(1, keepdims=True)
+    expected = np.einsum("ai,bj,ijc->abc", weights, weights, pixels.astype(float), optimize=True)
+    # Pillow rounds to whole numbers after each of its two passes: 0.5 each, and 0.01 for its fixed-point weights.
+    assert np.abs(resized(pixels, 120) - expected).max() <= 1.01
+    assert resized(pixels, 178) is pixels
+
+
+def test_a_crop_sees_nothing_beyond_its_border() -> None:
+    pixels = np.zeros((40, 40, 3), np.uint8)
+    draws = [(0.5, 0.5, 0.5, 0.5)]
+    top, left, height, width = random_box(40, 40, (0.5, 0.5), (1, 1), draws)
+    assert (top, left, height, width) == (6, 6, 28, 28)
+    pixels[top : top + height, left : left + width] = 200
+    assert (random_resized_crop(pixels, 20, (0.5, 0.5), (1, 1), draws) == 200).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 10**6))
+def test_every_box_lies_in_its_image(height: int, width: int, seed: int) -> None:
+    draws = np.random.default_rng(seed).random((10, 4)).tolist()
+    top, left, down, across = random_box(height, width, (0.08, 1.0), (3 / 4, 4 / 3), draws)
+    assert 0 <= top <= top + down <= height and 0 <= left <= left + across <= width and down and across
+
+
+def test_areas_ratios_and_places_are_distributed_as_they_should_be() -> None:
+    draws = np.random.default_rng(0).random((4_000, 10, 4))
+    boxes = np.array([random_box(1000, 1000, (0.1, 0.3), (3 / 4, 4 / 3), some) for some in draws.tolist()])
+    top, left, height, width = boxes.T
+    # All fit at the first try, so each of these is uniform in [0, 1]: its mean within 5 standard errors of a half.
+    uniform = {
+        "area": (height * width / 1e6 - 0.1) / 0.2,
+        "log ratio": np.log(width / height) / (2 * math.log(4 / 3)) + 0.5,
+        "top": top / (1000 - height),
+        "left": left / (1000 - width),
+    }
+    for name, values in uniform.items():
+        assert abs(values.mean() - 0.5) < 5 / math.sqrt(12 * 4_000), name
+        assert values.min() < 0.01 and values.max() > 0.99 and abs(values.std() - 12**-0.5) < 0.01, name
+    # Drawn independently: correlations have a standard error of 1 / sqrt(4000).
+    correlations = np.corrcoef(list(uniform.values()))
+    assert np.abs(correlations - np.eye(4)).max() < 5 / math.sqrt(4_000)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "box"),
+    [(100, 100, (0, 0, 100, 100)), (100, 400, (0, 133, 100, 133)), (400, 100, (133, 0, 133, 100))],
+)
+def test_where_no_try_fits_the_largest_central_crop_is_taken(height: int, width: int, box: tuple[int, ...]) -> None:
+    draws = [(1.0, 1.0 if width <= height else 0.0, 0.0, 0.0)] * 10
+    assert random_box(height, width, (1.0, 1.0), (3 / 4, 4 / 3), draws) == box
+
+
+def encoded(image: Image.Image, form: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form)
+    return stream.getvalue()
+
+
+JPEG = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 24, 3), dtype=np.uint8)), "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (encoded(Image.new("L", (24, 32))), "mode L, expected RGB"),
+        (encoded(Image.new("RGBA", (24, 32))), "mode RGBA, expected RGB"),
+        (encoded(Image.new("P", (24, 32))), "mode P, expected RGB"),
+        (encoded(Image.new("I;16", (24, 32))), r"mode I;16, expected RGB"),
+        (encoded(Image.new("RGB", (32, 24))), "32x24 pixels, expected 24x32"),
+        (JPEG[:-100], r"bytes that are no whole image \(image file is truncated"),
+        (b"no image", r"8 bytes that are no whole image \(cannot identify image file\)"),
+        (b"", "0 bytes that are no whole image"),
+    ],
+)
+def test_an_unfit_image_is_refused_with_what_was_found(content: bytes, message: str) -> None:
+    with pytest.raises(UnfitImageError, match=message):
+        decode(content, (24, 32))
+
+
+def test_a_fit_image_is_decoded() -> None:
+    assert decode(JPEG, (24, 32)).shape == decode(JPEG).shape == (32, 24, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"cell": 4}, "cells of 4 do not tile images of 6"),
+        ({"cell": 12}, "cells of 12 do not tile images of 6"),
+        ({"cell": 6}, "blanks 0 of 1 cells, expected at least one and not all"),
+        ({"mask_ratio": 0.97}, "blanks 9 of 9 cells"),
+        ({"mask_ratio": 0}, "between 0 and 1, both excluded, got 0"),
+        ({"mask_ratio": 1.0}, "between 0 and 1, both excluded, got 1.0"),
+        ({"mask_ratio": math.nan}, "got nan"),
+        ({"mask_ratio": True}, "got True"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ({"evaluation_batch_size": 0}, "evaluation_batch_size must be"),
+        ({"num_evaluation_images": 0}, "num_evaluation_images must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(settings_: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        numbered(**settings_)
+
+
+def test_stand_ins_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="the digits' size is 8, got 16"):
+        DigitData(16)
+    with pytest.raises(UsageError, match=r"data\.size=200: the photographs' right quarters hold 160 at most"):
+        PhotographData(200).prepare_data()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for data in (PhotographData(), DigitData()):
+        with pytest.raises(UsageError, match="which scikit-learn ships: run: pip install scikit-learn"):
+            data.prepare_data()
