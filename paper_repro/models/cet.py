@@ -3,13 +3,13 @@
 Letters as in ``cet_energy``; T steps, eps step size, beta strength of the nudge.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.kernels.projected_step import project
 from paper_repro.models.cet_energy import (
     Attention,
     Clamped,
@@ -21,10 +21,19 @@ from paper_repro.models.cet_energy import (
     State,
     Term,
 )
+from paper_repro.models.cet_relaxation import (
+    PRECISIONS,
+    Divergence,
+    PlainSteps,
+    Plan,
+    PreparedSteps,
+    Steps,
+    captured,
+    divergence,
+    preparable,
+)
 
 STARTS = ("drive", "zeros")
-PROJECTION_EPS = 1e-12
-"""Under the root, as in the golden records: a constant token would divide by zero."""
 
 
 class Nudge(NamedTuple):
@@ -50,12 +59,6 @@ class Relaxation(NamedTuple):
     """(steps, B)."""
 
 
-def project(z: Tensor) -> Tensor:
-    """The nearest tokens of mean 0 and population standard deviation 1: of each row of (..., D) (equation 2)."""
-    centred = z - z.mean(-1, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
-
-
 class CET(nn.Module):
     """E(xbar, z, y) = enc + pos + mem + att + dec, relaxed by projected gradient descent (equations 1 to 3).
 
@@ -72,11 +75,15 @@ class CET(nn.Module):
         num_memories: M.
         init_std, attention_std: of the weights at the start; W_Q and W_K have their own.
         start: "drive", or "zeros", which makes the first step at eps = 1 end there.
+        precision: of the factors of a relaxation's products where no gradient is asked for: "float32" (as torch is
+            set), "tf32" (a GPU's) or "bfloat16" (also a CPU's that has such products); sums and state stay float32.
+        cuda_graph: replay such relaxations, without tolerance and trace, as one CUDA graph each, which takes their
+            memory for good.
 
     Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
 
     Raises:
-        ValueError: a size below 1, patches that do not tile the images, or an unknown start.
+        ValueError: a size below 1, patches that do not tile the images, an unknown start or precision.
     """
 
     def __init__(
@@ -93,10 +100,13 @@ class CET(nn.Module):
         init_std: float = 0.02,
         attention_std: float = 0.02,
         start: str = "drive",
+        precision: str = "float32",
+        cuda_graph: bool = False,
     ) -> None:
         super().__init__()
         self.patches = Patches(channels, size, patch, stride)
         self.width, self.start = at_least("width", width), one_of("start", start, STARTS)
+        self.precision, self.cuda_graph = one_of("precision", precision, PRECISIONS), cuda_graph
         self.encoder = Encoder(self.patches, width, init_std)
         self.position = Position(self.patches.count, width, init_std)
         self.memory = Memory(num_memories, width, init_std)
@@ -151,28 +161,39 @@ class CET(nn.Module):
     ) -> Relaxation:
         """``num_steps`` steps from ``state``, fewer where no image's residual exceeds ``tolerance`` any more.
 
+        Without gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.
+
         Raises:
-            ValueError: a number of steps or a step size out of range.
+            ValueError: a number of steps or a step size out of range, precision="tf32" or ``cuda_graph`` off CUDA.
         """
         at_least("num_steps", num_steps)
-        positive("step_size", step_size)
-        energies, residuals = [], []
-        if trace:
-            energies.append(self.energy(state, clamped))
-        residual = state.z.new_full((len(state.z),), math.inf)
+        plan = Plan(positive("step_size", step_size), nudge)
+        prepared = self._prepares(state)
+        if prepared and self.cuda_graph and tolerance is None and not trace:
+            return Relaxation(*captured(self, state, clamped, plan, num_steps))
+        steps: Steps = (PreparedSteps if prepared else PlainSteps)(self, state, clamped, plan)
+        energies = [self.energy(state, clamped)] if trace else []
+        residuals = []
         for taken in range(1, num_steps + 1):
-            following = self.step(state, clamped, step_size, nudge)
+            steps.step()
             if trace or tolerance is not None or taken == num_steps:
-                residual = _residual(state, following) / step_size
-            state = following
+                residuals.append(steps.residual())
             if trace:
-                energies.append(self.energy(state, clamped))
-                residuals.append(residual)
-            if tolerance is not None and bool((residual <= tolerance).all()):
+                energies.append(self.energy(steps.state, clamped))
+            if tolerance is not None and bool((residuals[-1] <= tolerance).all()):
                 break
         if not trace:
-            return Relaxation(state, taken, residual)
-        return Relaxation(state, taken, residual, torch.stack(energies), torch.stack(residuals))
+            return Relaxation(steps.state, taken, residuals[-1])
+        return Relaxation(steps.state, taken, residuals[-1], torch.stack(energies), torch.stack(residuals))
+
+    def divergence(
+        self, state: State, clamped: Clamped, num_steps: int, step_size: float = 1.0, nudge: Nudge | None = None
+    ) -> Divergence | None:
+        """At which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
+
+        It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
+        """
+        return divergence(self, state, clamped, num_steps, Plan(step_size, nudge))
 
     def forward(self, masked: Tensor, num_steps: int = 150, step_size: float = 1.0) -> Tensor:
         clamped = self.clamp(masked)
@@ -186,7 +207,7 @@ class CET(nn.Module):
             for own, value in term.parameter_gradients(state, clamped, weights).items()
         }
 
-
-def _residual(before: State, after: State) -> Tensor:
-    changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, after, strict=True)]
-    return torch.maximum(*changes)
+    def _prepares(self, state: State) -> bool:
+        """Whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
+        own = type(self).step is CET.step and type(self).gradient is CET.gradient
+        return own and preparable(self.terms(), state)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.arguments import at_least, positive
+from paper_repro.kernels.energy_attention import energy_attention
 
 
 class State(NamedTuple):
@@ -177,10 +178,10 @@ class Memory(Term):
         return Gradient(-2 * torch.matmul(self._hidden(state.z), self.weight), None)
 
     def parameter_gradients(self, state: State, clamped: Clamped, weights: Tensor) -> dict[str, Tensor]:
-        return {"weight": -2 * _outer(weights.view(-1, 1, 1) * self._hidden(state.z), state.z)}
+        return {"weight": -2 * _outer(self._hidden(state.z), weights.view(-1, 1, 1) * state.z)}
 
     def _hidden(self, z: Tensor) -> Tensor:
-        return torch.relu(torch.matmul(z, self.weight.mT))
+        return torch.matmul(z, self.weight.mT).relu_()
 
 
 class Attention(Term):
@@ -198,8 +199,8 @@ class Attention(Term):
         self.key = nn.Parameter(torch.randn(rows, width) * std)
 
     def energy(self, state: State, clamped: Clamped) -> Tensor:
-        query, key = self._project(state.z)
-        return -torch.logsumexp(self.gamma * torch.matmul(query, key.mT), -1).sum((1, 2)) / self.gamma
+        _, _, lse = energy_attention(*self._project(state.z), self.gamma)
+        return -lse.sum((1, 2)) / self.gamma
 
     def gradient(self, state: State, clamped: Clamped) -> Gradient:
         by_query, by_key = self._read(state.z)
@@ -218,11 +219,8 @@ class Attention(Term):
 
     def _read(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
-        query, key = self._project(z)
-        weights = torch.softmax(self.gamma * torch.matmul(query, key.mT), -1)
-        found = (torch.matmul(weights, key), torch.matmul(weights.mT, query))
-        by_query, by_key = (part.transpose(1, 2).flatten(2) for part in found)
-        return by_query, by_key
+        by_query, by_key, _ = energy_attention(*self._project(z), self.gamma)
+        return by_query.transpose(1, 2).flatten(2), by_key.transpose(1, 2).flatten(2)
 
 
 class Decoder(Term):
@@ -235,25 +233,25 @@ class Decoder(Term):
         self.bias = nn.Parameter(torch.zeros(patches.channels))
 
     def energy(self, state: State, clamped: Clamped) -> Tensor:
-        own = (state.y * (state.y / 2 - self._biases())).sum((1, 2, 3))
+        own = (state.y * (state.y / 2 - self.biases())).sum((1, 2, 3))
         return own - (self._seen(state.y) * state.z).sum((1, 2))
 
     def gradient(self, state: State, clamped: Clamped) -> Gradient:
         drawn = self.patches.scatter(torch.matmul(state.z, self.weight))
-        return Gradient(-self._seen(state.y), state.y - drawn - self._biases())
+        return Gradient(-self._seen(state.y), state.y - drawn - self.biases())
 
     def parameter_gradients(self, state: State, clamped: Clamped, weights: Tensor) -> dict[str, Tensor]:
         weighted = weights.view(-1, 1, 1) * state.z
         summed = torch.einsum("b,bijc->c", weights, state.y).unflatten(0, (self.patches.channels, -1)).sum(1)
         return {"weight": -_outer(weighted, self.patches.gather(state.y)), "bias": -summed}
 
+    def biases(self) -> Tensor:
+        """For the numbers of a block, (C s^2,)."""
+        return self.bias.repeat_interleave(self.patches.stride**2)
+
     def _seen(self, y: Tensor) -> Tensor:
         """F(y, W), (B, N, D)."""
         return torch.matmul(self.patches.gather(y), self.weight.mT)
-
-    def _biases(self) -> Tensor:
-        """For the numbers of a block, (C s^2,)."""
-        return self.bias.repeat_interleave(self.patches.stride**2)
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from paper_repro.models.cet_learning import (
     full_backpropagation,
     truncated_backpropagation,
 )
+from paper_repro.models.cet_relaxation import PreparedSteps
 from paper_repro.tests.support import golden, golden_cet
 
 FILES = list(golden.files("cet", "cet_ep*.npz"))
@@ -121,14 +122,13 @@ def test_its_error_falls_as_beta_squared_over_three_decades() -> None:
 
 def test_no_graph_is_recorded_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     model, masked, images = _small()
-    step, seen = CET.step, []
+    step, seen = PreparedSteps.step, []
 
-    def watched(*given: Any, **named: Any) -> Any:
-        found = step(*given, **named)
-        seen.append(any(part.requires_grad for part in found))
-        return found
+    def watched(steps: PreparedSteps) -> None:
+        step(steps)
+        seen.append(any(part.requires_grad for part in steps.state))
 
-    monkeypatch.setattr(CET, "step", watched)
+    monkeypatch.setattr(PreparedSteps, "step", watched)
     with torch.autograd.graph.saved_tensors_hooks(lambda _: pytest.fail("autograd keeps a tensor"), lambda kept: kept):
         learned = equilibrium_propagation(model, masked, images, Phases(30, 5))
     assert seen == [False] * 35

@@ -1,0 +1,243 @@
+"""Both ways to read a softmax in Triton, without writing it; every sum has a fixed order, nothing is added atomically.
+
+Up to 128 tokens of up to 256 bytes a head, the paper's 121 among them, one program takes a head of an image: queries,
+keys and the N^2 weights are on the chip together, so that scores are computed once and inputs read once, before
+anything is written: results may overwrite them.  Beyond, one pass over keys for P K and lse, then one over queries for
+P^T Q, which computes the scores again.  So are exact float32 products, which no matrix unit computes: their multiplied
+out code of 128 tokens takes minutes to compile.
+
+Legend: B images, K heads, N tokens, R head width.
+"""
+
+import os
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paper_repro.kernels.energy_attention.reference import wide
+
+WHOLE_TOKENS, WHOLE_BYTES = 128, 256
+"""Tokens, and bytes of a token's head, of the largest program that takes all tokens at once."""
+LEAST, EXACT_TILE, TILE = 16, 32, 64
+"""Tokens of a tile: what a matrix product takes at least; of a program that goes over many, without and with TF32 or
+16 bits."""
+_TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+def energy_attention(
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P K, P^T Q and lse; as ``kernels.energy_attention``."""
+    query, key = _rows(query), _rows(key)
+    images, heads, tokens, _ = query.shape
+    constants = _constants(query, gamma)
+    exact = query.element_size() > 2 and constants["PRECISION"] == "ieee"
+    whole = takes_whole(tokens, constants["BLOCK"], query.element_size(), exact)
+    direct = out is not None and whole and all(part.stride(3) == 1 for part in out)
+    by_query, by_key = out if out is not None and direct else (torch.empty_like(query), torch.empty_like(key))
+    lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)
+    given = tokens, heads, query, key, by_query, by_key, lse
+    strides = [stride for tensor in (query, key, by_query, by_key) for stride in tensor.stride()[:3]]
+    with torch.cuda.device_of(query):
+        if whole:
+            tile = max(LEAST, triton.next_power_of_2(tokens))
+            _whole[(1, heads, images)](*given, *strides, **constants, TILE=tile, num_warps=8 if tile > TILE else 4)
+        else:
+            tile = EXACT_TILE if exact else TILE
+            grid = triton.cdiv(tokens, tile), heads, images
+            for kernel in (_over_keys, _over_queries):
+                kernel[grid](*given, *strides, **constants, TILE=tile, num_warps=4, num_stages=2)
+    if out is not None and not direct:
+        by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
+    return by_query, by_key, lse
+
+
+def takes_whole(tokens: int, block: int, element_size: int, exact: bool) -> bool:
+    """Whether a program takes all tokens of a head at once; ``exact``: float32 or float64 without TF32."""
+    return not exact and tokens <= WHOLE_TOKENS and block * element_size <= WHOLE_BYTES
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def _constants(query: Tensor, gamma: float) -> dict[str, Any]:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    exact = query.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
+    return {
+        "GAMMA": gamma,
+        "WIDE": _TYPES[wide(query)],
+        "DOT": _TYPES[wide(query) if interpreted else query.dtype],
+        "PRECISION": "ieee" if exact else "tf32",
+        "R": query.shape[3],
+        "BLOCK": max(LEAST, triton.next_power_of_2(query.shape[3])),
+    }
+
+
+@triton.jit
+def _at(token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where tokens of this program's head of this program's image lie, and which are there."""
+    column = tl.arange(0, BLOCK)[None, :]
+    start = tl.program_id(2).to(tl.int64) * by_image + tl.program_id(1).to(tl.int64) * by_head
+    return start + token.to(tl.int64)[:, None] * by_token + column, (token < tokens)[:, None] & (column < R)
+
+
+@triton.jit
+def _load(  # type: ignore[no-untyped-def]
+    x, token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
+):
+    at, inside = _at(token, tokens, by_image, by_head, by_token, R, BLOCK)
+    return tl.load(x + at, mask=inside, other=0.0).to(DOT)
+
+
+@triton.jit
+def _store(  # type: ignore[no-untyped-def]
+    x, value, token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr
+):
+    at, inside = _at(token, tokens, by_image, by_head, by_token, R, BLOCK)
+    tl.store(x + at, value.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _lse_at(lse, token, tokens, heads):  # type: ignore[no-untyped-def]
+    return lse + (tl.program_id(2).to(tl.int64) * heads + tl.program_id(1)) * tokens + token
+
+
+@triton.jit
+def _whole(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    key,
+    by_query,
+    by_key,
+    lse,
+    q_image,
+    q_head,
+    q_token,
+    k_image,
+    k_head,
+    k_token,
+    bq_image,
+    bq_head,
+    bq_token,
+    bk_image,
+    bk_head,
+    bk_token,
+    GAMMA: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.arange(0, TILE)
+    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)
+    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA
+    scores = tl.where((token < tokens)[None, :], scores, float("-inf"))
+    largest = tl.max(scores, axis=1)
+    p = tl.exp(scores - largest[:, None])
+    total = tl.sum(p, axis=1)
+    p = (p / total[:, None]).to(DOT)
+    of_keys = tl.dot(p, k, input_precision=PRECISION)
+    # Queries beyond the last are zeros, so that their rows of P add nothing.
+    of_queries = tl.dot(tl.trans(p), q, input_precision=PRECISION)
+    _store(by_query, of_keys, token, tokens, bq_image, bq_head, bq_token, R, BLOCK)
+    _store(by_key, of_queries, token, tokens, bk_image, bk_head, bk_token, R, BLOCK)
+    tl.store(_lse_at(lse, token, tokens, heads), largest + tl.log(total), mask=token < tokens)
+
+
+@triton.jit
+def _over_keys(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    key,
+    by_query,
+    by_key,
+    lse,
+    q_image,
+    q_head,
+    q_token,
+    k_image,
+    k_head,
+    k_token,
+    bq_image,
+    bq_head,
+    bq_token,
+    bk_image,
+    bk_head,
+    bk_token,
+    GAMMA: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)
+    read = tl.zeros((TILE, BLOCK), WIDE)
+    total = tl.zeros((TILE,), WIDE)
+    largest = tl.full((TILE,), float("-inf"), WIDE)
+    for start in range(0, tokens, TILE):
+        other = start + tl.arange(0, TILE)
+        k = _load(key, other, tokens, k_image, k_head, k_token, R, BLOCK, DOT)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA
+        scores = tl.where((other < tokens)[None, :], scores, float("-inf"))
+        above = tl.maximum(largest, tl.max(scores, axis=1))
+        kept = tl.exp(largest - above)
+        p = tl.exp(scores - above[:, None])
+        total = total * kept + tl.sum(p, axis=1)
+        read = read * kept[:, None] + tl.dot(p.to(DOT), k, input_precision=PRECISION)
+        largest = above
+    _store(by_query, read / total[:, None], token, tokens, bq_image, bq_head, bq_token, R, BLOCK)
+    tl.store(_lse_at(lse, token, tokens, heads), largest + tl.log(total), mask=token < tokens)
+
+
+@triton.jit
+def _over_queries(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    key,
+    by_query,
+    by_key,
+    lse,
+    q_image,
+    q_head,
+    q_token,
+    k_image,
+    k_head,
+    k_token,
+    bq_image,
+    bq_head,
+    bq_token,
+    bk_image,
+    bk_head,
+    bk_token,
+    GAMMA: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)
+    read = tl.zeros((TILE, BLOCK), WIDE)
+    for start in range(0, tokens, TILE):
+        other = start + tl.arange(0, TILE)
+        q = _load(query, other, tokens, q_image, q_head, q_token, R, BLOCK, DOT)
+        normaliser = tl.load(_lse_at(lse, other, tokens, heads), mask=other < tokens, other=float("inf"))
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA
+        p = tl.exp(scores - normaliser[:, None])
+        read += tl.dot(tl.trans(p.to(DOT)), q, input_precision=PRECISION)
+    _store(by_key, read, token, tokens, bk_image, bk_head, bk_token, R, BLOCK)

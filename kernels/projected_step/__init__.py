@@ -1,0 +1,112 @@
+"""CET's step (Training a Convergent Energy Transformer with Equilibrium Propagation, equations 1 to 3): its two rows.
+
+Legend: B images, D token width, n^2 patches of k x k blocks of C numbers, S = n + k - 1 blocks to a side.
+"""
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels import dispatch
+from paper_repro.kernels.projected_step import reference
+from paper_repro.kernels.projected_step.reference import PROJECTION_EPS, project
+
+__all__ = ["LONGEST_ROW", "PROJECTION_EPS", "image_step", "project", "projected_step"]
+
+LONGEST_ROW = 8192
+"""The fused kernels hold whole rows in registers."""
+
+
+def projected_step(
+    z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None, implementation: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """z' = Proj(z + eps (t - z)), each row of mean 0 and population standard deviation 1, and max |z' - z| of each row.
+
+    With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
+
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton, one pass over rows) has
+    no gradient; "auto" takes it on CUDA where none is asked for, else the definition.
+
+    Args:
+        z, target: (..., D); z's dtype is that of the result and of the computation.
+        step_size: eps.
+        out: where to write z', which may be z itself.  Not where a gradient is asked for.
+
+    Returns:
+        (..., D) and (...).
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+    """
+    if z.ndim < 1 or z.shape != target.shape:
+        raise ValueError(f"z and target must have one shape (..., D); got {tuple(z.shape)} and {tuple(target.shape)}")
+    if _fused("projected_step", implementation, out, z, target):
+        from paper_repro.kernels.projected_step import fused
+
+        return fused.projected_step(z, target, float(step_size), out)
+    return _written(reference.projected_step(z, target, step_size), out)
+
+
+def image_step(
+    y: Tensor,
+    patches: Tensor,
+    bias: Tensor,
+    step_size: float,
+    wanted: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """y' = y + eps (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each block.
+
+    ``fold`` adds patches up where they overlap.  With patches z W_dec, t = y - dE/dy of E, nudged towards ``wanted``
+    (equations 1, 5 and 15).  For implementations see ``projected_step``.
+
+    Args:
+        y, wanted: blocks, (B, S, S, C).
+        patches: (B, n^2, k^2 C); rows may lie apart.
+        bias: (C,).
+        beta: (B,), with ``wanted`` or not at all.
+        out: where to write y', which may be y itself.  Not where a gradient is asked for.
+
+    Returns:
+        (B, S, S, C) and (B, S, S).
+
+    Raises:
+        ValueError: as ``projected_step``.
+    """
+    fitting = y.ndim == 4 and patches.ndim == 3 and y.shape[1] == y.shape[2] and bias.shape == y.shape[3:]
+    if fitting:
+        reach, side = reference.reach_and_side(patches, y)
+        shape = y.shape[0], side**2, reach**2 * y.shape[3]
+        fitting = reach > 0 and patches.shape == shape and side + reach - 1 == y.shape[1]
+    if wanted is not None and beta is not None:
+        fitting = fitting and wanted.shape == y.shape and beta.shape == y.shape[:1]
+    if not fitting or (wanted is None) != (beta is None):
+        found = ", ".join("None" if x is None else str(tuple(x.shape)) for x in (y, patches, bias, wanted, beta))
+        raise ValueError(
+            "shapes must be y (B, n + k - 1, n + k - 1, C), patches (B, n^2, k^2 C), bias (C,), and both or neither of "
+            f"wanted, as y, and beta (B,); got {found}"
+        )
+    given = [tensor for tensor in (wanted, beta) if tensor is not None]
+    if _fused("image_step", implementation, out, y, patches, bias, *given):
+        from paper_repro.kernels.projected_step import fused
+
+        return fused.image_step(y, patches, bias, float(step_size), wanted, beta, out)
+    return _written(reference.image_step(y, patches, bias, step_size, wanted, beta), out)
+
+
+def _fused(op: str, implementation: str, out: Tensor | None, *given: Tensor) -> bool:
+    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    if asked and (implementation == "fused" or out is not None):
+        what = "implementation='fused'" if implementation == "fused" else "out"
+        raise ValueError(f"{op}: {what} has no gradient, and one is asked for: use 'reference', or torch.no_grad()")
+    too_long = given[0].shape[-1] > LONGEST_ROW
+    if too_long and implementation == "fused":
+        found = given[0].shape[-1]
+        raise ValueError(f"{op}: implementation='fused' takes rows of at most {LONGEST_ROW}, got {found}")
+    return dispatch.use_fused(op, "reference" if asked or too_long else implementation, *given)
+
+
+def _written(found: tuple[Tensor, Tensor], out: Tensor | None) -> tuple[Tensor, Tensor]:
+    return found if out is None else (out.copy_(found[0]), found[1])

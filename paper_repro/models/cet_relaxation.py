@@ -1,0 +1,291 @@
+"""How CET's state moves: step by step as the terms define it, or without gradients from weights laid out once.
+
+Letters as in ``cet_energy``.  With W = [W_Q; W_K; sqrt(2) W_mem; W_dec^T], of 2 K R + M + P rows, a step down the
+nudged energy is two products,
+
+    H = z W^T,   t_z = drive + b_pos + G W,   G = [P K; P^T Q; relu(H_mem); patches of y],
+
+and two passes over rows: z <- Proj(z + eps (t_z - z)), and y <- y + eps (t_y - y) with t_y folded out of H_dec.
+"""
+
+import contextlib
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+
+from paper_repro.kernels.energy_attention import energy_attention
+from paper_repro.kernels.projected_step import image_step, projected_step
+from paper_repro.models.cet_energy import Attention, Clamped, Decoder, Encoder, Memory, Position, State, Term
+
+if TYPE_CHECKING:
+    from paper_repro.models.cet import CET, Nudge
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+GRAPHS = 8
+"""Captured relaxations that are kept for a model; the one that was not used for longest goes."""
+_TERMS = {"encoder": Encoder, "position": Position, "memory": Memory, "attention": Attention, "decoder": Decoder}
+
+
+class Plan(NamedTuple):
+    """What a relaxation does beside where it starts."""
+
+    step_size: float
+    nudge: "Nudge | None"
+
+
+class Steps(Protocol):
+    """A state that moves."""
+
+    @property
+    def state(self) -> State:
+        """Valid until the next step."""
+
+    def step(self) -> None:
+        """One step down."""
+
+    def residual(self) -> Tensor:
+        """max |state - state before| / eps of the last step, (B,): z and y together."""
+
+
+class PlainSteps:
+    """As the terms define them, differentiable."""
+
+    def __init__(self, model: "CET", state: State, clamped: Clamped, plan: Plan) -> None:
+        self.model, self.state, self.clamped, self.plan = model, state, clamped, plan
+        self.before = state
+
+    def step(self) -> None:
+        self.before = self.state
+        self.state = self.model.step(self.state, self.clamped, *self.plan)
+
+    def residual(self) -> Tensor:
+        changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(self.before, self.state, strict=True)]
+        return torch.maximum(*changes) / self.plan.step_size
+
+
+class PreparedSteps:
+    """The same without gradients, from copies of weights and state; every step writes into the same buffers.
+
+    With bfloat16 products on CUDA the factors are rounded to it; sums, drive and state stay float32.
+    """
+
+    def __init__(self, model: "CET", state: State, clamped: Clamped, plan: Plan) -> None:
+        attention, decoder = model.attention, model.decoder
+        self.model, self.clamped, self.plan = model, clamped, plan
+        self.wide = state.z.dtype
+        parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
+        self.weights = torch.cat(parts).to(factors(model.precision, state.z))
+        self.biases = decoder.biases()
+        self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
+        images, count, _ = state.z.shape
+        hidden = self.weights.new_empty(images, count, len(self.weights))
+        heads, memories = 2 * len(attention.query), len(model.memory.weight)
+        both, self.hidden, self.drawn = hidden.split((heads, memories, model.patches.numbers), -1)
+        self.rows = hidden.view(-1, len(self.weights))
+        # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
+        self.query, self.key = both.unflatten(-1, (2, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        self.target = torch.empty_like(self.tokens)
+        self.changes = [self.tokens.new_full((images, 1), math.inf)] * 2
+
+    @property
+    def state(self) -> State:
+        return State(self.tokens, self.image)
+
+    def step(self) -> None:
+        with products(self.model.precision, self.tokens.device):
+            self._step(*self.plan)
+
+    def residual(self) -> Tensor:
+        return torch.maximum(*(change.flatten(1).amax(1) for change in self.changes)) / self.plan.step_size
+
+    def _step(self, size: float, nudge: "Nudge | None") -> None:
+        drawn = self._project()
+        energy_attention(self.query, self.key, self.model.attention.gamma, out=(self.query, self.key))
+        self.hidden.relu_()
+        after, in_image = image_step(self.image, drawn, self.biases, size, *(nudge or ()), out=self.last)
+        self._read_patches()
+        self._collect()
+        _, in_tokens = projected_step(self.tokens, self.target, size, out=self.tokens)
+        self.image, self.last, self.changes = after, self.image, [in_tokens, in_image]
+
+    def _project(self) -> Tensor:
+        """H; what the decoder draws with its own precision, (B, N, P)."""
+        z = self.tokens.flatten(0, 1).to(self.weights.dtype)
+        if z.dtype == self.wide:
+            torch.mm(z, self.weights.mT, out=self.rows)
+            return self.drawn
+        numbers = self.drawn.shape[-1]
+        torch.mm(z, self.weights[:-numbers].mT, out=self.rows[:, :-numbers])
+        drawn = torch.mm(z, self.weights[-numbers:].mT, out_dtype=self.wide)
+        return drawn.view(self.drawn.shape)
+
+    def _read_patches(self) -> None:
+        """The patches of the image into G."""
+        patches = self.model.patches
+        seen = self.image.unfold(1, patches.reach, 1).unfold(2, patches.reach, 1).permute(0, 1, 2, 4, 5, 3)
+        self.drawn.view(seen.shape).copy_(seen)
+
+    def _collect(self) -> None:
+        """t_z = drive + b_pos + G W."""
+        torch.add(self.clamped.drive, self.model.position.bias, out=self.target)
+        target = self.target.view(-1, self.target.shape[-1])
+        if self.rows.dtype == self.wide:
+            target.addmm_(self.rows, self.weights)
+        else:
+            target.add_(torch.mm(self.rows, self.weights, out_dtype=self.wide))
+
+
+class Ended(NamedTuple):
+    """What a captured relaxation gives, in the order of ``Relaxation``."""
+
+    state: State
+    steps: int
+    residual: Tensor
+
+
+class CapturedSteps:
+    """A whole relaxation as one CUDA graph; each call copies its start and what is clamped in, and the end out.
+
+    The weights are read where they lie, so that an optimiser's step counts.
+    """
+
+    def __init__(self, model: "CET", state: State, clamped: Clamped, plan: Plan, num_steps: int) -> None:
+        self.given = [_copy(part) for part in _given(state, clamped, plan)]
+        start, drive, nudge = State(*self.given[:2]), self.given[2], plan.nudge
+        plan = Plan(plan.step_size, None if nudge is None else type(nudge)(*self.given[3:]))
+
+        def work() -> Ended:
+            # The patches are the encoder's alone, whose drive stands: any tensor will do.
+            steps = PreparedSteps(model, start, Clamped(drive, drive), plan)
+            for _ in range(num_steps):
+                steps.step()
+            return Ended(steps.state, num_steps, steps.residual())
+
+        self.replay, self.ended = capture(work)
+
+    def __call__(self, state: State, clamped: Clamped, plan: Plan) -> Ended:
+        for own, part in zip(self.given, _given(state, clamped, plan), strict=True):
+            own.copy_(part)
+        self.replay()
+        state, steps, residual = self.ended
+        return Ended(State(*(part.clone() for part in state)), steps, residual.clone())
+
+
+def capture(work: Callable[[], Ended]) -> tuple[Callable[[], None], Ended]:
+    """What does the work again, on the current GPU, and where it leaves its results."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        work()  # kernels are compiled and libraries loaded outside the capture
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ended = work()
+    return graph.replay, ended
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _given(state: State, clamped: Clamped, plan: Plan) -> list[Tensor]:
+    return [*state, clamped.drive, *(plan.nudge or ())]
+
+
+_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], CapturedSteps]]"
+_captured = weakref.WeakKeyDictionary()
+
+
+def captured(model: "CET", state: State, clamped: Clamped, plan: Plan, num_steps: int) -> Ended:
+    """By the graph that was captured for such a relaxation; the first of its kind captures it.
+
+    Raises:
+        ValueError: off CUDA.
+    """
+    if not state.z.is_cuda:
+        raise ValueError(
+            f"cuda_graph=True needs a CUDA GPU, but the state lies on {state.z.device}: set cuda_graph=False, or move "
+            "model and images to a GPU"
+        )
+    graphs = _captured.setdefault(model, OrderedDict())
+    places = tuple(parameter.data_ptr() for parameter in model.parameters())
+    shape, kind = tuple(state.z.shape), (model.precision, torch.get_float32_matmul_precision(), state.z.dtype)
+    key = (shape, kind, num_steps, plan.step_size, plan.nudge is None, places)
+    if key not in graphs:
+        # Buffers made in inference mode could be written nowhere else.
+        with torch.cuda.device(state.z.device), torch.inference_mode(False), torch.no_grad():
+            graphs[key] = CapturedSteps(model, state, clamped, plan, num_steps)
+    graphs.move_to_end(key)
+    while len(graphs) > GRAPHS:
+        graphs.popitem(last=False)
+    return graphs[key](state, clamped, plan)
+
+
+def preparable(terms: dict[str, Term], state: State) -> bool:
+    """Whether ``PreparedSteps`` know these terms, and nobody asks for a gradient."""
+    transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+    known = {name: type(term) for name, term in terms.items()} == _TERMS
+    return known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
+
+
+def factors(precision: str, like: Tensor) -> torch.dtype:
+    """What the factors of products lie in: CUDA rounds none to bfloat16 on its way, as a CPU does."""
+    return torch.bfloat16 if precision == "bfloat16" and like.is_cuda else like.dtype
+
+
+@contextlib.contextmanager
+def products(precision: str, device: torch.device) -> Iterator[None]:
+    """How exactly float32 factors are multiplied: "float32" as torch is set, "tf32", or "bfloat16".
+
+    Raises:
+        ValueError: "tf32" off CUDA.
+    """
+    wanted = {"tf32": "high", "bfloat16": "medium"}.get(precision)
+    if precision == "tf32" and device.type != "cuda":
+        raise ValueError(
+            f"precision='tf32' needs a CUDA GPU, got a model on {device}: use precision='float32' or 'bfloat16'"
+        )
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Divergence(NamedTuple):
+    """Where a relaxation was first no longer finite."""
+
+    step: int
+    """From 1 on; 0 where the state that it started from was not."""
+    term: str
+    """Whose gradient it was; "state" where every gradient was finite and the state was not."""
+
+    def __str__(self) -> str:
+        what = "the state" if self.term == "state" else f"the gradient of {self.term}"
+        return f"diverged: {what} was not finite at step {self.step}"
+
+
+@torch.no_grad()
+def divergence(model: "CET", state: State, clamped: Clamped, num_steps: int, plan: Plan) -> Divergence | None:
+    """Replay a relaxation term by term; None if it stays finite."""
+    if not _finite(*state):
+        return Divergence(0, "state")
+    for number in range(1, num_steps + 1):
+        for name, term in model.terms().items():
+            if not _finite(*term.gradient(state, clamped)):
+                return Divergence(number, name)
+        state = model.step(state, clamped, *plan)
+        if not _finite(*state):
+            return Divergence(number, "state")
+    return None
+
+
+def _finite(*tensors: Tensor | None) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor is not None)

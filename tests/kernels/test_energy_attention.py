@@ -1,0 +1,183 @@
+"""Kernel (through Triton's interpreter) and in-place way against the definition, and that against loops and autograd.
+
+Tolerances relative to the largest entry: float64 1e-12, float32 2e-5: sums over a head and up to 150 tokens.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels import dispatch
+from paper_repro.kernels.energy_attention import energy_attention, fused, in_place
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
+FAST = ("fused", "in_place")
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers start as NaN: what is not written is seen.  The in-place way takes a few images at a time."""
+
+    def spoil(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *given, **options: make(*given, **options).fill_(torch.nan)
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, spoil(getattr(torch, name)))
+    monkeypatch.setattr(in_place, "PIECE", 200)
+
+
+def _inputs(images: int, heads: int, tokens: int, width: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    shape = (images, heads, tokens, width)
+    return [2 * torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for _ in range(2)]
+
+
+def _apart(query: Tensor, key: Tensor, beside: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """Both as CET has them, within rows (B, N, 2 K R + ...), and these rows."""
+    images, heads, tokens, width = query.shape
+    rows = torch.full((images, tokens, 2 * heads * width + beside), 7.0, dtype=query.dtype)
+    both = rows[..., : 2 * heads * width].unflatten(-1, (2, heads, width)).permute(2, 0, 3, 1, 4)
+    return both[0].copy_(query), both[1].copy_(key), rows
+
+
+def _assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> None:
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) -> None:
+    query, key = _inputs(2, 2, 5, 3)
+    by_query, by_key, lse = energy_attention(query, key, 0.7, implementation=implementation)
+    for b, k in ((b, k) for b in range(2) for k in range(2)):
+        expected = torch.zeros(5, 3, dtype=torch.float64)
+        for n in range(5):
+            scores = torch.stack([0.7 * query[b, k, n] @ key[b, k, m] for m in range(5)])
+            normaliser = torch.log(torch.exp(scores).sum())
+            weights = torch.exp(scores - normaliser)
+            torch.testing.assert_close(lse[b, k, n], normaliser, rtol=1e-13, atol=1e-13)
+            read = sum(weights[m] * key[b, k, m] for m in range(5))
+            torch.testing.assert_close(by_query[b, k, n], read, rtol=1e-13, atol=1e-13)
+            expected += weights[:, None] * query[b, k, n]
+        torch.testing.assert_close(by_key[b, k], expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+def test_values_are_minus_the_gradients_of_the_energy(implementation: str) -> None:
+    leaves = [value.requires_grad_() for value in _inputs(2, 3, 7, 4)]
+    energy = -energy_attention(*leaves, 0.4)[2].sum() / 0.4
+    expected = torch.autograd.grad(energy, leaves)
+    with torch.no_grad():
+        by_query, by_key, _ = energy_attention(*leaves, 0.4, implementation=implementation)
+    _assert_same((-by_query, -by_key), expected, 1e-12)
+
+
+def test_autograd_of_the_definition_is_exact_to_second_order() -> None:
+    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
+    assert torch.autograd.gradcheck(lambda q, k: energy_attention(q, k, 0.3), leaves)
+    assert torch.autograd.gradgradcheck(lambda q, k: energy_attention(q, k, 0.3), leaves)
+
+
+@pytest.mark.parametrize("way", ["in_place", "tiles", "whole"])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (2, 3, 7, 5), (1, 2, 25, 16), (1, 1, 121, 64), (1, 2, 128, 3), (1, 1, 70, 90)]
+)
+def test_values_are_those_of_the_definition(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the interpreter products are exact, for which the kernel takes tiles: told to, it takes all tokens."""
+    monkeypatch.setattr(fused, "takes_whole", lambda *_: way == "whole")
+    inputs = _inputs(*shape, dtype)
+    expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
+    found = energy_attention(*inputs, 0.25, implementation="in_place" if way == "in_place" else "fused")
+    assert {value.dtype for value in found} == {dtype}
+    _assert_same(found, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+@pytest.mark.parametrize("whole", [False, True])
+def test_results_may_overwrite_the_inputs_and_nothing_beside_them(
+    whole: bool, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "takes_whole", lambda *_: whole)
+    inputs = _inputs(2, 2, 35, 3)
+    expected = energy_attention(*inputs, 0.5, implementation="reference")
+    query, key, rows = _apart(*inputs)
+    found = energy_attention(query, key, 0.5, out=(query, key), implementation=implementation)
+    assert found[0] is query and found[1] is key
+    _assert_same(found, expected, 1e-12)
+    assert torch.equal(rows[..., 12:], torch.full_like(rows[..., 12:], 7.0))
+    turned = inputs[0].mT.contiguous().mT
+    _assert_same(energy_attention(turned, inputs[1], 0.5, implementation=implementation), expected, 1e-12)
+
+
+def test_matrix_units_take_all_tokens_of_the_papers_size_at_once() -> None:
+    assert fused.takes_whole(121, 64, 4, exact=False) and fused.takes_whole(128, 128, 2, exact=False)
+    assert not fused.takes_whole(121, 64, 4, exact=True)
+    assert not fused.takes_whole(129, 64, 4, exact=False) and not fused.takes_whole(121, 128, 4, exact=False)
+
+
+@pytest.mark.parametrize("implementation", FAST)
+def test_large_scores_do_not_overflow(implementation: str) -> None:
+    query, key = (300 * value for value in _inputs(1, 1, 20, 4, torch.float32))
+    found = energy_attention(query, key, 1.0, implementation=implementation)
+    expected = energy_attention(query.double(), key.double(), 1.0, implementation="reference")
+    _assert_same(found[2:], expected[2:], 2e-5)
+    assert all(bool(value.isfinite().all()) for value in found)
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+def test_bfloat16_scores_are_computed_in_float32(implementation: str) -> None:
+    inputs = _inputs(1, 2, 33, 16, torch.bfloat16)
+    found = energy_attention(*inputs, 0.25, implementation=implementation)
+    expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
+    assert [value.dtype for value in found] == [torch.bfloat16, torch.bfloat16, torch.float32]
+    for one, two in zip(found, expected, strict=True):
+        # Factors and results have eight bits.
+        assert float((one.double() - two).norm() / two.norm()) < 1e-2
+
+
+def test_auto_takes_the_definition_where_gradients_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key = _inputs(1, 2, 4, 3)
+    assert energy_attention(query.requires_grad_(), key, 1.0)[2].requires_grad
+    monkeypatch.setattr(dispatch, "use_fused", lambda *_: True)
+    assert energy_attention(query, key, 1.0)[2].requires_grad
+    for options in ({"implementation": "fused"}, {"implementation": "in_place"}, {"out": (query, key)}):
+        with pytest.raises(ValueError, match="has no gradient, and one is asked for"):
+            energy_attention(query, key, 1.0, **options)  # type: ignore[arg-type]
+
+
+def test_transforms_take_the_definition() -> None:
+    query, key = _inputs(3, 2, 4, 3)
+    expected = energy_attention(query, key, 0.6, implementation="reference")
+    found = torch.func.vmap(lambda q, k: energy_attention(q[None], k[None], 0.6))(query, key)
+    _assert_same(tuple(value[:, 0] for value in found), expected, 1e-13)
+    _, tangent = torch.func.jvp(lambda q: energy_attention(q, key, 0.6)[2], (query,), (torch.ones_like(query),))
+    torch.testing.assert_close(tangent, 0.6 * expected[0].sum(-1), rtol=1e-12, atol=1e-12)
+
+
+def test_no_images_have_no_results() -> None:
+    empty = torch.zeros(0, 2, 3, 4)
+    assert [tuple(value.shape) for value in energy_attention(empty, empty, 1.0)] == [(0, 2, 3, 4)] * 2 + [(0, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "gamma", "implementation", "message"),
+    [
+        ((1, 2, 3, 4), (1, 2, 4, 4), 1.0, "auto", r"one shape \(B, K, N, R\) and one dtype; got \(1, 2, 3, 4\)"),
+        ((2, 3, 4), (2, 3, 4), 1.0, "auto", "one shape"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), 0.0, "auto", "gamma must be finite and above 0, got 0.0"),
+        ((1, 2, 3, 4), (1, 2, 3, 4), 1.0, "closed_form", "implementation must be one of auto, fused, in_place"),
+        ((1, 1, 2, 129), (1, 1, 2, 129), 1.0, "fused", "heads of at most 128, got 129"),
+    ],
+)
+def test_wrong_input_is_refused(
+    query: tuple[int, ...], key: tuple[int, ...], gamma: float, implementation: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        energy_attention(torch.zeros(query), torch.zeros(key), gamma, implementation=implementation)
+    with pytest.raises(ValueError, match=r"one dtype.*float64"):
+        energy_attention(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1).double(), 1.0)

@@ -1,0 +1,179 @@
+"""The kernels (through Triton's interpreter) against the definition, and that against formulas and convolutions.
+
+Tolerances relative to the largest entry: float64 1e-12, float32 1e-6: sums of a row, whose error grows with its root.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.projected_step import image_step, project, projected_step
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+BOTH = ("reference", "fused")
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers start as NaN: what is not written is seen."""
+
+    def spoil(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *given, **options: make(*given, **options).fill_(torch.nan)
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, spoil(getattr(torch, name)))
+
+
+def _drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for shape in shapes]
+
+
+def _image(
+    images: int, side: int, reach: int, numbers: int, dtype: torch.dtype = torch.float64
+) -> tuple[list[Tensor], list[Tensor]]:
+    """y, patches and bias; wanted and beta."""
+    blocks = (images, side + reach - 1, side + reach - 1, numbers)
+    y, patches, bias, wanted, beta = _drawn(
+        blocks, (images, side**2, reach**2 * numbers), (numbers,), blocks, (images,), dtype=dtype
+    )
+    return [y, patches, bias], [wanted, 0.2 * beta]
+
+
+def _assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> None:
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("step_size", [0.1, 0.5, 1.0])
+def test_tokens_go_towards_the_target_and_back_onto_the_sphere(step_size: float, implementation: str) -> None:
+    z, target = _drawn((2, 3, 5), (2, 3, 5))
+    found, change = projected_step(z, target, step_size, implementation=implementation)
+    moved = z + step_size * (target - z)
+    expected = (moved - moved.mean(-1, keepdim=True)) / moved.std(-1, keepdim=True, correction=0)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(change, (expected - z).abs().amax(-1), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+def test_patches_are_folded_as_a_transposed_convolution_does(implementation: str) -> None:
+    (y, patches, bias), (wanted, beta) = _image(2, 3, 2, 5)
+    grid = patches.unflatten(1, (3, 3)).permute(0, 3, 1, 2)
+    kernel = torch.eye(20, dtype=torch.float64).view(20, 2, 2, 5).permute(0, 3, 1, 2)
+    folded = functional.conv_transpose2d(grid, kernel).permute(0, 2, 3, 1)
+    expected = folded + bias - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
+    found, change = image_step(y, patches, bias, 1.0, wanted, beta, implementation=implementation)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(change, (expected - y).abs().amax(-1), rtol=1e-12, atol=1e-12)
+    found, _ = image_step(y, patches, bias, 0.25, implementation=implementation)
+    torch.testing.assert_close(found, 0.75 * y + 0.25 * (folded + bias), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("step_size", [0.1, 1.0])
+@pytest.mark.parametrize("shape", [(2,), (4, 1), (2, 3, 7), (3, 64), (2, 768), (1, 1031)])
+def test_tokens_of_the_kernel_are_those_of_the_definition(
+    shape: tuple[int, ...], step_size: float, dtype: torch.dtype
+) -> None:
+    inputs = _drawn(shape, shape, dtype=dtype)
+    expected = projected_step(*(value.double() for value in inputs), step_size, implementation="reference")
+    found = projected_step(*inputs, step_size, implementation="fused")
+    assert {value.dtype for value in found} == {dtype}
+    # Two numbers with mean 0 and deviation 1 are 1 and -1: of one number nothing is left.
+    _assert_same(found, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("nudged", [False, True])
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 1, 3, 5), (2, 4, 1, 3), (1, 3, 2, 300), (1, 4, 3, 7)])
+def test_the_image_of_the_kernel_is_that_of_the_definition(
+    size: tuple[int, int, int, int], nudged: bool, dtype: torch.dtype
+) -> None:
+    inputs, nudge = _image(*size, dtype)
+    given = [*inputs, 0.3, *(nudge if nudged else ())]
+    wide = [value.double() if isinstance(value, Tensor) else value for value in given]
+    found = image_step(*given, implementation="fused")
+    assert {value.dtype for value in found} == {dtype}
+    _assert_same(found, image_step(*wide, implementation="reference"), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+def test_results_may_overwrite_the_state_and_inputs_may_lie_apart(implementation: str) -> None:
+    z, target = _drawn((3, 4, 6), (3, 4, 6))
+    expected = projected_step(z, target, 0.4, implementation="reference")
+    apart = projected_step(z.mT.contiguous().mT, target.mT.contiguous().mT, 0.4, implementation=implementation)
+    _assert_same(apart, expected, 1e-12)
+    strided = z.mT.contiguous().mT
+    found = projected_step(strided, target, 0.4, out=strided, implementation=implementation)
+    assert found[0] is strided
+    _assert_same(found, expected, 1e-12)
+    found = projected_step(z, target, 0.4, out=z, implementation=implementation)
+    assert found[0] is z
+    _assert_same(found, expected, 1e-12)
+
+    (y, patches, bias), nudge = _image(2, 3, 2, 4)
+    expected = image_step(y, patches, bias, 0.4, *nudge, implementation="reference")
+    rows = torch.cat([patches, patches], -1)[..., 16:]
+    found = image_step(y, rows, bias, 0.4, *nudge, out=y, implementation=implementation)
+    assert found[0] is y
+    _assert_same(found, expected, 1e-12)
+
+
+def test_the_definition_is_differentiable_to_second_order() -> None:
+    z, target = (value.requires_grad_() for value in _drawn((2, 4), (2, 4)))
+    assert torch.autograd.gradcheck(lambda *given: projected_step(*given, 0.3), (z, target))
+    assert torch.autograd.gradgradcheck(lambda *given: projected_step(*given, 0.3)[0], (z, target))
+    inputs, nudge = _image(1, 2, 2, 2)
+    leaves = [value.requires_grad_() for value in (*inputs, nudge[0])]
+    assert torch.autograd.gradcheck(lambda y, p, b, w: image_step(y, p, b, 0.3, w, nudge[1]), leaves)
+
+
+def test_what_has_no_gradient_is_refused_where_one_is_asked_for() -> None:
+    z, target = _drawn((2, 3), (2, 3))
+    target.requires_grad_()
+    for options in ({"implementation": "fused"}, {"out": z}):
+        with pytest.raises(ValueError, match=r"projected_step: .* has no gradient, and one is asked for"):
+            projected_step(z, target, 1.0, **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        assert not projected_step(z, target, 1.0, implementation="fused")[0].requires_grad
+
+
+def test_a_constant_token_stays_finite() -> None:
+    for implementation in BOTH:
+        z = torch.ones(2, 5)
+        found, change = projected_step(z, 3 * z, 1.0, implementation=implementation)
+        assert torch.equal(found, torch.zeros(2, 5)) and torch.equal(change, torch.ones(2))
+    assert torch.equal(project(torch.full((5,), 2.0)), torch.zeros(5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": (1, 3, 4, 2)}, "shapes must be y"),
+        ({"patches": (1, 4, 9)}, "shapes must be y"),
+        ({"patches": (1, 5, 8)}, "shapes must be y"),
+        ({"patches": (1, 9, 8)}, "shapes must be y"),
+        ({"bias": (3,)}, "shapes must be y"),
+        ({"wanted": (1, 3, 3, 2)}, r"None\b|beta"),
+        ({"wanted": (1, 3, 3, 1), "beta": (1,)}, "shapes must be y"),
+        ({"wanted": (1, 3, 3, 2), "beta": (2,)}, "shapes must be y"),
+    ],
+)
+def test_wrong_shapes_are_refused(change: dict[str, tuple[int, ...]], message: str) -> None:
+    shapes: dict[str, Any] = {"y": (1, 3, 3, 2), "patches": (1, 4, 8), "bias": (2,)} | change
+    with pytest.raises(ValueError, match=message):
+        image_step(step_size=1.0, **{name: torch.zeros(shape) for name, shape in shapes.items()})
+
+
+def test_other_wrong_input_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one shape \(\.\.\., D\); got \(2, 3\) and \(3,\)"):
+        projected_step(torch.zeros(2, 3), torch.zeros(3), 1.0)
+    with pytest.raises(ValueError, match="rows of at most 8192, got 8193"):
+        projected_step(torch.zeros(1, 8193), torch.zeros(1, 8193), 1.0, implementation="fused")
+    with pytest.raises(ValueError, match="implementation must be one of auto, fused, reference"):
+        projected_step(torch.zeros(1, 3), torch.zeros(1, 3), 1.0, implementation="quick")

@@ -1,0 +1,240 @@
+"""Prepared steps against those of the definition: 1e-12 in float64, 5e-5 in float32, which its own steps lose."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.models import cet_relaxation
+from paper_repro.models.cet import CET, Nudge
+from paper_repro.models.cet_energy import Clamped, Memory, State
+from paper_repro.models.cet_relaxation import CapturedSteps, Ended, PlainSteps, Plan, PreparedSteps
+from paper_repro.tests.support import golden, golden_cet
+
+FILES = list(golden.files("cet", "cet_ep*.npz"))
+SMALL = {"channels": 2, "size": 8, "patch": 4, "stride": 2, "width": 6, "num_heads": 2, "head_width": 3}
+NARROW = {"channels": 1, "size": 9, "patch": 9, "stride": 3, "width": 7, "num_heads": 1, "head_width": 5}
+"""One token."""
+DEEP = {"channels": 1, "size": 12, "patch": 6, "stride": 2, "width": 9, "num_heads": 3, "head_width": 2}
+"""Each block in up to nine patches."""
+
+
+def _model(sizes: dict[str, int] = SMALL, **options: Any) -> tuple[CET, Tensor]:
+    torch.manual_seed(0)
+    model = CET(**sizes, num_memories=5, init_std=0.12, attention_std=0.5, **options).double()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model, torch.randn(3, sizes["channels"], sizes["size"], sizes["size"], dtype=torch.float64)
+
+
+def _nudge(model: CET, images: Tensor) -> Nudge:
+    return Nudge(model.patches.blocks(images.flip(0)), torch.tensor([0.2, -0.1, 0.05], dtype=images.dtype))
+
+
+def _close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), two.detach().double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("nudged", [False, True])
+@pytest.mark.parametrize("step_size", [1.0, 0.1])
+@pytest.mark.parametrize("sizes", [SMALL, NARROW, DEEP])
+def test_prepared_steps_are_those_of_the_definition(
+    sizes: dict[str, int], step_size: float, nudged: bool, dtype: torch.dtype
+) -> None:
+    model, images = _model(sizes)
+    with torch.no_grad():
+        clamped = model.clamp(images)
+        z, y = model.first(clamped)
+        state, nudge = State(z.mT.contiguous().mT, y), _nudge(model, images) if nudged else None
+        plain = PlainSteps(model, state, clamped, Plan(step_size, nudge))
+        own = copy.deepcopy(model).to(dtype)
+        given = [type(part)(*(tensor.to(dtype) for tensor in part)) for part in (state, clamped)]
+        narrow = None if nudge is None else Nudge(*(tensor.to(dtype) for tensor in nudge))
+        prepared = PreparedSteps(own, *given, Plan(step_size, narrow))
+        for _ in range(12):
+            plain.step()
+            prepared.step()
+            tolerance = 1e-12 if dtype == torch.float64 else 5e-5
+            _close(prepared.state, plain.state, tolerance)
+            _close([prepared.residual()], [plain.residual()], tolerance / step_size)
+        _close(given[0], state, 1e-6)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_golden_cet_without_gradients(path: Path) -> None:
+    record = golden.read(path)
+    model = golden_cet.build(record)
+    with torch.no_grad():
+        clamped = model.clamp(record["xbar"][None])
+        free = model.relax(golden_cet.state(model, record["z0"], record["y0"]), clamped, 150).state
+    _close(free, golden_cet.state(model, record["free_z"], record["free_y"]), 1e-9)
+
+
+def test_traces_and_tolerances_are_those_of_the_definition() -> None:
+    model, images = _model()
+    clamped = model.clamp(images)
+    state = model.first(clamped)
+    expected = model.relax(state, clamped, 20, 0.2, trace=True)
+    with torch.no_grad():
+        found = model.relax(state, clamped, 20, 0.2, trace=True)
+        assert expected.energies is not None and expected.residuals is not None
+        assert found.energies is not None and found.residuals is not None
+        _close(
+            [*found.state, found.residual, found.energies, found.residuals],
+            [*expected.state, expected.residual, expected.energies, expected.residuals],
+            1e-11,
+        )
+        tolerance = float(expected.residuals[9].max())
+        assert model.relax(state, clamped, 20, 0.2, tolerance=1.000001 * tolerance).steps == 10
+
+
+class Cubed(Memory):
+    """Another term of the same name."""
+
+
+class Slower(CET):
+    def step(self, state: State, clamped: Clamped, step_size: float = 1.0, nudge: Nudge | None = None) -> State:
+        return super().step(state, clamped, step_size / 2, nudge)
+
+
+@pytest.mark.parametrize("kind", ["own", "step", "term", "gradients", "torch.func"])
+def test_only_cets_own_steps_are_prepared(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = _model()
+    if kind == "step":
+        model.__class__ = Slower
+    if kind == "term":
+        model.memory = Cubed(5, 6, 0.1).double()
+    made: list[PreparedSteps] = []
+    initialise = PreparedSteps.__init__
+
+    def watched(self: PreparedSteps, *given: Any) -> None:
+        made.append(self)
+        initialise(self, *given)
+
+    monkeypatch.setattr(PreparedSteps, "__init__", watched)
+    with torch.set_grad_enabled(kind == "gradients"):
+        relax: Callable[[Tensor], Tensor] = lambda image: model(image[None], 3)[0]  # noqa: E731
+        torch.func.vmap(relax)(images) if kind == "torch.func" else model(images, 3)
+    assert len(made) == (kind == "own")
+
+
+def test_bfloat16_rounds_factors_and_nothing_else() -> None:
+    model, images = _model(DEEP)
+    model, images = model.float(), images.float()
+    with torch.no_grad():
+        exact = model(images, 10)
+        model.precision = "bfloat16"
+        rounded = model(images, 10)
+    assert rounded.dtype == torch.float32
+    # 2^-9 of each factor; ten steps of a map that nearly contracts.
+    assert float((rounded - exact).norm() / exact.norm()) < 2e-2
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_with_factors_in_bfloat16_sums_are_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA, whose product of bfloat16 into float32 a product in float32 of the same factors stands for."""
+    multiply = torch.mm
+
+    def mm(one: Tensor, two: Tensor, out_dtype: torch.dtype | None = None, **given: Any) -> Tensor:
+        return multiply(one, two, **given) if out_dtype is None else multiply(one.to(out_dtype), two.to(out_dtype))
+
+    model, images = _model(DEEP)
+    model, images = model.float(), images.float()
+    with torch.no_grad():
+        clamped = model.clamp(images)
+        plan = Plan(1.0, _nudge(model, images))
+        exact = PreparedSteps(model, model.first(clamped), clamped, plan)
+        monkeypatch.setattr(cet_relaxation, "factors", lambda *_: torch.bfloat16)
+        monkeypatch.setattr(torch, "mm", mm)
+        rounded = PreparedSteps(model, model.first(clamped), clamped, plan)
+        assert rounded.rows.dtype == rounded.weights.dtype == torch.bfloat16
+        for _ in range(5):
+            exact.step()
+            rounded.step()
+    for one, two in zip(rounded.state, exact.state, strict=True):
+        assert one.dtype == torch.float32
+        assert 0 < float((one - two).norm() / two.norm()) < 2e-2
+
+
+def test_what_only_a_gpu_has_is_refused_elsewhere() -> None:
+    model, images = _model(precision="tf32")
+    with torch.no_grad(), pytest.raises(ValueError, match="precision='tf32' needs a CUDA GPU, got a model on cpu"):
+        model(images, 2)
+    model, images = _model(cuda_graph=True)
+    with torch.no_grad(), pytest.raises(ValueError, match="cuda_graph=True needs a CUDA GPU"):
+        model(images, 2)
+    model(images, 2)
+    with pytest.raises(ValueError, match="precision must be one of float32, tf32, bfloat16, got 'float16'"):
+        CET(**SMALL, precision="float16")
+
+
+@pytest.mark.parametrize("nudged", [False, True])
+def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(
+    nudged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU: what stands for a graph does the captured work again and leaves its end where the first lay."""
+
+    def stand_in(work: Callable[[], Ended]) -> tuple[Callable[[], None], Ended]:
+        first = work()
+
+        def replay() -> None:
+            again = work()
+            for own, part in zip([*first.state, first.residual], [*again.state, again.residual], strict=True):
+                own.copy_(part)
+
+        return replay, first
+
+    monkeypatch.setattr(cet_relaxation, "capture", stand_in)
+    model, images = _model()
+    with torch.no_grad():
+        graph, ends = None, []
+        for scale in (1.0, 0.5, -2.0):
+            model.memory.weight.mul_(0.9)
+            clamped = model.clamp(scale * images)
+            state, nudge = model.first(clamped), _nudge(model, scale * images) if nudged else None
+            graph = graph or CapturedSteps(model, state, clamped, Plan(0.3, nudge), 4)
+            found = graph(state, clamped, Plan(0.3, nudge))
+            expected = model.relax(state, clamped, 4, 0.3, nudge)
+            _close([*found.state, found.residual], [*expected.state, expected.residual])
+            assert found.steps == 4
+            ends.append((found, expected))
+        for found, expected in ends:
+            _close(found.state, expected.state)
+
+
+@pytest.mark.parametrize("term", ["encoder", "position", "memory", "attention", "decoder"])
+def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
+    model, images = _model()
+    clamped = model.clamp(images)
+    start = model.first(clamped)
+    assert model.divergence(start, clamped, 5) is None
+    parameter = {"memory": model.memory.weight, "attention": model.attention.key, "decoder": model.decoder.weight}
+    if term == "encoder":
+        clamped = Clamped(clamped.patches, clamped.drive * torch.inf)
+    elif term == "position":
+        model.position.bias.data[0] = torch.nan
+    else:
+        parameter[term].data[1, 1] = torch.inf
+    found = model.divergence(start, clamped, 5)
+    assert found == (1, term)
+    assert str(found) == f"diverged: the gradient of {term} was not finite at step 1"
+
+
+def test_a_state_that_grows_without_bound_diverges_later() -> None:
+    model, images = _model()
+    clamped = model.clamp(images)
+    start, nudge = model.first(clamped), Nudge(model.patches.blocks(images), -1e150 * torch.ones(3).double())
+    found = model.divergence(start, clamped, 9, nudge=nudge)
+    assert found is not None and found.step == 3 and found.term in ("state", "decoder", "attention")
+    with torch.no_grad():
+        for steps, finite in ((found.step - 1, True), (found.step, False)):
+            end = model.relax(start, clamped, steps, nudge=nudge).state
+            assert all(bool(part.isfinite().all()) for part in end) == finite
+    broken = State(start.z, start.y * torch.nan)
+    assert model.divergence(broken, clamped, 9) == (0, "state")
