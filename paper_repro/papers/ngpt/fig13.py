@@ -38,6 +38,8 @@ class Figure13(figures.Figure):
                 label = value.label if index == 0 else None
                 axes.plot(*zip(*curve, strict=True), color=COLORS[model], marker="o", markersize=3, label=label)
         axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)", ylabel="perplexity")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.xaxis.set_minor_formatter(NullFormatter())
