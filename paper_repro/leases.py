@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from paper_repro.files import locked
@@ -78,6 +78,15 @@ class Leases:
 
 def lease_path(root: Path, cell: str) -> Path:
     return root / "cells" / cell / "lease"
+
+
+def clear(root: Path, cells: Iterable[str]) -> None:
+    """Remove those leases of ``cells`` that nobody alive holds."""
+    left = [path for path in (lease_path(root, cell) for cell in cells) if path.exists()]
+    with locked(root / ".lease-lock") if left else contextlib.nullcontext():
+        for path in left:
+            if holder(path) is None:
+                path.unlink(missing_ok=True)
 
 
 def holder(path: Path) -> str | None:

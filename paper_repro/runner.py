@@ -19,7 +19,7 @@ from typing import IO, Any
 from paper_repro import config as configs
 from paper_repro import records
 from paper_repro.errors import INTERRUPTED, UsageError
-from paper_repro.leases import holder, lease_path
+from paper_repro.leases import clear, holder, lease_path
 from paper_repro.plan import PlannedCell
 from paper_repro.progress import Display, Job, Sweep
 from paper_repro.records import record_path, work_folder
@@ -120,12 +120,13 @@ def run(
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
     done = {cell.id for cell in able if records.is_done(runs, cell.id)}
+    clear(runs, done)  # a worker may be killed right after its last record
     weights = {cell.id: (work or {}).get(cell.id, 1.0) for cell in able}
     todo = []
     for batch in batches(able):
         if any(cell.id not in done for cell in batch.cells):
             todo.append(batch)
-        elif len(batch.cells) > 1:  # what a worker left that was killed after its last record
+        elif len(batch.cells) > 1:
             shutil.rmtree(work_folder(runs, [cell.id for cell in batch.cells]), ignore_errors=True)
     todo.sort(key=lambda batch: -sum(weights[cell.id] for cell in batch.cells))
     interrupted, fatal = False, ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paper_repro import leases
-from paper_repro.leases import STALE_SECONDS, LeasedError, Leases, holder, lease_path
+from paper_repro.leases import STALE_SECONDS, LeasedError, Leases, clear, holder, lease_path
 
 GRAB = """
 import sys, time
@@ -206,3 +206,12 @@ def test_the_same_cell_named_twice_is_one_lease(tmp_path: Path, own: Leases) -> 
     with own.hold(["a", "a"]):
         assert holder(lease_path(tmp_path, "a"))
     assert not lease_path(tmp_path, "a").exists()
+
+
+def test_leases_of_the_dead_are_cleared_and_those_of_the_living_are_not(tmp_path: Path, own: Leases) -> None:
+    with own.hold(["a"]):
+        dead = lease_path(tmp_path, "b")
+        dead.parent.mkdir(parents=True)
+        dead.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1}))
+        clear(tmp_path, ["a", "b", "c"])
+        assert lease_path(tmp_path, "a").exists() and not dead.exists()
