@@ -1,0 +1,168 @@
+"""CET, section 4: completing masked faces by relaxation, learned by Equilibrium Propagation or backpropagation."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torchmetrics import MaxMetric, MeanMetric, Metric
+
+from paper_repro.arguments import at_least, one_of
+from paper_repro.errors import UsageError
+from paper_repro.metrics.regression import MeanSquaredError
+from paper_repro.models.cet import CET, Nudge
+from paper_repro.models.cet_energy import Clamped, State
+from paper_repro.models.cet_learning import (
+    Learned,
+    Phases,
+    cost,
+    equilibrium_propagation,
+    truncated_backpropagation,
+)
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Schedule
+
+_log = logging.getLogger(__name__)
+
+Images = tuple[Tensor, Tensor]
+EXACT = ("32-true", "64-true")
+LEARNING: dict[str, Callable[[CET, Tensor, Tensor, Phases], Learned]] = {
+    "ep": equilibrium_propagation,
+    "tbpte": truncated_backpropagation,
+}
+
+
+class CETCelebA(PaperModule):
+    """Gradients come from ``models.cet_learning``, so the optimisation is manual: one batch a step, no clipping.
+
+    The training loss is the mean squared error of the free state (of the last state for TBPTE), over all pixels, masked
+    and visible.  For each split: ``mse``; ``energy``, the mean of the free state's; ``residual``, the largest change of
+    a number in the last free step over the step size; and, with ``compare_batches``, ``cosine``, between the gradients
+    of both ways to learn, the mean over that many batches.
+
+    Args:
+        method: "ep" or "tbpte".
+        free_steps, nudged_steps, beta, step_size: see ``Phases``; evaluations relax for ``free_steps``.
+        compare_batches: of every split, for the cosine; 0: none.
+
+    Shape: masked images and images (B, C, H, H); the model is a CET.
+
+    Raises:
+        UsageError: an unknown method, or phases out of range.
+    """
+
+    model: CET
+
+    def __init__(
+        self,
+        model: CET,
+        optimizer: Callable[..., Optimizer],
+        schedule: Schedule,
+        method: str = "ep",
+        free_steps: int = 150,
+        nudged_steps: int = 5,
+        beta: float = 0.01,
+        step_size: float = 1.0,
+        compare_batches: int = 0,
+    ) -> None:
+        super().__init__(model, optimizer, schedule)
+        self.automatic_optimization = False
+        try:
+            self.method = one_of("method", method, LEARNING)
+            self.phases = Phases(free_steps, nudged_steps, beta, step_size)
+            self.compare_batches = at_least("compare_batches", compare_batches, 0)
+        except ValueError as error:
+            raise UsageError(f"module: {error}") from error
+
+    def loss(self, batch: Images) -> Tensor:
+        """For a count of multiply-adds on the meta device: T steps of B images are as many as one step of T B."""
+        masked, images = batch
+        if not masked.is_meta:
+            raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.batch=null")
+        steps, nudged, ep = self.phases.free_steps, self.phases.nudged_steps, self.method == "ep"
+        if torch.is_grad_enabled():  # what is kept for the way back
+            with torch.set_grad_enabled(not ep):
+                state = self._counted(masked, 1 if ep else nudged)
+        else:  # graphs on the meta device cost nothing, and the differentiable products are the ones that are counted
+            with torch.enable_grad():
+                state = self._counted(masked, steps + (2 * nudged if ep else nudged))
+        return cost(state, self.model.patches.blocks(images.repeat(len(state.y) // len(images), 1, 1, 1))).mean()
+
+    def _counted(self, masked: Tensor, count: int) -> State:
+        clamped = self.model.clamp(masked)
+        repeated = Clamped(*(part.repeat(count, 1, 1) for part in clamped))
+        return self.model.step(self.model.first(repeated), repeated, self.phases.step_size)
+
+    def training_step(self, batch: Images, batch_idx: int) -> Tensor:
+        optimizer: Any = self.optimizers()
+        learned = LEARNING[self.method](self.model, *batch, self.phases)
+        loss = learned.cost.mean() / batch[1][0].numel()
+        sums = [parameter.grad.sum() for parameter in self.model.parameters() if parameter.grad is not None]
+        if not bool(torch.isfinite(torch.stack([loss, *sums])).all()):
+            _log.warning("optimiser step %d: %s", self.global_step + 1, self._failure(batch, learned))
+            loss = torch.full_like(loss, torch.nan)
+        self._average_over_devices()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule: Any = self.lr_schedulers()
+        schedule.step()
+        if self.trainer.loggers:
+            self.log_dict({"train_loss": loss, "free_residual": learned.free.residual.max()}, on_step=True)
+        return loss
+
+    def on_fit_start(self) -> None:
+        if self.trainer.precision not in EXACT:
+            raise UsageError(
+                f"training.precision={self.trainer.precision}: CET's state has to stay float32; set 32-true, and "
+                "model.precision=bfloat16 for narrower products"
+            )
+
+    def compile_loss(self) -> None:
+        raise UsageError("CET's gradients come from no loss that could be compiled: set machine.compile=false")
+
+    def new_metrics(self) -> dict[str, Metric]:
+        found: dict[str, Metric] = {"mse": MeanSquaredError(), "energy": MeanMetric(), "residual": MaxMetric()}
+        return {**found, "cosine": MeanMetric()} if self.compare_batches else found
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Images) -> None:
+        masked, images = batch
+        clamped = self.model.clamp(masked)
+        free = self.model.relax(self.model.first(clamped), clamped, self.phases.free_steps, self.phases.step_size)
+        metrics["mse"].update(self.model.patches.images(free.state.y), images)
+        metrics["energy"].update(self.model.energy(free.state, clamped))
+        metrics["residual"].update(free.residual)
+        if self.compare_batches and metrics["cosine"].update_count < self.compare_batches:
+            metrics["cosine"].update(self._cosine(batch))
+
+    def _failure(self, batch: Images, learned: Learned) -> str:
+        """Which phase of a training step ceased to be finite, where and in what."""
+        masked, images = batch
+        phases, clamped = self.phases, self.model.clamp(masked)
+        steps = phases.free_steps + (phases.nudged_steps if self.method == "tbpte" else 0)
+        found = self.model.divergence(self.model.first(clamped), clamped, steps, phases.step_size)
+        if found is not None:
+            return f"the free phase {found}"
+        for sign in (1, -1) if self.method == "ep" else ():
+            beta = learned.cost.new_full(learned.cost.shape, sign * phases.beta)
+            nudge = Nudge(self.model.patches.blocks(images), beta)
+            start = learned.free.state
+            found = self.model.divergence(start, clamped, phases.nudged_steps, phases.step_size, nudge)
+            if found is not None:
+                return f"the phase with beta = {sign * phases.beta:g} {found}"
+        return "a gradient by the weights was not finite, though every state was"
+
+    def _cosine(self, batch: Images) -> Tensor:
+        found = []
+        for learn in LEARNING.values():
+            learn(self.model, *batch, self.phases)
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+            found.append(torch.cat([gradient.flatten() for gradient in gradients]))
+            self.model.zero_grad(set_to_none=True)
+        return torch.cosine_similarity(found[0], found[1], dim=0)
+
+    def _average_over_devices(self) -> None:
+        if self.trainer.world_size > 1:
+            for parameter in self.model.parameters():
+                parameter.grad = self.trainer.strategy.reduce(parameter.grad, reduce_op="mean")

@@ -1,0 +1,48 @@
+"""CET, figure 2: what both methods make of 16 masked images."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paper_repro import figures
+from paper_repro.figures import Row
+from paper_repro.papers.cet.relaxations import draw_strip, strip
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+
+class Figure2(figures.Figure):
+    """Originals, masked images, and those completed by each method, of the first seed that every method has.
+
+    The images themselves are drawn from the attachments, figure.csv holds their errors.
+    """
+
+    size = (10.0, 3.4)
+
+    def rows(self) -> list[Row]:
+        found = {key: self.view.attachments("completed.json", dict(key)) for key in self.view.points}
+        common = sorted(set.intersection(*map(set, found.values()))) if found else []
+        return [
+            {**dict(key), "seed": common[0], "image": image, "error": error}
+            for key, contents in found.items()
+            for image, error in enumerate(json.loads(contents[common[0]]) if common else [], 1)
+        ]
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        seed, methods = rows[0]["seed"], list(dict.fromkeys(row["method"] for row in rows))
+        first, labels = {"method": methods[0]}, self.artifact.axes["method"].values
+        count = len([row for row in rows if row["method"] == methods[0]])
+        names = {"original": "images.png", "masked": "masked.png"}
+        strips: list[tuple[str, Any, list[float]]] = [
+            (label, strip(self.view, name, first, seed), []) for label, name in names.items()
+        ]
+        for method in methods:
+            errors = [row["error"] for row in rows if row["method"] == method]
+            pixels = strip(self.view, "completed.png", {"method": method}, seed)
+            strips.append((labels[method].label, pixels, errors))
+        for axes, (label, pixels, errors) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
+            if pixels is not None:
+                draw_strip(axes, pixels, label, errors, count)

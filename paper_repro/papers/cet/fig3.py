@@ -1,0 +1,39 @@
+"""CET, figure 3: energies along relaxations far longer than those of the training."""
+
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.papers.cet.relaxations import EP, TraceFigure
+from paper_repro.views import View
+
+STEP_SIZES = {"long": "step size 1", "tenth": "step size 0.1"}
+
+
+class Figure3(TraceFigure):
+    size = (10.0, 4.0)
+    name = "long"
+    energies = True
+
+
+def judge_energy_falls_each_step(view: View) -> Judgement:
+    """No recorded interval of any model with a rise."""
+    parts = []
+    for name, label in STEP_SIZES.items():
+        found, looked = (view.samples(f"{name}_{metric}", EP) for metric in ("rises", "intervals"))
+        if not found:
+            parts.append((label, Judgement(UNDECIDED, view.absence(f"{name}_rises", EP))))
+            continue
+        rises = sum(found.values())
+        largest = max(view.samples(f"{name}_rise_largest", EP).values())
+        text = f"{rises:,.0f} rises in {sum(looked.values()):,.0f} intervals of {len(found)} models"
+        text += f", the largest {largest:.1e} of the terms' magnitudes" if rises else ""
+        parts.append((label, Judgement(FAILS if rises else HOLDS, text)))
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_saddles(view: View) -> Judgement:
+    """In every model an image that leaves a plateau; fails where there is none in any."""
+    found = view.samples("long_late", EP)
+    if not found:
+        return Judgement(UNDECIDED, view.absence("long_late", EP))
+    numbers = [found[seed] for seed in sorted(found)]
+    verdict = HOLDS if all(numbers) else UNDECIDED if any(numbers) else FAILS
+    return Judgement(verdict, f"{', '.join(f'{number:.0f}' for number in numbers)} of the images, by seed")

@@ -1,0 +1,38 @@
+"""CET, figure 4: reconstructions along relaxations far longer than those of the training."""
+
+import math
+
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.papers.cet.relaxations import EP, TraceFigure, traces
+from paper_repro.views import View
+
+FEWEST = 10
+"""Images below which Fisher's interval says little."""
+
+
+class Figure4(TraceFigure):
+    size = (10.0, 6.0)
+    name = "long"
+    images = True
+
+
+def judge_spurious_minima(view: View) -> Judgement:
+    """Whether the rank correlation of late falls and growing errors is positive, by its 95 % interval."""
+    from scipy.stats import spearmanr
+
+    pairs = [
+        (after / before if before > 0 else 0.0, growth)
+        for trace in traces(view, "long")
+        for before, after, growth in zip(trace.before, trace.after, trace.growth(), strict=True)
+    ]
+    if not pairs:
+        return Judgement(UNDECIDED, view.absence("long_late", EP))
+    falls, growths = zip(*pairs, strict=True)
+    if len(pairs) < FEWEST or len(set(falls)) < 2 or len(set(growths)) < 2:
+        return Judgement(UNDECIDED, f"{len(pairs)} images, too few or all alike")
+    found = float(spearmanr(falls, growths).statistic)
+    middle = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, found)))
+    half = 1.96 * math.sqrt(1.06 / (len(pairs) - 3))  # 1.06: for ranks
+    low, high = math.tanh(middle - half), math.tanh(middle + half)
+    verdict = HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
+    return Judgement(verdict, f"rank correlation {found:.2f} [{low:.2f}, {high:.2f}], {len(pairs)} images")

@@ -1,0 +1,29 @@
+"""CET, Table 1: the order of the estimate, and which precision its relaxation bears."""
+
+from collections.abc import Callable
+
+from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.views import View
+
+ORDER, SLACK = 2.0, 0.05
+"""Of the slope at the smallest betas, whose next term, beta to the fourth, is some 1e-3 of the error there."""
+COSINE = 0.999
+
+
+def judge_ep_second_order(view: View) -> Judgement:
+    text = f"power of beta, {ORDER:g} within {SLACK:g} is second order"
+    return _each(view, "estimate_order", lambda order: abs(order - ORDER) <= SLACK, text)
+
+
+def judge_bfloat16_suffices(view: View) -> Judgement:
+    return _each(view, "gradient_cosine_bfloat16", lambda cosine: cosine > COSINE, f"cosine, above {COSINE:g} suffices")
+
+
+def _each(view: View, metric: str, good: Callable[[float], bool], text: str) -> Judgement:
+    """Whether a number is as claimed in every cell."""
+    found = [value for key in view.points for value in view.samples(metric, dict(key)).values()]
+    if not found:
+        absences = dict.fromkeys(view.absence(metric, dict(key)) for key in view.points)
+        return Judgement(UNDECIDED, ", ".join(absences) or "not run")
+    verdict = HOLDS if all(map(good, found)) else FAILS
+    return Judgement(verdict, f"{text}: {min(found):.5g} to {max(found):.5g} over {len(found)} models")

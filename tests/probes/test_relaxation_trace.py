@@ -1,0 +1,156 @@
+import copy
+import io
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paper_repro.datamodules.images import DigitData
+from paper_repro.errors import UsageError
+from paper_repro.lightning_modules.cet_celeba import CETCelebA
+from paper_repro.models.cet import CET
+from paper_repro.probes.completion import PIXELS, first_images, png
+from paper_repro.probes.equilibrium_gradient import EstimateOrder, GradientPrecision
+from paper_repro.probes.reconstructions import Reconstructions
+from paper_repro.probes.relaxation_trace import EVERY, METRICS, RelaxationTrace, Traced, metrics, recorded
+from paper_repro.training.schedules import Constant
+
+SIZES = {"channels": 1, "size": 8, "patch": 4, "stride": 2, "width": 12, "num_heads": 2, "head_width": 4}
+
+
+@pytest.fixture
+def module() -> CETCelebA:
+    torch.manual_seed(0)
+    model = CET(**SIZES, num_memories=16, init_std=0.1)  # type: ignore[arg-type]
+    return CETCelebA(model, partial(torch.optim.AdamW, lr=0.01), Constant()).eval()
+
+
+@pytest.fixture(scope="module")
+def data() -> DigitData:
+    return DigitData(batch_size=4, evaluation_batch_size=3, num_evaluation_images=8)
+
+
+def traced(*images: list[float], trained: int = 2) -> Traced:
+    """Energies given image by image, at every step, of terms that sum up to 1 in magnitude."""
+    energies = torch.tensor(images, dtype=torch.float64).T
+    steps = list(range(len(energies)))
+    errors = torch.tensor([[0.5] * len(images), [0.75] * len(images)], dtype=torch.float64)
+    return Traced(steps, [trained, steps[-1]], trained, energies, torch.ones_like(energies), errors)
+
+
+def test_rises_count_beyond_rounding_alone() -> None:
+    found = metrics(traced([5.0, 4, 4.5, 3], [5.0, 4, 4 + 5e-8, 4]))
+    assert (found["rises"], found["rise_largest"], found["intervals"]) == (1, 0.5, 6)
+    assert metrics(traced([5.0, 4, 3, 3]))["rise_largest"] == 0
+    assert (found["mse_trained"], found["mse_end"]) == (0.5, 0.75)
+    assert found["energy_end"] == 3.5
+
+
+def test_an_image_that_falls_late_has_left_a_plateau_only_if_there_was_one() -> None:
+    plateau = [10.0, 5, 5, 5, 5, 2]
+    settled, sliding = [10.0, 5, 5, 5, 5, 4.9], [10.0, 9, 8, 7, 6, 5]
+    assert traced(plateau, settled, sliding, trained=4).late().tolist() == [True, False, False]
+
+
+def test_recorded_steps_are_all_of_the_first_and_pairs_later() -> None:
+    found = recorded([10, 5000], 10)
+    assert found[: EVERY + 1] == list(range(EVERY + 1)) and found[-2:] == [4999, 5000]
+    later = [step for step in found if EVERY < step < 4999]
+    assert later and all({step + 1, step - 1} & set(found) for step in later)
+    assert recorded([2, 7], 10) == list(range(8))
+
+
+@torch.no_grad()
+def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: DigitData) -> None:
+    before = copy.deepcopy(module.model.state_dict())
+    found = RelaxationTrace("long", [2, 20], free_steps=5, step_size=0.5, num_images=4).measure(module, data, 0)
+    content = json.loads(found.attachments["long.json"])
+    assert content["trained"] == 10 and content["shown"] == [2, 10, 20] and content["steps"] == list(range(21))
+    masked, images = first_images(data, 4, module.device)
+    clamped = module.model.clamp(masked)
+    relaxed = module.model.relax(module.model.first(clamped), clamped, 20, 0.5, trace=True)
+    assert relaxed.energies is not None
+    # float32 energies beside float64's
+    torch.testing.assert_close(torch.tensor(content["energies"]), relaxed.energies, rtol=1e-4, atol=1e-4)
+    errors = (module.model.patches.images(relaxed.state.y) - images).square().flatten(1).mean(1)
+    torch.testing.assert_close(torch.tensor(content["errors"][-1]), errors, rtol=1e-3, atol=0)
+    assert found.metrics.keys() == {f"long_{name}" for name in METRICS}
+    assert found.attachments.keys() == {"long.json", "long_2.png", "long_10.png", "long_20.png"}
+    assert all(torch.equal(value, before[name]) for name, value in module.model.state_dict().items())
+
+
+@torch.no_grad()
+def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: DigitData) -> None:
+    module.model.decoder.weight.fill_(1e30)
+    found = RelaxationTrace("long", [9], free_steps=5, num_images=4).measure(module, data, 0)
+    assert not found.metrics and found.unavailable.keys() == {f"long_{name}" for name in METRICS}
+    assert all("diverged: " in reason and "at step" in reason for reason in found.unavailable.values())
+
+
+@torch.no_grad()
+def test_reconstructions_are_the_completed_images(module: CETCelebA, data: DigitData) -> None:
+    found = Reconstructions(5, num_images=4).measure(module, data, 0)
+    masked, images = first_images(data, 4, module.device)
+    completed = module.model(masked, 5)
+    assert found.metrics["completed_mse"] == pytest.approx(float((completed - images).square().mean()), rel=1e-5)
+    pixels = np.asarray(Image.open(io.BytesIO(found.attachments["images.png"])))
+    expected = ((images + 1) * 127.5).round().byte()[:, 0].permute(1, 0, 2).flatten(1)
+    assert np.array_equal(pixels, expected.numpy())
+
+
+def test_a_png_holds_the_colours_and_shrinks_what_is_large() -> None:
+    images = torch.rand(3, 3, 6, 6) * 2.4 - 1.2
+    pixels = np.asarray(Image.open(io.BytesIO(png(images))))
+    expected = ((images.clamp(-1, 1) + 1) * 127.5).round().byte().permute(2, 0, 3, 1).flatten(1, 2)
+    assert np.array_equal(pixels, expected.numpy())
+    large = Image.open(io.BytesIO(png(torch.rand(16, 3, 120, 120))))
+    assert large.size == (960, 60) and large.size[0] * large.size[1] <= PIXELS
+    with pytest.raises(ValueError, match="1 or 3 channels, got 2"):
+        png(torch.zeros(1, 2, 4, 4))
+
+
+@torch.no_grad()
+def test_the_estimate_is_of_second_order(module: CETCelebA, data: DigitData) -> None:
+    found = EstimateOrder().measure(module, data, 0).metrics
+    assert found["estimate_order"] == pytest.approx(2.0, abs=0.01)
+    assert 0 < found["estimate_error"] < 0.01
+
+
+@torch.no_grad()
+def test_gradients_with_other_products_are_compared(module: CETCelebA, data: DigitData) -> None:
+    before = torch.get_float32_matmul_precision()
+    found = GradientPrecision(20, 5, 0.01, num_images=4).measure(module, data, 0)
+    assert torch.get_float32_matmul_precision() == before and module.model.precision == "float32"
+    assert found.metrics["gradient_cosine_float64"] == pytest.approx(1.0, abs=1e-4)
+    assert "needs a GPU" in found.unavailable["gradient_cosine_tf32"]
+    bfloat16 = found.metrics.get("gradient_cosine_bfloat16")
+    assert 0.5 < bfloat16 < 1 if bfloat16 else "float32" in found.unavailable["gradient_cosine_bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RelaxationTrace("long", [5], 5), "shown must reach beyond the 5 steps"),
+        (lambda: RelaxationTrace("long", [], 5), "shown must reach beyond"),
+        (lambda: RelaxationTrace("long", [50], 5, step_size=0.1), "beyond the 50 steps"),
+        (lambda: Reconstructions(0), "free_steps"),
+        (lambda: EstimateOrder(betas=[0.1]), "betas must be two or more"),
+        (lambda: EstimateOrder(betas=[0.1, 0.5]), "beta must lie between 0 and 1/2"),
+        (lambda: GradientPrecision(5, 1, 0.01), "give 2 or more"),
+    ],
+)
+def test_wrong_arguments_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_too_few_images_and_other_models_are_refused(module: CETCelebA, data: DigitData) -> None:
+    with pytest.raises(UsageError, match=r"9 test images were asked for and 8 are evaluated"):
+        first_images(data, 9, module.device)
+    module.model = torch.nn.Linear(1, 1)  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="Linear does not relax"):
+        Reconstructions(5).measure(module, data, 0)
