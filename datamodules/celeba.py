@@ -84,7 +84,7 @@ class Manifest:
             content = json.loads(path.read_bytes())
             version = content["format"]
             manifest = cls(dict(content["settings"]), tuple(Shard(**shard) for shard in content["shards"]))
-            named = [len(Path(shard.file).parts) == 1 and shard.images + 0 >= 0 for shard in manifest.shards]
+            named = [len(Path(shard.file).parts) == 1 and int(shard.images) >= 0 for shard in manifest.shards]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of images ({error!r}): prepare the data again") from error
         if version != FORMAT or not all(named):

@@ -18,7 +18,7 @@ from paper_repro.arguments import at_least, one_of
 from paper_repro.data_files import absent, find_data
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.datamodules.token_shards import TOKENIZER, Manifest, TokenStream, check_shard
-from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer, Tokenizer, gpt2
+from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
 from paper_repro.errors import UsageError
 from paper_repro.files import sha256_of_bytes, sha256_of_file
 from paper_repro.seeds import mix
@@ -249,7 +249,7 @@ class TokenData(StreamData):
             UsageError: it is absent, or another than the manifest says.
         """
         if self.manifest is None:
-            return gpt2(self.data_root)
+            return known(GPT2, self.data_root)
         path = self._find("manifest").parent / TOKENIZER
         tokenizer = BytePairTokenizer.load(path)
         if tokenizer.fingerprint != self.manifest.fingerprint:

@@ -218,11 +218,6 @@ class BytePairTokenizer:
         return str(self.library.to_str(pretty=True)).encode() + b"\n"
 
 
-def gpt2(root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
-    """GPT-2's tokenizer: ``known(GPT2, root, download)``."""
-    return known(GPT2, root, download)
-
-
 def known(name: str, root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
     """A tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the hub.
 

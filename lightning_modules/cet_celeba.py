@@ -77,10 +77,11 @@ class CETCelebA(PaperModule):
             raise UsageError(f"module: {error}") from error
 
     def loss(self, batch: Images) -> Tensor:
-        """For a count of multiply-adds on the meta device: T steps of B images are as many as one step of T B."""
+        raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.batch=null")
+
+    def counted(self, batch: Images) -> Tensor:
+        """T steps of B images are as many multiply-adds as one step of T B."""
         masked, images = batch
-        if not masked.is_meta:
-            raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.batch=null")
         steps, nudged, ep = self.phases.free_steps, self.phases.nudged_steps, self.method == "ep"
         if torch.is_grad_enabled():  # what is kept for the way back
             with torch.set_grad_enabled(not ep):

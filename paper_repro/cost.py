@@ -66,14 +66,14 @@ def check_device(config: Mapping[str, Any]) -> None:
 
 
 def multiply_adds(module: PaperModule, batch: Any) -> int:
-    """Multiply-adds of ``module.loss(batch)``.
+    """Multiply-adds of ``module.counted(batch)``.
 
     Matrix products count one per multiply-add; a LayerNorm counts 5 per element, as fvcore does (the convention of the
     FLOP column of CEM's Table 3); element-wise operations count nothing.
     """
     layer_norm = {torch.ops.aten.native_layer_norm: _layer_norm_flops}
     with FlopCounterMode(display=False, custom_mapping=layer_norm) as counter, torch.no_grad():
-        module.loss(batch)
+        module.counted(batch)
     return int(counter.get_total_flops()) // 2
 
 
@@ -94,5 +94,5 @@ def _activation_bytes(module: PaperModule, batch: Any) -> int:
 
     alive: list[Tensor] = []
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        module.loss(batch)
+        module.counted(batch)
     return sum(kept.values())

@@ -194,7 +194,7 @@ def _openwebtext(words: Words, root: Path) -> None:
         raise UsageError("openwebtext: give --from PATH, or --download to get it from the hub (about 24 GB)")
     from paper_repro.datamodules import openwebtext, tokenizers
 
-    tokenizer = _tokenizer(words) or tokenizers.gpt2(root, download="--download" in words.flags)
+    tokenizer = _tokenizer(words) or tokenizers.known(tokenizers.GPT2, root, download="--download" in words.flags)
     print("reading the documents")
     corpus = openwebtext.load(Path(given).expanduser() if given else None, _number(words, "max-documents", None))
     _write_shards(words, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
@@ -235,7 +235,7 @@ def _pg19(words: Words, root: Path) -> None:
         raise UsageError("pg19: give --from DIR, or --download to get the 100 test books (about 40 MB)")
     from paper_repro.datamodules import pg19, tokenizers
 
-    tokenizer = _tokenizer(words) or tokenizers.gpt2(root, download="--download" in words.flags)
+    tokenizer = _tokenizer(words) or tokenizers.known(tokenizers.GPT2, root, download="--download" in words.flags)
     texts = root / PG19_TEXTS if given is None else Path(given).expanduser()
     if given is None:
         pg19.download(texts, _fetch)

@@ -118,32 +118,105 @@ class Preconditioner(nn.Module):
         return f"width={self.width}, rank={self.rank}"
 
 
-class EnergyMLP(nn.Module):
+class EnergyPart(nn.Module):
+    """A part of a block that takes T steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
+
+    A subclass says what ``energy`` and ``update`` are.  RMSNorm(x) = x / rms(x) * g with one learnable g, (D,), for:
+
+    * ``norm_context``: h = RMSNorm(stream), else h = stream;
+    * ``norm_inside``: u = RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule
+      through the norm;
+
+    and ``start``: x_0 is the stream ("raw", with which T = 1, P = I is a weight-tied pre-norm block) or h ("normed",
+    Algorithm 1 read literally, which loses the residual stream).
+
+    Args:
+        width: D.
+        num_steps: T.
+        step_size: eta.
+        norm_eps: added to the mean square under the root; only read with a norm.
+
+    Raises:
+        ValueError: an argument out of range, an unknown start, or one without effect.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_steps: int,
+        norm_context: bool,
+        norm_inside: bool,
+        start: str,
+        step_size: float,
+        norm_eps: float,
+    ) -> None:
+        super().__init__()
+        self.width, self.num_steps = at_least("width", width), at_least("num_steps", num_steps)
+        self.norm_context, self.norm_inside = norm_context, norm_inside
+        self.start = one_of("start", start, STARTS)
+        if start == "normed" and not norm_context:
+            raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
+        self.norm_eps = positive("norm_eps", norm_eps)
+        self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
+        self.step_size: float | nn.Parameter = positive("step_size", step_size)
+
+    def energy(self, u: Tensor, context: Tensor) -> Tensor:
+        """Of every token, (...,), for u and h (..., D)."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its energy is")
+
+    def update(self, x: Tensor, context: Tensor) -> Tensor:
+        """What a step adds at x, (..., D), before eta."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its update is")
+
+    def context(self, stream: Tensor) -> Tensor:
+        """h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
+        return self._rms_norm(stream) if self.norm_context else stream
+
+    def point(self, x: Tensor) -> Tensor:
+        """u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
+        return self._rms_norm(x) if self.norm_inside else x
+
+    def first(self, stream: Tensor, context: Tensor) -> Tensor:
+        """x_0, (..., D)."""
+        return context if self.start == "normed" else stream
+
+    def trace(self, stream: Tensor) -> Descent:
+        """The states and energies of the forward pass on ``stream``, (..., D)."""
+        context = self.context(stream)
+        states = [self.first(stream, context)]
+        for _ in range(self.num_steps):
+            states.append(states[-1] + self.step_size * self.update(states[-1], context))
+        energies = [self.energy(self.point(x), context) for x in states]
+        return Descent(torch.stack(states), torch.stack(energies))
+
+    def _rms_norm(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, (self.width,), self.norm_weight, self.norm_eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"width={self.width}, num_steps={self.num_steps}, norm_context={self.norm_context}, "
+            f"norm_inside={self.norm_inside}, start={self.start}"
+        )
+
+
+class EnergyMLP(EnergyPart):
     """T preconditioned gradient steps on xi(x | h) = -gamma . phi(V x), gamma = W h (CEM, equations 7, 8, 13, 15, 17).
 
         x <- x + eta P V^T (gamma * act(V u)),  act = phi'
 
     ``context_weight`` is W (HF Llama: up_proj), ``reading_weight`` is V (gate_proj, tied with down_proj), both (m, D)
-    and without bias.  P is folded into V once per forward.  From Algorithm 1, with RMSNorm(x) = x / rms(x) * g and one
-    learnable g, (D,), for both places:
-
-    * ``norm_context``: h = RMSNorm(stream), else h = stream;
-    * ``norm_inside``: u = RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule
-      through the norm;
-    * ``start``: x_0 is the stream ("raw", with which T = 1, P = I is a weight-tied pre-norm block) or h ("normed",
-      Algorithm 1 read literally, which loses the residual stream).
+    and without bias.  P is folded into V once per forward.
 
     The defaults are the block of Table 3: no norm, no P, eta = 1.
 
     Args:
         width: D.
         hidden: m.
-        num_steps: T.
+        num_steps, norm_context, norm_inside, start, norm_eps: see ``EnergyPart``.
         activation: "silu" (Algorithm 1) or "gelu" (exact).
         preconditioner: "none" (P = I), "diagonal" or "diagonal_low_rank".
         rank: r of "diagonal_low_rank"; 16 if None.
         step_size: eta, the value at the start if ``learn_step_size``.
-        norm_eps: added to the mean square under the root; only read with a norm.
         context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
         init_std: both start N(0, init_std) instead.
         implementation: "auto", "closed_form" or "reference" (for second derivatives), see ``kernels.cem_mlp.descend``.
@@ -173,15 +246,9 @@ class EnergyMLP(nn.Module):
         init_std: float | None = None,
         implementation: str = "auto",
     ) -> None:
-        super().__init__()
-        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
-        self.num_steps = at_least("num_steps", num_steps)
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        self.hidden = at_least("hidden", hidden)
         self.activation = one_of("activation", activation, ACTIVATIONS)
-        self.norm_context, self.norm_inside = norm_context, norm_inside
-        self.start = one_of("start", start, STARTS)
-        if start == "normed" and not norm_context:
-            raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
-        self.norm_eps = positive("norm_eps", norm_eps)
         self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
         if norm_inside and implementation != "auto":
             raise ValueError("implementation has no effect with norm_inside=True: leave it at 'auto'")
@@ -193,18 +260,8 @@ class EnergyMLP(nn.Module):
             for weight in (self.context_weight, self.reading_weight):
                 nn.init.normal_(weight, std=positive("init_std", init_std))
         self.preconditioner = Preconditioner.of(preconditioner, width, rank, DEFAULT_RANK)
-        self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
-        self.step_size: float | nn.Parameter = positive("step_size", step_size)
         if learn_step_size:
             self.step_size = nn.Parameter(torch.tensor(float(step_size)))
-
-    def context(self, stream: Tensor) -> Tensor:
-        """h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
-        return self._rms_norm(stream) if self.norm_context else stream
-
-    def point(self, x: Tensor) -> Tensor:
-        """u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
-        return self._rms_norm(x) if self.norm_inside else x
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """xi(u | h) = -gamma . phi(V u), (...,), for u and h (..., D) (CEM, equation 7)."""
@@ -215,18 +272,9 @@ class EnergyMLP(nn.Module):
         """P V^T (gamma * act(V u)), (..., D): -P times the gradient of the energy at u (equation 15)."""
         return self._update(x, functional.linear(context, self.context_weight), self._writing_weight())
 
-    def trace(self, stream: Tensor) -> Descent:
-        """The states and energies of the forward pass on ``stream``, (..., D)."""
-        context = self.context(stream)
-        states = [context if self.start == "normed" else stream]
-        for _ in range(self.num_steps):
-            states.append(states[-1] + self.step_size * self.update(states[-1], context))
-        energies = [self.energy(self.point(x), context) for x in states]
-        return Descent(torch.stack(states), torch.stack(energies))
-
     def forward(self, stream: Tensor) -> Tensor:
         context = self.context(stream)
-        x = context if self.start == "normed" else stream
+        x = self.first(stream, context)
         gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()
         if self.norm_inside:
             for _ in range(self.num_steps):
@@ -254,14 +302,8 @@ class EnergyMLP(nn.Module):
             gamma * ACTIVATIONS[self.activation](functional.linear(self.point(x), self.reading_weight)), writing
         )
 
-    def _rms_norm(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, (self.width,), self.norm_weight, self.norm_eps)
-
     def extra_repr(self) -> str:
-        return (
-            f"width={self.width}, hidden={self.hidden}, num_steps={self.num_steps}, activation={self.activation}, "
-            f"norm_context={self.norm_context}, norm_inside={self.norm_inside}, start={self.start}"
-        )
+        return f"hidden={self.hidden}, activation={self.activation}, {super().extra_repr()}"
 
 
 class PlainMLP(nn.Module):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.arguments import one_of, positive
 from paper_repro.kernels.tied_attention import IMPLEMENTATIONS, descend
-from paper_repro.models.cem import STARTS, Descent, Preconditioner
+from paper_repro.models.cem import EnergyPart, Preconditioner
 from paper_repro.models.gpt import check_heads
 
 DIAGONALS = ("none", "shared", "per_head")
@@ -36,7 +36,7 @@ def power_slopes(num_heads: int) -> list[float]:
     return [2.0**-k for k in range(1, num_heads + 1)]
 
 
-class EnergyAttention(nn.Module):
+class EnergyAttention(EnergyPart):
     """T preconditioned gradient steps on the interaction energy of CEM (equations 1, 4, 12 to 14, 16; Algorithm 1).
 
         epsilon(u_i | h) = -tau sum_k log sum_{j<=i} exp(s_ijk)
@@ -44,7 +44,7 @@ class EnergyAttention(nn.Module):
         x <- x + eta sum_k P_k W^Q_k^T sum_j softmax_j(s_ijk) k_jk,   q = W^Q u,  k = W^K h: also the values
 
     Keys, h and the folded matrices W^Q_k P_k are computed once.  ``norm_context``, ``norm_inside`` and ``start`` as in
-    ``EnergyMLP``.  The defaults are the weight-tied pre-norm attention of the text (one step, no preconditioner) with
+    ``EnergyPart``.  The defaults are the weight-tied pre-norm attention of the text (one step, no preconditioner) with
     the shared diagonal.
 
     Where ``value_diagonal`` is false, as in Algorithm 1, a diagonal is in the scores alone, and the update is not minus
@@ -60,7 +60,7 @@ class EnergyAttention(nn.Module):
         slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
             absent too.
         preconditioner, rank: P_k, see ``Preconditioner``: "none", "diagonal", "diagonal_low_rank" (r = 4 if None).
-        norm_context, norm_inside, start, step_size, norm_eps: see ``EnergyMLP``.
+        norm_context, norm_inside, start, step_size, norm_eps: see ``EnergyPart``.
         init_std: both matrices start N(0, init_std).
         implementation: "auto", "fused", "closed_form" or "reference", see ``kernels.tied_attention``; a diagonal per
             head or for the values is always computed by its definition.
@@ -94,20 +94,14 @@ class EnergyAttention(nn.Module):
         init_std: float = 0.02,
         implementation: str = "auto",
     ) -> None:
-        super().__init__()
-        self.width, self.num_heads = width, check_heads(width, num_heads)
-        self.num_steps = at_least("num_steps", num_steps)
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        self.num_heads = check_heads(width, num_heads)
         self.diagonal_kind = one_of("diagonal", diagonal, DIAGONALS)
         if value_diagonal and diagonal == "none":
             raise ValueError("value_diagonal=True has no effect with diagonal='none': choose shared or per_head")
         self.value_diagonal = value_diagonal
         one_of("temperature", temperature, TEMPERATURES)
         self.tau = math.sqrt(width if temperature == "model" else width // num_heads)
-        self.norm_context, self.norm_inside = norm_context, norm_inside
-        self.start = one_of("start", start, STARTS)
-        if start == "normed" and not norm_context:
-            raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
-        self.step_size, self.norm_eps = positive("step_size", step_size), positive("norm_eps", norm_eps)
         self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
         self.query_weight = nn.Parameter(torch.empty(width, width))
         self.key_weight = nn.Parameter(torch.empty(width, width))
@@ -120,15 +114,6 @@ class EnergyAttention(nn.Module):
             raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
         self._set_up_positions(slopes)
         self.preconditioner = Preconditioner.of(preconditioner, width, rank, DEFAULT_RANK, (num_heads,))
-        self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
-
-    def context(self, stream: Tensor) -> Tensor:
-        """h, (B, J, D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
-        return self._rms_norm(stream) if self.norm_context else stream
-
-    def point(self, x: Tensor) -> Tensor:
-        """u, (B, J, D), at which the gradient is taken: x, normed with ``norm_inside``."""
-        return self._rms_norm(x) if self.norm_inside else x
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""
@@ -144,17 +129,9 @@ class EnergyAttention(nn.Module):
         along = torch.matmul(weights, context.unsqueeze(1)) * self._diagonals()
         return written + (along if self.preconditioner is None else self.preconditioner.fold(along)).sum(1)
 
-    def trace(self, stream: Tensor) -> Descent:
-        """The states and energies of the forward pass on ``stream``, (B, J, D)."""
-        context = self.context(stream)
-        states = [self._start(stream, context)]
-        for _ in range(self.num_steps):
-            states.append(states[-1] + self.step_size * self.update(states[-1], context))
-        return Descent(torch.stack(states), torch.stack([self.energy(self.point(x), context) for x in states]))
-
     def forward(self, stream: Tensor, tables: object = None) -> Tensor:
         context = self.context(stream)
-        x = self._start(stream, context)
+        x = self.first(stream, context)
         if self.diagonal_kind == "per_head" or self.value_diagonal:
             for _ in range(self.num_steps):
                 x = x + self.step_size * self.update(x, context)
@@ -167,7 +144,7 @@ class EnergyAttention(nn.Module):
             context * self.diagonal if self.diagonal_kind == "shared" else None,
             self.norm_weight if self.norm_inside else None,
             num_steps=self.num_steps,
-            step_size=self.step_size,
+            step_size=float(self.step_size),
             tau=self.tau,
             norm_eps=self.norm_eps,
             slopes=self.slopes,
@@ -184,9 +161,6 @@ class EnergyAttention(nn.Module):
         drawn = {"press": press_slopes, "powers": power_slopes}.get(slopes)
         values = None if drawn is None else torch.tensor(drawn(self.num_heads))
         self.register_buffer("slopes", values, persistent=False)
-
-    def _start(self, stream: Tensor, context: Tensor) -> Tensor:
-        return context if self.start == "normed" else stream
 
     def _heads(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -214,12 +188,8 @@ class EnergyAttention(nn.Module):
             return self.query_weight
         return self.preconditioner.fold(self.query_weight.unflatten(0, (self.num_heads, -1))).flatten(0, 1)
 
-    def _rms_norm(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, (self.width,), self.norm_weight, self.norm_eps)
-
     def extra_repr(self) -> str:
         return (
-            f"width={self.width}, num_heads={self.num_heads}, num_steps={self.num_steps}, "
-            f"diagonal={self.diagonal_kind}, value_diagonal={self.value_diagonal}, tau={self.tau:g}, "
-            f"start={self.start}, norm_context={self.norm_context}, norm_inside={self.norm_inside}"
+            f"num_heads={self.num_heads}, diagonal={self.diagonal_kind}, value_diagonal={self.value_diagonal}, "
+            f"tau={self.tau:g}, {super().extra_repr()}"
         )

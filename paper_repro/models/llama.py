@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from paper_repro.arguments import at_least
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
-from paper_repro.models.cem import EnergyMLP
-from paper_repro.models.cem_attention import EnergyAttention
+from paper_repro.models.cem import EnergyPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
 INIT_STD = 0.02
@@ -117,10 +116,10 @@ class Llama(RotaryLanguageModel):
         found: Tensor = self.final_norm(x)
         return found
 
-    def descents(self) -> Iterator[EnergyAttention | EnergyMLP]:
+    def descents(self) -> Iterator[EnergyPart]:
         """The parts that descend an energy, the first layer's first."""
         parts = (part for block in self.blocks for part in block.children())
-        return (part for part in parts if isinstance(part, EnergyAttention | EnergyMLP))
+        return (part for part in parts if isinstance(part, EnergyPart))
 
     def set_inner_steps(self, number: int) -> None:
         """Let every part that descends make ``number`` steps from now on, whatever it was trained with (section 5.2).

@@ -50,6 +50,10 @@ class PaperModule(L.LightningModule):
     def loss(self, batch: Batch) -> Tensor:
         """The scalar that is minimised, of one batch."""
 
+    def counted(self, batch: Batch) -> Tensor:
+        """What a cell's cost is counted of, on the meta device: the loss, unless the work lies elsewhere."""
+        return self.loss(batch)
+
     @abstractmethod
     def new_metrics(self) -> dict[str, Metric]:
         """Fresh metrics for one split, by name; reported as ``<split>_<name>``."""

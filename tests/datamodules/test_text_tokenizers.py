@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 
 from paper_repro import data_files
-from paper_repro.datamodules.tokenizers import END_OF_TEXT, BytePairTokenizer, CharacterTokenizer, Tokenizer, gpt2
+from paper_repro.datamodules.tokenizers import (
+    END_OF_TEXT,
+    GPT2,
+    BytePairTokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    known,
+)
 from paper_repro.errors import UsageError
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "ein Mädchen saß dort"] * 5
@@ -85,13 +92,13 @@ def test_gpt2_is_found_among_the_data_or_its_places_and_layout_are_told(
     monkeypatch.setenv(data_files.DATA_VARIABLE, str(tmp_path / "shared"))
     monkeypatch.setattr(data_files, "DATA", tmp_path / "data")
     with pytest.raises(UsageError) as caught:
-        gpt2(tmp_path / "root")
+        known(GPT2, tmp_path / "root")
     for part in (tmp_path / "root" / "gpt2", tmp_path / "shared" / "gpt2", tmp_path / "data" / "gpt2"):
         assert str(part) in str(caught.value)
     assert "vocab.json and merges.txt" in str(caught.value) and "run: hf download" in str(caught.value)
     (tmp_path / "data").mkdir()
     two_files(trained, tmp_path / "data" / "gpt2")
-    assert gpt2(tmp_path / "root").fingerprint == trained.fingerprint
+    assert known(GPT2, tmp_path / "root").fingerprint == trained.fingerprint
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"model": 1}'])

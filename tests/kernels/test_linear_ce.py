@@ -5,7 +5,6 @@ order; half precision by relative norm, 1e-2, which is some roundings of 2^-9.
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -62,21 +61,6 @@ def _assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
 
 def _apart(found: Tensor, expected: Tensor) -> float:
     return float((found.double() - expected).norm() / expected.norm())
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every buffer that is asked for without values starts as nan."""
-
-    def poisoning(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def made(*arguments: Any, **options: Any) -> Tensor:
-            out = make(*arguments, **options)
-            return out.fill_(torch.nan) if out.is_floating_point() else out
-
-        return made
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoning(torch.Tensor.new_empty))
-    monkeypatch.setattr(torch, "empty_like", poisoning(torch.empty_like))
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -3,7 +3,6 @@
 Tolerances relative to the largest entry: float64 1e-12, float32 1e-6: sums of a row, whose error grows with its root.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,19 +12,10 @@ from torch.nn import functional
 
 from paper_repro.kernels.projected_step import image_step, project, projected_step
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 BOTH = ("reference", "fused")
-
-
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers start as NaN: what is not written is seen."""
-
-    def spoil(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda *given, **options: make(*given, **options).fill_(torch.nan)
-
-    for name in ("empty", "empty_like"):
-        monkeypatch.setattr(torch, name, spoil(getattr(torch, name)))
 
 
 def _drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:

@@ -17,19 +17,8 @@ FAST = ("fused", "closed_form")
 
 
 @pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every buffer starts as NaN: what a kernel does not write is seen.  The closed form works in small pieces,
-    and the kernel's programs are few, so that each takes several tiles."""
-
-    def spoil(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def made(*arguments: object, **options: object) -> Tensor:
-            return make(*arguments, **options).fill_(torch.nan)
-
-        return made
-
-    monkeypatch.setattr(torch, "empty", spoil(torch.empty))
-    monkeypatch.setattr(torch, "empty_like", spoil(torch.empty_like))
-    monkeypatch.setattr(Tensor, "new_empty", spoil(Tensor.new_empty))
+def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The closed form works in small pieces, and the kernel's programs are few: each takes several tiles."""
     monkeypatch.setattr(closed_form, "PIECE", 64)
     for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
         monkeypatch.setattr(fused, name, 8)

@@ -1,8 +1,6 @@
 """CEM, figure 3a: perplexity against the initial learning rate, and the best rate of Llama and of CEM."""
 
-from paper_repro.claims import Judgement
 from paper_repro.papers.cem import rates
-from paper_repro.views import View
 
 
 class Table3a(rates.RatesTable):
@@ -13,9 +11,5 @@ class Figure3a(rates.RatesFigure):
     pass
 
 
-def judge_higher_rate(view: View) -> Judgement:
-    return rates.judge_higher_rate(view)
-
-
-def judge_full_cem_better(view: View) -> Judgement:
-    return rates.judge_full_cem_better(view)
+judge_higher_rate = rates.judge_higher_rate
+judge_full_cem_better = rates.judge_full_cem_better
