@@ -83,7 +83,8 @@ class Figure6(InspectionFigure):
         for axes, sweep in zip(panels[0], sweeps, strict=True):
             axes.set_title("" if sweep == BASE else sweep)
             if axes.get_legend_handles_labels()[0]:
-                axes.legend(fontsize=7)
+                axes.set_ylim(top=1.3 * axes.get_ylim()[1])  # room for two lines above the bars
+                axes.legend(fontsize=7, loc="upper right")
 
 
 def _means(panels: "Sequence[Axes]", rows: Sequence[Row], shades: dict[str, str]) -> None:
