@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from paper_repro.arguments import at_least
+from paper_repro.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
 from paper_repro.models.cem import EnergyPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
@@ -82,11 +82,12 @@ class Llama(RotaryLanguageModel):
             anything that maps (stream, rotary tables) to the next stream.
         feed_forward: called with (width=D, hidden=m): ``gated_feed_forward``, ``EnergyMLP``, or anything that maps the
             stream to the next.
+        init_std: both tables start N(0, init_std).
 
     Shape: ids (B, J) -> logits (B, J, V).
 
     Raises:
-        ValueError: as RotaryLanguageModel and the parts.
+        ValueError: as RotaryLanguageModel and the parts, or an ``init_std`` that is not positive.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class Llama(RotaryLanguageModel):
         attention: Part,
         feed_forward: Part,
         rope: str = "textbook",
+        init_std: float = INIT_STD,
         storage: str = "float32",
         implementation: str = "auto",
     ) -> None:
-        super().__init__(vocabulary_size, block_length, width, num_heads, rope, INIT_STD, storage, implementation)
+        std = positive("init_std", init_std)
+        super().__init__(vocabulary_size, block_length, width, num_heads, rope, std, storage, implementation)
         at_least("hidden", hidden)
         self.blocks = nn.ModuleList(
             Block(attention(width=width, num_heads=num_heads), feed_forward(width=width, hidden=hidden))

@@ -96,6 +96,7 @@ class BaselineGPT(Llama):
             attention,
             feed_forward,
             rope,
+            INIT_STD,
             storage,
             implementation,
         )
