@@ -41,7 +41,7 @@ S_Z = ScaleSpec("vector", 1.0, "1/sqrt(d)")
 class BaselineGPT(Llama):
     """The paper's GPT: RMSNorm, rotary positions, SwiGLU, no biases (nGPT, section 2 and table 2).
 
-    Matrices start N(0, 0.02), those that write to the state N(0, 0.02 / sqrt(2 L)).
+    Matrices start N(0, init_std), those that write to the state N(0, init_std / sqrt(2 L)).
 
     Args:
         vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
@@ -50,11 +50,12 @@ class BaselineGPT(Llama):
         qk_norm: normalise queries and keys as nGPT does (unit norm, times s_qk, scores times sqrt(Y)), and change
             nothing else: what nGPT's speedup has to be held against, ours and not in the paper.
         s_qk: see NGPT.
+        init_std: the paper's at its widths.
 
     Shape: ids (B, T) -> logits (B, T, V).
 
     Raises:
-        ValueError: as RotaryLanguageModel and ScaleSpec.
+        ValueError: as Llama and ScaleSpec.
     """
 
     def __init__(
@@ -67,23 +68,24 @@ class BaselineGPT(Llama):
         hidden_factor: int = 4,
         qk_norm: bool = False,
         s_qk: Spec = S_QK,
+        init_std: float = INIT_STD,
         rope: str = "textbook",
         storage: str = "float32",
         implementation: str = "auto",
     ) -> None:
-        writing_std = INIT_STD / math.sqrt(2 * at_least("num_layers", num_layers))
+        writing_std = init_std / math.sqrt(2 * at_least("num_layers", num_layers))
         spec = ScaleSpec.of("s_qk", s_qk)
         softmax_scale = (width // check_heads(width, num_heads)) ** (0.5 if qk_norm else -0.5)
 
         def attention(width: int, num_heads: int) -> PreNorm:
             scale = Scale(spec, width, width) if qk_norm else None
             branch = RotaryAttention(
-                width, num_heads, INIT_STD, writing_std, scale, qk_norm, softmax_scale, implementation
+                width, num_heads, init_std, writing_std, scale, qk_norm, softmax_scale, implementation
             )
             return PreNorm(branch, width)
 
         def feed_forward(width: int, hidden: int) -> PreNorm:
-            return PreNorm(GatedFeedForward(width, hidden, INIT_STD, writing_std, None, implementation), width)
+            return PreNorm(GatedFeedForward(width, hidden, init_std, writing_std, None, implementation), width)
 
         hidden = at_least("hidden_factor", hidden_factor) * width
         super().__init__(
@@ -96,7 +98,7 @@ class BaselineGPT(Llama):
             attention,
             feed_forward,
             rope,
-            INIT_STD,
+            init_std,
             storage,
             implementation,
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIZE = "small"
 """The size whose speedup is printed; the paper gives one number for both."""
-BASELINES = {"gpt": "GPT", "gpt_qk": "GPT + QK norm"}
+CANDIDATE = "ngpt"
 
 
 class Figure2(figures.Figure):
@@ -71,7 +71,7 @@ class Speedups(tables.Table):
         found = {}
         for context in chosen(self.view, "context"):
             word = context.removeprefix("c")
-            printed = {name: headline(speedups(self.view, context, name)) for name in BASELINES}
+            printed = {name: headline(speedups(self.view, context, name)) for name in ("gpt", "gpt_qk")}
             if (speedup := printed["gpt"]) is not None:
                 found[f"speedup_{word}"] = speedup.ratio
                 if (
@@ -86,7 +86,10 @@ class Speedups(tables.Table):
         found = []
         for context in chosen(self.view, "context"):
             label = self.artifact.axes["context"].values[context].label
-            for baseline, name in BASELINES.items():
+            for baseline in chosen(self.view, "model"):
+                if baseline == CANDIDATE:
+                    continue
+                name = self.artifact.axes["model"].values[baseline].label
                 texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in speedups(self.view, context, baseline)]
                 if texts:
                     found.append(
@@ -100,9 +103,9 @@ class Speedups(tables.Table):
         return found
 
 
-def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
-    """nGPT's speedup at each of its budgets; none where runs are missing."""
-    ours = [run.finished for run in runs(view, context=context, model="ngpt", size=SIZE)]
+def speedups(view: View, context: str, baseline: str, candidate: str = CANDIDATE) -> tuple[Speedup, ...]:
+    """The candidate's speedup at each of its budgets; none where runs are missing."""
+    ours = [run.finished for run in runs(view, context=context, model=candidate, size=SIZE)]
     others = [run.finished for run in runs(view, context=context, model=baseline, size=SIZE)]
     return tokens_to_same_loss(others, ours) if ours and others else ()
 
@@ -127,14 +130,24 @@ def step_time_ratio(view: View, context: str) -> float | None:
     return statistics.median(times["ngpt"][key] / times["gpt"][key] for key in common) if common else None
 
 
+def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgement:
+    """Every budget's interval above 1, at 1k context."""
+    parts = []
+    for speedup in speedups(view, "c1k", baseline, candidate):
+        low, high = speedup.interval or (0.0, math.inf)
+        verdict = HOLDS if low > 1 else FAILS if high < 1 else UNDECIDED
+        parts.append((f"{speedup.candidate.tokens:,.0f} tokens", Judgement(verdict, str(speedup))))
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
 def judge_speedup_1k(view: View) -> Judgement:
-    """Every budget's interval above 1."""
-    return _above_one(view, "gpt")
+    """Over GPT."""
+    return above_one(view, "gpt")
 
 
 def judge_speedup_beyond_qk_norm(view: View) -> Judgement:
-    """The same, over GPT with QK norm."""
-    return _above_one(view, "gpt_qk")
+    """Over GPT with QK norm."""
+    return above_one(view, "gpt_qk")
 
 
 def judge_speedup_grows_with_context(view: View) -> Judgement:
@@ -158,15 +171,6 @@ def judge_speedup_grows_with_budget(view: View) -> Judgement:
         found = speedups(view, context, "gpt")
         if len(found) > 1:
             parts.append((view.artifact.axes["context"].values[context].label, _apart(found[-1], found[0])))
-    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
-
-
-def _above_one(view: View, baseline: str) -> Judgement:
-    parts = []
-    for speedup in speedups(view, "c1k", baseline):
-        low, high = speedup.interval or (0.0, math.inf)
-        verdict = HOLDS if low > 1 else FAILS if high < 1 else UNDECIDED
-        parts.append((f"{speedup.candidate.tokens:,.0f} tokens", Judgement(verdict, str(speedup))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 

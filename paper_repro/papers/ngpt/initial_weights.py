@@ -1,0 +1,22 @@
+"""Ours: how much of nGPT's speedup in short runs of small models lies in the weights that GPT starts with."""
+
+from paper_repro.claims import Judgement
+from paper_repro.papers.ngpt import fig2
+from paper_repro.views import View
+
+
+class InitialWeights(fig2.Speedups):
+    """The runs; the speedups stand in the remarks."""
+
+    def summary(self) -> dict[str, float]:
+        return {}
+
+
+def judge_scaled_weights_help(view: View) -> Judgement:
+    """The speedup of the scaled GPT over GPT: every budget's interval above 1."""
+    return fig2.above_one(view, "gpt", "gpt_scaled")
+
+
+def judge_speedup_remains(view: View) -> Judgement:
+    """The speedup of nGPT over the scaled GPT: every budget's interval above 1."""
+    return fig2.above_one(view, "gpt_scaled")
