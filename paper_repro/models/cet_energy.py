@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from paper_repro.arguments import at_least, positive
 from paper_repro.kernels.energy_attention import energy_attention
 
+IMAGES = 8
+"""Whose hidden memories, the largest thing that a gradient looks at, are there at once."""
+
 
 class State(NamedTuple):
     """What relaxes."""
@@ -178,7 +181,10 @@ class Memory(Term):
         return Gradient(-2 * torch.matmul(self._hidden(state.z), self.weight), None)
 
     def parameter_gradients(self, state: State, clamped: Clamped, weights: Tensor) -> dict[str, Tensor]:
-        return {"weight": -2 * _outer(self._hidden(state.z), weights.view(-1, 1, 1) * state.z)}
+        summed = torch.zeros_like(self.weight)
+        for z, weighted in zip(state.z.split(IMAGES), (weights.view(-1, 1, 1) * state.z).split(IMAGES), strict=True):
+            summed = summed.addmm_(self._hidden(z).flatten(0, 1).mT, weighted.flatten(0, 1), alpha=-2)
+        return {"weight": summed}
 
     def _hidden(self, z: Tensor) -> Tensor:
         return torch.matmul(z, self.weight.mT).relu_()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PRECISIONS = ("float32", "tf32", "bfloat16")
 GRAPHS = 8
 """Captured relaxations that are kept for a model; the one that was not used for longest goes."""
+ROWS = {"cpu": 1024}
+"""Tokens that are multiplied at once: enough for a CPU's products, while a GPU takes them all."""
 _TERMS = {"encoder": Encoder, "position": Position, "memory": Memory, "attention": Attention, "decoder": Decoder}
 
 
@@ -72,26 +74,26 @@ class PlainSteps:
 class PreparedSteps:
     """The same without gradients, from copies of weights and state; every step writes into the same buffers.
 
-    With bfloat16 products on CUDA the factors are rounded to it; sums, drive and state stay float32.
+    On a CPU the images go through a step some at a time, so that H, far wider than the tokens, does not grow with the
+    batch.  With bfloat16 products on CUDA the factors are rounded to it; sums, drive and state stay
+    float32.
     """
 
     def __init__(self, model: "CET", state: State, clamped: Clamped, plan: Plan) -> None:
         attention, decoder = model.attention, model.decoder
-        self.model, self.clamped, self.plan = model, clamped, plan
+        self.model, self.plan = model, plan
         self.wide = state.z.dtype
         parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
         self.weights = torch.cat(parts).to(factors(model.precision, state.z))
         self.biases = decoder.biases()
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
+        self.drive, self.nudge = clamped.drive, plan.nudge
         images, count, _ = state.z.shape
-        hidden = self.weights.new_empty(images, count, len(self.weights))
-        heads, memories = 2 * len(attention.query), len(model.memory.weight)
-        both, self.hidden, self.drawn = hidden.split((heads, memories, model.patches.numbers), -1)
-        self.rows = hidden.view(-1, len(self.weights))
-        # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
-        self.query, self.key = both.unflatten(-1, (2, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        self.target = torch.empty_like(self.tokens)
-        self.changes = [self.tokens.new_full((images, 1), math.inf)] * 2
+        together = min(images, max(1, ROWS.get(state.z.device.type, images * count) // count))
+        self.hidden = self.weights.new_empty(together, count, len(self.weights))
+        self.target = torch.empty_like(self.tokens[:together])
+        self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]
+        self.changes: list[tuple[Tensor, ...]] = [(self.tokens.new_full((images, 1), math.inf),) * 2]
 
     @property
     def state(self) -> State:
@@ -99,46 +101,57 @@ class PreparedSteps:
 
     def step(self) -> None:
         with products(self.model.precision, self.tokens.device):
-            self._step(*self.plan)
+            self.changes = [self._step(piece) for piece in self.pieces]
+        self.image, self.last = self.last, self.image
 
     def residual(self) -> Tensor:
-        return torch.maximum(*(change.flatten(1).amax(1) for change in self.changes)) / self.plan.step_size
+        both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]
+        return torch.maximum(*both) / self.plan.step_size
 
-    def _step(self, size: float, nudge: "Nudge | None") -> None:
-        drawn = self._project()
-        energy_attention(self.query, self.key, self.model.attention.gamma, out=(self.query, self.key))
-        self.hidden.relu_()
-        after, in_image = image_step(self.image, drawn, self.biases, size, *(nudge or ()), out=self.last)
-        self._read_patches()
-        self._collect()
-        _, in_tokens = projected_step(self.tokens, self.target, size, out=self.tokens)
-        self.image, self.last, self.changes = after, self.image, [in_tokens, in_image]
+    def _step(self, piece: slice) -> tuple[Tensor, Tensor]:
+        """Of some images; their changes of z and y."""
+        model, size = self.model, self.plan.step_size
+        tokens, target = self.tokens[piece], self.target[: piece.stop - piece.start]
+        rows = self.hidden[: len(tokens)]
+        sizes = (2 * len(model.attention.query), len(model.memory.weight), model.patches.numbers)
+        both, hidden, drawn = rows.split(sizes, -1)
+        seen = self._project(tokens, rows, drawn)
+        # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
+        query, key = both.unflatten(-1, (2, model.attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        energy_attention(query, key, model.attention.gamma, out=(query, key))
+        hidden.relu_()
+        nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
+        image = self.image[piece]
+        _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece])
+        self._read_patches(image, drawn)
+        self._collect(self.drive[piece], rows, target)
+        _, in_tokens = projected_step(tokens, target, size, out=tokens)
+        return in_tokens, in_image
 
-    def _project(self) -> Tensor:
-        """H; what the decoder draws with its own precision, (B, N, P)."""
-        z = self.tokens.flatten(0, 1).to(self.weights.dtype)
+    def _project(self, tokens: Tensor, rows: Tensor, drawn: Tensor) -> Tensor:
+        """H into the rows; what the decoder draws with its own precision, (B, N, P)."""
+        z, out = tokens.flatten(0, 1).to(self.weights.dtype), rows.flatten(0, 1)
         if z.dtype == self.wide:
-            torch.mm(z, self.weights.mT, out=self.rows)
-            return self.drawn
-        numbers = self.drawn.shape[-1]
-        torch.mm(z, self.weights[:-numbers].mT, out=self.rows[:, :-numbers])
-        drawn = torch.mm(z, self.weights[-numbers:].mT, out_dtype=self.wide)
-        return drawn.view(self.drawn.shape)
+            torch.mm(z, self.weights.mT, out=out)
+            return drawn
+        numbers = drawn.shape[-1]
+        torch.mm(z, self.weights[:-numbers].mT, out=out[:, :-numbers])
+        return torch.mm(z, self.weights[-numbers:].mT, out_dtype=self.wide).view(drawn.shape)
 
-    def _read_patches(self) -> None:
+    def _read_patches(self, image: Tensor, into: Tensor) -> None:
         """The patches of the image into G."""
-        patches = self.model.patches
-        seen = self.image.unfold(1, patches.reach, 1).unfold(2, patches.reach, 1).permute(0, 1, 2, 4, 5, 3)
-        self.drawn.view(seen.shape).copy_(seen)
+        reach = self.model.patches.reach
+        seen = image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3)
+        into.view(seen.shape).copy_(seen)
 
-    def _collect(self) -> None:
+    def _collect(self, drive: Tensor, rows: Tensor, target: Tensor) -> None:
         """t_z = drive + b_pos + G W."""
-        torch.add(self.clamped.drive, self.model.position.bias, out=self.target)
-        target = self.target.view(-1, self.target.shape[-1])
-        if self.rows.dtype == self.wide:
-            target.addmm_(self.rows, self.weights)
+        torch.add(drive, self.model.position.bias, out=target)
+        target, rows = target.flatten(0, 1), rows.flatten(0, 1)
+        if rows.dtype == self.wide:
+            target.addmm_(rows, self.weights)
         else:
-            target.add_(torch.mm(self.rows, self.weights, out_dtype=self.wide))
+            target.add_(torch.mm(rows, self.weights, out_dtype=self.wide))
 
 
 class Ended(NamedTuple):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paper_repro.models import cet_energy
 from paper_repro.models.cet import CET, Nudge, State, project
 from paper_repro.models.cet_energy import Patches
 from paper_repro.tests.support import golden, golden_cet
@@ -98,8 +99,10 @@ def _random_state(model: CET) -> State:
     )
 
 
+@pytest.mark.parametrize("images", [1, 8])
 @pytest.mark.parametrize("name", list(ABBREVIATIONS.values()))
-def test_each_terms_gradients_are_autograds(name: str) -> None:
+def test_each_terms_gradients_are_autograds(name: str, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cet_energy, "IMAGES", images)
     model, masked = _drawn()
     term, state = model.terms()[name], _random_state(model)
     patches = model.patches.gather(model.patches.blocks(masked))

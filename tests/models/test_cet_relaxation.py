@@ -40,14 +40,21 @@ def _close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
         torch.testing.assert_close(one.double(), two.detach().double(), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 1024])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("nudged", [False, True])
 @pytest.mark.parametrize("step_size", [1.0, 0.1])
 @pytest.mark.parametrize("sizes", [SMALL, NARROW, DEEP])
 def test_prepared_steps_are_those_of_the_definition(
-    sizes: dict[str, int], step_size: float, nudged: bool, dtype: torch.dtype
+    sizes: dict[str, int],
+    step_size: float,
+    nudged: bool,
+    dtype: torch.dtype,
+    rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, images = _model(sizes)
+    monkeypatch.setitem(cet_relaxation.ROWS, "cpu", rows * model.patches.count)  # one image, two, all at once
     with torch.no_grad():
         clamped = model.clamp(images)
         z, y = model.first(clamped)
@@ -153,7 +160,7 @@ def test_with_factors_in_bfloat16_sums_are_float32(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(cet_relaxation, "factors", lambda *_: torch.bfloat16)
         monkeypatch.setattr(torch, "mm", mm)
         rounded = PreparedSteps(model, model.first(clamped), clamped, plan)
-        assert rounded.rows.dtype == rounded.weights.dtype == torch.bfloat16
+        assert rounded.hidden.dtype == rounded.weights.dtype == torch.bfloat16
         for _ in range(5):
             exact.step()
             rounded.step()
