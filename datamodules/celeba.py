@@ -157,7 +157,7 @@ class CelebAData(MaskedImageData):
         evaluation_seed: int = 0,
         data_root: str | Path | None = None,
         cache: str | Path | None = None,
-        prepare: str = "python scripts/prepare_data.py celeba --from DIR",
+        prepare: str = "python scripts/prepare_data.py celeba --download",
     ) -> None:
         super().__init__(
             size, cell, mask_ratio, batch_size, evaluation_batch_size, num_evaluation_images, seed, evaluation_seed
