@@ -280,7 +280,7 @@ def test_training_refuses_what_is_not_what_the_manifest_says(celeba: Path) -> No
     whole = (folder / "val-00000.bin").read_bytes()
 
     def found() -> str:
-        with pytest.raises(UsageError, match=r"run: python scripts/prepare_data\.py celeba --from DIR$") as caught:
+        with pytest.raises(UsageError, match=r"run: python scripts/prepare_data\.py celeba --download$") as caught:
             opened(out, cache=cache).prepare_data()
         return str(caught.value)
 
