@@ -164,7 +164,7 @@ def test_cells_of_one_configuration_are_shared_by_figures() -> None:
 
     base = {recipe(name, model="llama") for name in ("fig2a", "fig2b", "fig2c", "fig2d", "fig3b")}
     base |= {recipe(name, model="llama", steps="t1") for name in ("fig3c", "fig4")}
-    base |= {recipe("fig3a", model="llama", lr="4e-3")}
+    base |= {recipe("fig3a", model="llama", lr="8e-3")}
     assert len(base) == 1
     plain = {"steps": "t1", "preconditioner": "none"}
     assert recipe("fig2a", model="attention") == recipe("fig2c", model="attention", **plain)
