@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from paper_repro.arguments import at_least, positive
 from paper_repro.kernels.energy_attention import energy_attention
 
-IMAGES = 8
-"""Whose hidden memories, the largest thing that a gradient looks at, are there at once."""
+ROWS = {"cpu": 1024}
+"""Tokens whose hidden numbers, far more than their own, lie in memory at once: enough for a CPU's products, while a GPU
+takes them all."""
 
 
 class State(NamedTuple):
@@ -182,7 +183,8 @@ class Memory(Term):
 
     def parameter_gradients(self, state: State, clamped: Clamped, weights: Tensor) -> dict[str, Tensor]:
         summed = torch.zeros_like(self.weight)
-        for z, weighted in zip(state.z.split(IMAGES), (weights.view(-1, 1, 1) * state.z).split(IMAGES), strict=True):
+        parts = (part.split(at_once(state.z)) for part in (state.z, weights.view(-1, 1, 1) * state.z))
+        for z, weighted in zip(*parts, strict=True):
             summed = summed.addmm_(self._hidden(z).flatten(0, 1).mT, weighted.flatten(0, 1), alpha=-2)
         return {"weight": summed}
 
@@ -258,6 +260,12 @@ class Decoder(Term):
     def _seen(self, y: Tensor) -> Tensor:
         """F(y, W), (B, N, D)."""
         return torch.matmul(self.patches.gather(y), self.weight.mT)
+
+
+def at_once(z: Tensor) -> int:
+    """How many images of tokens (B, N, D) go through a product with hidden numbers together, see ``ROWS``."""
+    images, count, _ = z.shape
+    return max(1, min(images, ROWS.get(z.device.type, images * count) // count))
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.kernels.energy_attention import energy_attention
 from paper_repro.kernels.projected_step import image_step, projected_step
-from paper_repro.models.cet_energy import Attention, Clamped, Decoder, Encoder, Memory, Position, State, Term
+from paper_repro.models.cet_energy import Attention, Clamped, Decoder, Encoder, Memory, Position, State, Term, at_once
 
 if TYPE_CHECKING:
     from paper_repro.models.cet import CET, Nudge
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 PRECISIONS = ("float32", "tf32", "bfloat16")
 GRAPHS = 8
 """Captured relaxations that are kept for a model; the one that was not used for longest goes."""
-ROWS = {"cpu": 1024}
-"""Tokens that are multiplied at once: enough for a CPU's products, while a GPU takes them all."""
 _TERMS = {"encoder": Encoder, "position": Position, "memory": Memory, "attention": Attention, "decoder": Decoder}
 
 
@@ -89,7 +87,7 @@ class PreparedSteps:
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
         self.drive, self.nudge = clamped.drive, plan.nudge
         images, count, _ = state.z.shape
-        together = min(images, max(1, ROWS.get(state.z.device.type, images * count) // count))
+        together = at_once(state.z)
         self.hidden = self.weights.new_empty(together, count, len(self.weights))
         self.target = torch.empty_like(self.tokens[:together])
         self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]

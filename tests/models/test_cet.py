@@ -102,8 +102,8 @@ def _random_state(model: CET) -> State:
 @pytest.mark.parametrize("images", [1, 8])
 @pytest.mark.parametrize("name", list(ABBREVIATIONS.values()))
 def test_each_terms_gradients_are_autograds(name: str, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cet_energy, "IMAGES", images)
     model, masked = _drawn()
+    monkeypatch.setitem(cet_energy.ROWS, "cpu", images * model.patches.count)
     term, state = model.terms()[name], _random_state(model)
     patches = model.patches.gather(model.patches.blocks(masked))
     clamped = type(model.clamp(masked))(patches, model.encoder.drive(patches))

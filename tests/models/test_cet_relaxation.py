@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models import cet_relaxation
+from paper_repro.models import cet_energy, cet_relaxation
 from paper_repro.models.cet import CET, Nudge
 from paper_repro.models.cet_energy import Clamped, Memory, State
 from paper_repro.models.cet_relaxation import CapturedSteps, Ended, PlainSteps, Plan, PreparedSteps
@@ -54,7 +54,7 @@ def test_prepared_steps_are_those_of_the_definition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, images = _model(sizes)
-    monkeypatch.setitem(cet_relaxation.ROWS, "cpu", rows * model.patches.count)  # one image, two, all at once
+    monkeypatch.setitem(cet_energy.ROWS, "cpu", rows * model.patches.count)  # one image, two, all at once
     with torch.no_grad():
         clamped = model.clamp(images)
         z, y = model.first(clamped)

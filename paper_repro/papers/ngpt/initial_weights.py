@@ -8,9 +8,6 @@ from paper_repro.views import View
 class InitialWeights(fig2.Speedups):
     """The runs; the speedups stand in the remarks."""
 
-    def summary(self) -> dict[str, float]:
-        return {}
-
 
 def judge_scaled_weights_help(view: View) -> Judgement:
     """The speedup of the scaled GPT over GPT: every budget's interval above 1."""
