@@ -17,7 +17,8 @@ from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
 PRECONDITIONERS = ("none", "diagonal", "diagonal_low_rank")
 STARTS = ("raw", "normed")
 DEFAULT_RANK = 16
-PRECONDITIONER_INIT_STD = 0.02
+PRECONDITIONER_DIAGONAL = 1.0
+PRECONDITIONER_STD = 0.02
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798)
 _LI2_COEFFICIENTS = tuple(b / math.factorial(2 * k + 1) for k, b in enumerate(_BERNOULLI, start=1))
@@ -68,44 +69,74 @@ class Descent(NamedTuple):
 class Preconditioner(nn.Module):
     """P = diag(softplus(sqrt(D) p)) + U V^T + V U^T (CEM, equation 13 and Appendix D.4).
 
-    ``diagonal`` is p, (D,), at first 1/sqrt(D), so that P starts at softplus(1) = 1.313, not at 1; ``left`` is U and
-    ``right`` is V, (D, r), at first N(0, 0.02) and zero; with rank 0 there is a diagonal only.  The paper's P > 0 holds
-    only while U V^T + V U^T is small against the diagonal: nothing enforces it.
+    ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, init_std) and zero; with rank 0
+    there is a diagonal only.  The paper's P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing
+    enforces it.
 
     Args:
         width, rank: D, r.
         stack: leading dimensions of all three, for one P each, such as (K,) for K heads.
+        diagonal_init: of d = sqrt(D) p.  At the paper's 1 (p = 1/sqrt(D)) P starts at softplus(1) = 1.313; at
+            log(e - 1) = 0.5413 it starts at the identity.
+        init_std: of U; the paper's is 0.02.
 
     Raises:
-        ValueError: ``width`` < 1, or ``rank`` outside 0 ... width.
+        ValueError: ``width`` < 1, ``rank`` outside 0 ... width, or an ``init_std`` that is not positive.
     """
 
-    def __init__(self, width: int, rank: int = DEFAULT_RANK, stack: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        width: int,
+        rank: int = DEFAULT_RANK,
+        stack: tuple[int, ...] = (),
+        diagonal_init: float = PRECONDITIONER_DIAGONAL,
+        init_std: float = PRECONDITIONER_STD,
+    ) -> None:
         super().__init__()
         self.width = at_least("width", width)
         if at_least("rank", rank, 0) > width:
             raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {rank}")
         self.rank = rank
-        self.diagonal = nn.Parameter(torch.full((*stack, width), 1 / math.sqrt(width)))
+        self.diagonal = nn.Parameter(torch.full((*stack, width), diagonal_init / math.sqrt(width)))
+        positive("init_std", init_std)
         if rank:
-            self.left = nn.Parameter(torch.randn(*stack, width, rank) * PRECONDITIONER_INIT_STD)
+            self.left = nn.Parameter(torch.randn(*stack, width, rank) * init_std)
             self.right = nn.Parameter(torch.zeros(*stack, width, rank))
 
     @classmethod
     def of(
-        cls, kind: str, width: int, rank: int | None, default_rank: int, stack: tuple[int, ...] = ()
+        cls,
+        kind: str,
+        width: int,
+        rank: int | None,
+        default_rank: int,
+        stack: tuple[int, ...] = (),
+        diagonal_init: float | None = None,
+        init_std: float | None = None,
     ) -> "Preconditioner | None":
-        """By the words of a config: "none" (P = I), "diagonal", or "diagonal_low_rank" with ``rank`` or the default.
+        """By the words of a config: "none" (P = I), "diagonal", or "diagonal_low_rank"; None is the default.
 
         Raises:
-            ValueError: an unknown word, a rank that has no effect, or one that is too large.
+            ValueError: an unknown word, a value that has no effect, or one out of range.
         """
         one_of("preconditioner", kind, PRECONDITIONERS)
-        if kind != "diagonal_low_rank":
-            if rank is not None:
-                raise ValueError(f"rank={rank} has no effect with preconditioner={kind!r}: leave it out")
-            return cls(width, 0, stack) if kind == "diagonal" else None
-        return cls(width, at_least("rank", default_rank if rank is None else rank), stack)
+        low_rank = kind == "diagonal_low_rank"
+        for name, value, read in (
+            ("rank", rank, low_rank),
+            ("preconditioner_diagonal", diagonal_init, kind != "none"),
+            ("preconditioner_std", init_std, low_rank),
+        ):
+            if value is not None and not read:
+                raise ValueError(f"{name}={value} has no effect with preconditioner={kind!r}: leave it out")
+        if kind == "none":
+            return None
+        return cls(
+            width,
+            at_least("rank", default_rank if rank is None else rank) if low_rank else 0,
+            stack,
+            PRECONDITIONER_DIAGONAL if diagonal_init is None else float(diagonal_init),
+            PRECONDITIONER_STD if init_std is None else positive("preconditioner_std", init_std),
+        )
 
     def fold(self, matrix: Tensor) -> Tensor:
         """matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, instead of work for every token."""
@@ -216,6 +247,8 @@ class EnergyMLP(EnergyPart):
         activation: "silu" (Algorithm 1) or "gelu" (exact).
         preconditioner: "none" (P = I), "diagonal" or "diagonal_low_rank".
         rank: r of "diagonal_low_rank"; 16 if None.
+        preconditioner_diagonal, preconditioner_std: ``diagonal_init`` and ``init_std`` of ``Preconditioner``, its
+            defaults if None.
         step_size: eta, the value at the start if ``learn_step_size``.
         context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
         init_std: both start N(0, init_std) instead.
@@ -238,6 +271,8 @@ class EnergyMLP(EnergyPart):
         start: str = "raw",
         preconditioner: str = "none",
         rank: int | None = None,
+        preconditioner_diagonal: float | None = None,
+        preconditioner_std: float | None = None,
         step_size: float = 1.0,
         learn_step_size: bool = False,
         norm_eps: float = 1e-6,
@@ -259,7 +294,9 @@ class EnergyMLP(EnergyPart):
                 raise ValueError("init_std replaces context_init_scale and reading_init_scale: leave them out")
             for weight in (self.context_weight, self.reading_weight):
                 nn.init.normal_(weight, std=positive("init_std", init_std))
-        self.preconditioner = Preconditioner.of(preconditioner, width, rank, DEFAULT_RANK)
+        self.preconditioner = Preconditioner.of(
+            preconditioner, width, rank, DEFAULT_RANK, (), preconditioner_diagonal, preconditioner_std
+        )
         if learn_step_size:
             self.step_size = nn.Parameter(torch.tensor(float(step_size)))
 

@@ -60,6 +60,7 @@ class EnergyAttention(EnergyPart):
         slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
             absent too.
         preconditioner, rank: P_k, see ``Preconditioner``: "none", "diagonal", "diagonal_low_rank" (r = 4 if None).
+        preconditioner_diagonal, preconditioner_std: its ``diagonal_init`` and ``init_std``; its defaults if None.
         norm_context, norm_inside, start, step_size, norm_eps: see ``EnergyPart``.
         init_std: both matrices start N(0, init_std).
         implementation: "auto", "fused", "closed_form" or "reference", see ``kernels.tied_attention``; a diagonal per
@@ -86,6 +87,8 @@ class EnergyAttention(EnergyPart):
         slopes: str = "press",
         preconditioner: str = "none",
         rank: int | None = None,
+        preconditioner_diagonal: float | None = None,
+        preconditioner_std: float | None = None,
         norm_context: bool = True,
         norm_inside: bool = True,
         start: str = "raw",
@@ -113,7 +116,9 @@ class EnergyAttention(EnergyPart):
         elif diagonal_init:
             raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
         self._set_up_positions(slopes)
-        self.preconditioner = Preconditioner.of(preconditioner, width, rank, DEFAULT_RANK, (num_heads,))
+        self.preconditioner = Preconditioner.of(
+            preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal, preconditioner_std
+        )
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.models import cem
+from paper_repro.models.cem_attention import EnergyAttention
 
 PRECONDITIONERS = {"none": "none", "diag": "diagonal", "dlr": "diagonal_low_rank"}
 
@@ -159,6 +161,20 @@ def test_preconditioner_starts_at_softplus_of_one_times_the_identity() -> None:
     assert float(block.preconditioner.left.detach().std()) == pytest.approx(0.02, rel=0.2)
 
 
+def test_preconditioner_starts_where_the_options_say() -> None:
+    identity = math.log(math.e - 1)
+    options: dict[str, Any] = {"preconditioner_diagonal": identity, "preconditioner_std": 0.5}
+    parts = (
+        cem.EnergyMLP(20, 9, preconditioner="diagonal_low_rank", **options),
+        EnergyAttention(20, 4, preconditioner="diagonal_low_rank", **options),
+    )
+    for part in parts:
+        folded = part.preconditioner.fold(torch.eye(20))
+        torch.testing.assert_close(folded, torch.eye(20).expand_as(folded), rtol=1e-6, atol=0)
+        # 320 draws: within 4% with one sigma
+        assert float(part.preconditioner.left.detach().std()) == pytest.approx(0.5, rel=0.2)
+
+
 @pytest.mark.parametrize("options", [{}, {"norm_context": True, "preconditioner": "diagonal"}])
 def test_small_steps_lower_the_energy(options: dict[str, object]) -> None:
     block = _double(cem.EnergyMLP(8, 12, num_steps=6, step_size=0.01, **options))  # type: ignore[arg-type]
@@ -262,6 +278,12 @@ def test_stacked_models_equal_single_models(name: str) -> None:
         ({"start": "normed"}, "start='normed' has no effect without norm_context"),
         ({"preconditioner": "full"}, "preconditioner must be one of"),
         ({"rank": 2}, "rank=2 has no effect with preconditioner='none'"),
+        ({"preconditioner_diagonal": 1.0}, "preconditioner_diagonal=1.0 has no effect with preconditioner='none'"),
+        ({"preconditioner": "diagonal", "preconditioner_std": 0.02}, "preconditioner_std=0.02 has no effect"),
+        (
+            {"preconditioner": "diagonal_low_rank", "rank": 2, "preconditioner_std": 0.0},
+            "preconditioner_std must be a positive finite number, got 0.0",
+        ),
         ({"preconditioner": "diagonal_low_rank", "rank": 7}, "rank must lie between 0 .* width 6, got 7"),
         ({"preconditioner": "diagonal_low_rank", "rank": 0}, "rank must be a whole number of at least 1, got 0"),
         ({"preconditioner": "diagonal_low_rank"}, "rank must lie between 0 .* width 6, got 16"),
