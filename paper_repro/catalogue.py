@@ -1,7 +1,9 @@
 """Every artifact there is: found by scanning, typed on loading, checked whole.
 
 ``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  A further folder with the same layout may be given in
-``$PAPER_REPRO_PAPERS``.
+``$PAPER_REPRO_PAPERS``.  What figures of a paper have in common (sizes, scales, data) stands in
+``papers/<paper>/bases/<name>.yaml``; an artifact or base with ``like: <paper>/<name>`` lies over it, see
+``typed_yaml.over``.
 """
 
 import itertools
@@ -19,6 +21,7 @@ from paper_repro.typed_yaml import Node
 
 PAPERS = Path(__file__).parent / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
+LIKE = "like"
 
 
 def find() -> dict[str, Path]:
@@ -27,6 +30,15 @@ def find() -> dict[str, Path]:
     Raises:
         UsageError: two files have one id, or $PAPER_REPRO_PAPERS names no folder.
     """
+    return _scan("*/*.yaml", "artifact")
+
+
+def bases() -> dict[str, Path]:
+    """Every file that ``like`` can name; raises as ``find``."""
+    return _scan("*/bases/*.yaml", "base")
+
+
+def _scan(pattern: str, what: str) -> dict[str, Path]:
     folders = [PAPERS]
     if extra := os.environ.get(EXTRA_PAPERS):
         folders.append(Path(extra))
@@ -34,10 +46,10 @@ def find() -> dict[str, Path]:
             raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
     found: dict[str, Path] = {}
     for folder in folders:
-        for path in sorted(folder.glob("*/*.yaml")):
-            name = f"{path.parent.name}/{path.stem}"
+        for path in sorted(folder.glob(pattern)):
+            name = f"{path.relative_to(folder).parts[0]}/{path.stem}"
             if name in found:
-                raise UsageError(f"duplicate artifact id '{name}': {found[name]} and {path}")
+                raise UsageError(f"duplicate {what} id '{name}': {found[name]} and {path}")
             found[name] = path
     return found
 
@@ -56,12 +68,12 @@ def load(name: str) -> Artifact:
 
 def load_file(path: Path) -> Artifact:
     """The artifact that a file describes, checked whole."""
-    root = typed_yaml.read(path)
-    entries = root.items()
+    root = _over_its_bases(typed_yaml.read(path))
+    entries = {key: child for key, child in root.items().items() if key != LIKE}
     allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in ("id", "path")}
     for key, child in entries.items():
         if key not in allowed:
-            raise UsageError(f"{path}:{child.key_line}: unknown key '{key}'{nearest(key, allowed)}")
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, LIKE])}")
     values: dict[str, Any] = {key: typed_yaml.convert(allowed[key], child) for key, child in entries.items()}
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
@@ -69,6 +81,17 @@ def load_file(path: Path) -> Artifact:
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, **values)
     _check(artifact, entries)
     return artifact
+
+
+def _over_its_bases(own: Node, passed: tuple[str, ...] = ()) -> Node:
+    if LIKE not in own.items():
+        return own
+    named, known = own.items()[LIKE], bases()
+    if (name := str(named.plain())) not in known:
+        raise named.error(f"unknown base '{name}'{nearest(name, known)}")
+    if name in passed:
+        raise named.error(f"'{name}' is like itself")
+    return typed_yaml.over(_over_its_bases(typed_yaml.read(known[name]), (*passed, name)), own)
 
 
 def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:

@@ -1,4 +1,8 @@
-"""YAML into dataclasses, with the file and line in every complaint."""
+"""YAML into dataclasses, with the file and line in every complaint.
+
+A file may lie ``over`` another: mappings are merged key by key, anything else is replaced, and a list with the tag
+``!more`` follows the other file's.
+"""
 
 import dataclasses
 import math
@@ -13,6 +17,7 @@ from paper_repro.errors import UsageError, nearest
 
 T = TypeVar("T")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MORE = "!more"
 
 
 class Node:
@@ -55,7 +60,17 @@ class Node:
     def elements(self) -> list["Node"]:
         if not isinstance(self._node, yaml.SequenceNode):
             raise self.error(f"{self.name or 'this'} must be a list")
+        if self.continues:
+            raise self.error(f"'{self.name}' is {_MORE} of a list, and there is none before it")
+        return self._own_elements()
+
+    def _own_elements(self) -> list["Node"]:
         return [Node(self.path, child, self.name) for child in self._node.value]
+
+    @property
+    def continues(self) -> bool:
+        """Whether this is a list that follows the one it lies over."""
+        return self.is_sequence and self._node.tag == _MORE
 
     def plain(self) -> Any:
         """The value as plain Python data."""
@@ -74,6 +89,30 @@ class Node:
             raise UsageError(f"{self.path}:{node.start_mark.line + 1}: not understood: {problem}") from error
         finally:
             loader.dispose()
+
+
+class _Over(Node):
+    """A mapping or list over that of another file."""
+
+    def __init__(self, base: Node, own: Node) -> None:
+        super().__init__(own.path, own._node, own.name)
+        self.key_line, self._base = own.key_line, base
+
+    def items(self) -> dict[str, Node]:
+        found = self._base.items()
+        for key, child in super().items().items():
+            found[key] = over(found[key], child) if key in found else child
+        return found
+
+    def elements(self) -> list[Node]:
+        return self._base.elements() + self._own_elements()
+
+
+def over(base: Node, own: Node) -> Node:
+    """``own`` with what it leaves to ``base``; complaints name the file and line that an entry comes from."""
+    if (base.is_mapping and own.is_mapping) or (base.is_sequence and own.continues):
+        return _Over(base, own)
+    return own
 
 
 def read(path: Path) -> Node:

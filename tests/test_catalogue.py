@@ -52,3 +52,59 @@ def test_every_shipped_artifact_loads_and_its_computed_claims_exist(name: str) -
         computed = getattr(claim.predicate, "name", None)
         if computed is not None:
             assert callable(getattr(companion, f"judge_{computed}", None)), claim.id
+
+
+LIKE = """\
+like: made/plain
+title: Like another
+scales:
+  smoke:
+    seeds: [0]
+notes: !more
+  - Its own note.
+"""
+
+
+def write_like(folder: Path, own: str = LIKE, base: str = ARTIFACT) -> Path:
+    (folder / "made" / "bases").mkdir(parents=True)
+    (folder / "made" / "bases" / "plain.yaml").write_text(base)
+    return synthetic.write_artifact(folder, own)
+
+
+def test_an_artifact_like_a_base_says_only_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    assert [name for name in catalogue.find() if name.startswith("made/")] == ["made/up"]
+    base, own = synthetic.load(tmp_path / "alone"), catalogue.load_file(path)
+    assert own.title == "Like another" and own.axes == base.axes and own.claims == base.claims
+    assert own.scales["smoke"].seeds == [0] and own.scales["smoke"].about == base.scales["smoke"].about
+    assert own.scales["paper"] == base.scales["paper"]
+    assert own.notes == [*base.notes, "Its own note."]
+
+
+def test_a_base_of_the_repository_serves_a_further_folder(tmp_path: Path) -> None:
+    axes = "axes: {model: {title: M, values: {llama: {label: L}}}}"
+    text = f"like: cem/one_rate\ntitle: Mine\nsource: {{where: a test}}\n{axes}\n"
+    mine = catalogue.load_file(synthetic.write_artifact(tmp_path, text))
+    assert mine.experiment == "cem/slimpajama" and mine.scales == catalogue.load("cem/fig2a").scales
+    assert [dict(key) for key in mine.points(mine.scales["cpu"])] == [{"size": "reduced", "model": "llama"}]
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "message"),
+    [
+        (LIKE.replace("plain", "plane"), ARTIFACT, "up.yaml:1: unknown base 'made/plane' (did you mean 'made/plain'?)"),
+        (LIKE, LIKE, "plain.yaml:1: 'made/plain' is like itself"),
+        (LIKE.replace("like:", "lke:"), ARTIFACT, "up.yaml:1: unknown key 'lke' (did you mean 'like'?)"),
+        (LIKE, ARTIFACT.replace("notes:", "nots:"), "unknown key 'nots' (did you mean 'notes'?)"),
+        (LIKE.replace("seeds: [0]", "seeds: [0, 0]"), ARTIFACT, "up.yaml:5: "),
+    ],
+)
+def test_wrong_bases_are_refused(
+    own: str, base: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_like(tmp_path, own, base)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = message_of(lambda: catalogue.load_file(path))
+    assert message in found
+    assert found.startswith(str(tmp_path / "made"))

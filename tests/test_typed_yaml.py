@@ -131,3 +131,47 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_aliases_give_each_place_the_shared_value(tmp_path: Path) -> None:
     text = GOOD.replace("  one: {name: x, size: 2}", "  one: &one {name: x, size: 2}\n  two: *one")
     assert build(tmp_path, text).parts == {"one": Inner("x", 2.0), "two": Inner("x", 2.0)}
+
+
+def over(folder: Path, text: str) -> typed_yaml.Node:
+    (folder / "base.yaml").write_text(GOOD)
+    (folder / "own.yaml").write_text(text)
+    return typed_yaml.over(typed_yaml.read(folder / "base.yaml"), typed_yaml.read(folder / "own.yaml"))
+
+
+def test_a_file_over_another_says_only_what_differs(tmp_path: Path) -> None:
+    text = "count: 5\ninner: {size: 3}\ntags: !more [c]\nparts: {one: {name: y}, two: {name: z}}\n"
+    found = typed_yaml.build(Outer, over(tmp_path, text))
+    parts = {"one": Inner("y", 2.0), "two": Inner("z")}
+    assert found == Outer("T", 5, Inner("first", 3.0), True, 2.0, ["a", "b", "c"], parts)
+    assert list(found.parts) == ["one", "two"]
+
+
+def test_a_list_over_another_replaces_it_unless_it_says_more(tmp_path: Path) -> None:
+    assert typed_yaml.build(Outer, over(tmp_path, "tags: [c]\n")).tags == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\ncount: x\n", "own.yaml:2: 'count' must be a whole number, not 'x'"),
+        ("inner: {nmae: x}\n", "own.yaml:1: unknown key 'nmae' (did you mean 'name'?)"),
+        ("inner: word\n", "own.yaml:1: inner must be a mapping of keys to values"),
+        ("count: -1\n", "own.yaml:1: count is not negative"),
+    ],
+)
+def test_a_complaint_about_one_of_two_files_names_the_right_one(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        typed_yaml.build(Outer, over(tmp_path, text))
+    assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+def test_a_complaint_about_the_file_below_names_that(tmp_path: Path) -> None:
+    found = over(tmp_path, "count: 5\n").items()["title"]
+    assert found.where == f"{tmp_path / 'base.yaml'}:2"
+
+
+@pytest.mark.parametrize("key", ["more", "count"])
+def test_more_of_no_list_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"own\.yaml:1: '{key}' is !more of a list, and there is none before it"):
+        over(tmp_path, f"{key}: !more [c]\n").plain()

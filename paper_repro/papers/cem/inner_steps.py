@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from paper_repro import figures
 from paper_repro.figures import Row
-from paper_repro.papers.cem.text import MARKERS, chosen
+from paper_repro.papers.cem.text import MARKERS, PerplexityTable, chosen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,10 @@ KINDS = {
 COLORS = {"attention": "#E08214", "mlp": "#1B7837", "full": "#2166AC"}
 
 
+class InnerStepsTable(PerplexityTable):
+    pass
+
+
 class InnerStepsFigure(figures.Figure):
     """Perplexity and both energies, each against T: dots are seeds, lines their means; the trained T is dashed."""
 
@@ -30,7 +34,9 @@ class InnerStepsFigure(figures.Figure):
         for key in self.view.points:
             place = dict(key)
             for metric in self.artifact.metrics:
-                kind, _, steps = metric.rpartition("_T")
+                kind, at_test_time, steps = metric.rpartition("_T")
+                if not at_test_time:
+                    continue
                 for seed, value in sorted(self.view.samples(metric, place).items()):
                     found.append({**place, "kind": kind, "steps": int(steps), "seed": seed, "value": round(value, 8)})
         return found
