@@ -269,6 +269,8 @@ class Artifact:
     agree: list[Agreement] = field(default_factory=list)
     fewest: dict[str, int] = field(default_factory=dict)
     """How many values of an axis a scale runs at least, wherever it runs any: three rates, for an interpolant."""
+    bases: tuple[Path, ...] = ()
+    """The files that ``path`` lies over, the nearest first."""
 
     def __post_init__(self) -> None:
         for problem in self._axis_problems():
@@ -322,16 +324,23 @@ class Artifact:
             raise UsageError(f"{self.id} has no scale {word!r}{nearest(word, self.scales)}")
         return word, self.scales[word]
 
-    def companion(self) -> ModuleType | None:
-        """The Python file beside the YAML, where a figure draws or a table computes; None if there is none."""
-        path = self.path.with_suffix(".py")
-        if not path.is_file():
-            return None
-        spec = importlib.util.spec_from_file_location(f"paper_repro.papers.{self.id.replace('/', '.')}", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+    def companions(self) -> list[ModuleType]:
+        """The Python files beside the YAML and its bases: a figure draws there, a table computes, a claim is judged.
+
+        The artifact's own is the first, a base's comes before that of the base below it.
+        """
+        paper = f"paper_repro.papers.{self.id.partition('/')[0]}"
+        files = {f"{paper}.{self.path.stem}": self.path, **{f"{paper}.bases.{path.stem}": path for path in self.bases}}
+        found = {name: path.with_suffix(".py") for name, path in files.items()}
+        return [_module(name, path) for name, path in found.items() if path.is_file()]
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@
 ``typed_yaml.over``.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ from paper_repro.typed_yaml import Node
 PAPERS = Path(__file__).parent / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
 LIKE = "like"
+FOUND = ("id", "path", "bases")
+"""Of an artifact, what its file does not say."""
 
 
 def find() -> dict[str, Path]:
@@ -33,7 +36,7 @@ def find() -> dict[str, Path]:
     return _scan("*/*.yaml", "artifact")
 
 
-def bases() -> dict[str, Path]:
+def known_bases() -> dict[str, Path]:
     """Every file that ``like`` can name; raises as ``find``."""
     return _scan("*/bases/*.yaml", "base")
 
@@ -68,9 +71,11 @@ def load(name: str) -> Artifact:
 
 def load_file(path: Path) -> Artifact:
     """The artifact that a file describes, checked whole."""
-    root = _over_its_bases(typed_yaml.read(path))
+    root = typed_yaml.read(path)
+    below = _bases_of(root)
+    root = functools.reduce(typed_yaml.over, [*reversed(below), root])
     entries = {key: child for key, child in root.items().items() if key != LIKE}
-    allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in ("id", "path")}
+    allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
     for key, child in entries.items():
         if key not in allowed:
             raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, LIKE])}")
@@ -78,20 +83,25 @@ def load_file(path: Path) -> Artifact:
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
             raise root.error(f"missing '{required}'")
-    artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, **values)
+    bases = tuple(base.path for base in below)
+    artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
     _check(artifact, entries)
     return artifact
 
 
-def _over_its_bases(own: Node, passed: tuple[str, ...] = ()) -> Node:
-    if LIKE not in own.items():
-        return own
-    named, known = own.items()[LIKE], bases()
-    if (name := str(named.plain())) not in known:
-        raise named.error(f"unknown base '{name}'{nearest(name, known)}")
-    if name in passed:
-        raise named.error(f"'{name}' is like itself")
-    return typed_yaml.over(_over_its_bases(typed_yaml.read(known[name]), (*passed, name)), own)
+def _bases_of(own: Node) -> list[Node]:
+    """The files below one, the nearest first."""
+    known, found, names = known_bases(), list[Node](), list[str]()
+    while LIKE in (entries := own.items()):
+        name = str(entries[LIKE].plain())
+        if name not in known:
+            raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
+        if name in names:
+            raise entries[LIKE].error(f"'{name}' is like itself")
+        own = typed_yaml.read(known[name])
+        names.append(name)
+        found.append(own)
+    return found
 
 
 def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:

@@ -264,7 +264,7 @@ class Negation:
 
 @dataclass(frozen=True)
 class Computed:
-    """Judged by the function ``judge_<name>(view)`` in the Python file beside the artifact."""
+    """Judged by the function ``judge_<name>(view)`` in the Python file beside the artifact or its base."""
 
     name: str
 
@@ -273,8 +273,8 @@ class Computed:
         return cls(typed_yaml.convert(str, node))
 
     def judge(self, view: Evidence, place: Place) -> Judgement:
-        companion = view.artifact.companion()
-        function = getattr(companion, f"judge_{self.name}", None)
+        functions = (getattr(companion, f"judge_{self.name}", None) for companion in view.artifact.companions())
+        function = next((found for found in functions if found is not None), None)
         if function is None:
             raise UsageError(f"{view.artifact.path.with_suffix('.py')}: there is no function judge_{self.name}(view)")
         judgement = function(view)

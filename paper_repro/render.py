@@ -9,6 +9,7 @@ from paper_repro.errors import UsageError
 from paper_repro.figures import Figure
 from paper_repro.plan import Plan
 from paper_repro.tables import Table
+from paper_repro.views import View
 
 
 def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
@@ -19,18 +20,32 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
     """
     view = views.build(plan, runs, reference)
     folder = runs / plan.folder
-    companion = plan.artifact.companion()
-    table: Table = (_the_one(companion, Table) or Table)(view)
+    table = table_of(view)
     written = table.write(folder)
-    if (figure := _the_one(companion, Figure)) is not None:
-        written += figure(view).write(folder)
+    if (figure := figure_of(view)) is not None:
+        written += figure.write(folder)
     return table, written
 
 
-def _the_one(companion: ModuleType | None, base: Any) -> Any:
+def table_of(view: View) -> Table:
+    """The artifact's own kind of table, its base's, or a plain one."""
+    found: Table = (_nearest(view, Table) or Table)(view)
+    return found
+
+
+def figure_of(view: View) -> Figure | None:
+    """The artifact's own kind of figure, its base's, or None."""
+    kind = _nearest(view, Figure)
+    return None if kind is None else kind(view)
+
+
+def _nearest(view: View, base: Any) -> Any:
+    kinds = (_the_one(companion, base) for companion in view.artifact.companions())
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def _the_one(companion: ModuleType, base: Any) -> Any:
     """The subclass of ``base`` that the companion file defines, if it defines one."""
-    if companion is None:
-        return None
     own = [
         value
         for value in vars(companion).values()

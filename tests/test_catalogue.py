@@ -47,11 +47,11 @@ def test_a_further_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pyt
 def test_every_shipped_artifact_loads_and_its_computed_claims_exist(name: str) -> None:
     artifact = catalogue.load(name)
     assert artifact.source.where and artifact.points()
-    companion = artifact.companion()
     for claim in artifact.claims:
         computed = getattr(claim.predicate, "name", None)
         if computed is not None:
-            assert callable(getattr(companion, f"judge_{computed}", None)), claim.id
+            found = [companion for companion in artifact.companions() if hasattr(companion, f"judge_{computed}")]
+            assert found, claim.id
 
 
 LIKE = """\
@@ -108,3 +108,14 @@ def test_wrong_bases_are_refused(
     found = message_of(lambda: catalogue.load_file(path))
     assert message in found
     assert found.startswith(str(tmp_path / "made"))
+
+
+def test_a_base_s_python_file_serves_all_that_are_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    below = path.parent / "bases" / "plain.py"
+    below.write_text("def judge_one(view):\n    return 1\n")
+    (base,) = catalogue.load_file(path).companions()
+    assert base.__name__ == "paper_repro.papers.made.bases.plain" and base.judge_one(None) == 1
+    path.with_suffix(".py").write_text("def judge_one(view):\n    return 2\n")
+    assert [found.judge_one(None) for found in catalogue.load_file(path).companions()] == [2, 1]

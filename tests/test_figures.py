@@ -125,8 +125,7 @@ def drawn(name: str, folder: Path, reference: bool) -> tuple[Any, list[Row], Any
     for root in ("runs", "results"):
         synthetic.fill(folder / root, plan, synthetic.near_the_paper(plan, 0.05))
     view = views.build(plan, folder / "runs", folder / "results" if reference else None)
-    companion = plan.artifact.companion()
-    figure = render._the_one(companion, figures.Figure)(view)
+    figure: Any = render.figure_of(view)
     canvas = Canvas(figsize=figure.size)
     FigureCanvasAgg(canvas)
     rows = figure.rows()
@@ -164,7 +163,7 @@ def test_table_d1_draws_every_printed_loss(tmp_path: Path) -> None:
     plan = plans.make(catalogue.load("ebt/tableD1"))
     synthetic.fill(tmp_path, plan, outcome)
     view = views.build(plan, tmp_path, None)
-    figure = render._the_one(plan.artifact.companion(), figures.Figure)(view)
+    figure: Any = render.figure_of(view)
     rows, canvas = figure.rows(), Canvas()
     FigureCanvasAgg(canvas)
     figure.draw(canvas, rows)

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
+from paper_repro import catalogue
+from paper_repro import plan as plans
 from paper_repro.command_line import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -25,24 +28,41 @@ def test_every_path_that_readme_links_to_exists() -> None:
         assert (ROOT / link).exists(), link
 
 
-def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
-    found = re.search(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    name, text = found[1], found[2]
-    path = tmp_path / "papers" / f"{name}.yaml"
+EXAMPLES = re.findall(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", README, re.DOTALL)
+
+
+def run_example(name: str, folder: Path) -> str:
+    path = folder / "papers" / f"{name}.yaml"
     path.parent.mkdir(parents=True)
-    path.write_text(text)
-    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(tmp_path / "papers")}
-    command = [sys.executable, "scripts/reproduce.py", name, "scale=smoke", f"runs={tmp_path / 'runs'}"]
-    assert f"python scripts/reproduce.py {name} scale=smoke" in README
+    path.write_text(dict(EXAMPLES)[name])
+    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers")}
+    command = [sys.executable, "scripts/reproduce.py", name, "scale=smoke", f"runs={folder / 'runs'}"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
-    labels = {axis: list(spec["values"].values()) for axis, spec in yaml.safe_load(text)["axes"].items()}
+    return run.stdout
+
+
+def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
+    assert "python scripts/reproduce.py cem/activation scale=smoke" in README
+    printed = run_example("cem/activation", tmp_path)
+    axes = yaml.safe_load(dict(EXAMPLES)["cem/activation"])["axes"]
+    labels = {axis: [value["label"] for value in spec["values"].values()] for axis, spec in axes.items()}
     for activation in labels["activation"]:
         for steps in labels["steps"]:
-            row = rf"\| {activation['label']} +\| {steps['label']} +\| not run +\| \**\d\.\d+ ± \d\.\d+"
-            assert re.search(row, run.stdout), run.stdout
-    assert "silu_gains_from_recursion" in run.stdout
+            row = rf"\| {activation} +\| {steps} +\| not run +\| \**\d\.\d+ ± \d\.\d+"
+            assert re.search(row, printed), printed
+    assert "silu_gains_from_recursion" in printed
+
+
+def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((name, text),) = [example for example in EXAMPLES if "like:" in example[1]]
+    path = tmp_path / f"{name}.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
+    plan = plans.make(catalogue.load(name), "cpu")
+    starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
+    assert starts == [None] * 3 + [0.5413] * 3
 
 
 def test_commands_in_readme_name_existing_scripts_and_artifacts() -> None:

@@ -344,7 +344,8 @@ from paper_repro import catalogue, plan
 from paper_repro.kernels import cem_mlp
 counter_based = find_spec("paper_repro.datamodules.counter_based").origin
 assert len(plan.make(catalogue.load("cem/table3"), "smoke").cells) == 60
-assert catalogue.load("ebt/tableD1").companion() is not None
+assert catalogue.load("ebt/tableD1").companions()
+assert len(catalogue.load("cem/fig3a").bases) == 2
 print(len(paper_repro.__path__), paper_repro.__file__, counter_based, cem_mlp.__file__)
 """
     count, *places = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site")).split()

@@ -1,10 +1,6 @@
 """CEM, figure 2a: perplexity against parameters, Llama's attention replaced."""
 
-from paper_repro.papers.cem.text import ParametersFigure, PerplexityTable
-
-
-class Table2a(PerplexityTable):
-    pass
+from paper_repro.papers.cem.text import ParametersFigure
 
 
 class Figure2a(ParametersFigure):

@@ -2,12 +2,8 @@
 
 from paper_repro.claims import Judgement, Place
 from paper_repro.papers.cem.recursion import StepsFigure
-from paper_repro.papers.cem.text import PerplexityTable, judge_larger_gain
+from paper_repro.papers.cem.text import judge_larger_gain
 from paper_repro.views import View
-
-
-class Table2d(PerplexityTable):
-    pass
 
 
 class Figure2d(StepsFigure):

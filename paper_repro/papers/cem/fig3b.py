@@ -9,7 +9,6 @@ from paper_repro.papers.cem.text import (
     MARKERS,
     TWO_STEPS,
     PerplexityFigure,
-    PerplexityTable,
     chosen,
     dots,
     means,
@@ -17,10 +16,6 @@ from paper_repro.papers.cem.text import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
-
-
-class Table3b(PerplexityTable):
-    pass
 
 
 class Figure3b(PerplexityFigure):

@@ -2,12 +2,7 @@
 
 from paper_repro.claims import Judgement
 from paper_repro.papers.cem.recursion import ReuseFigure, judge_gains_above_reuse
-from paper_repro.papers.cem.text import PerplexityTable
 from paper_repro.views import View
-
-
-class Table3c(PerplexityTable):
-    pass
 
 
 class Figure3c(ReuseFigure):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from paper_repro import figures
 from paper_repro.figures import Row
-from paper_repro.papers.cem.text import MARKERS, PerplexityTable, chosen
+from paper_repro.papers.cem.text import MARKERS, chosen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,10 +18,6 @@ KINDS = {
     "energy_feed_forward": "energy of the MLPs",
 }
 COLORS = {"attention": "#E08214", "mlp": "#1B7837", "full": "#2166AC"}
-
-
-class InnerStepsTable(PerplexityTable):
-    pass
 
 
 class InnerStepsFigure(figures.Figure):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, intervals, tables
+from paper_repro import figures, intervals
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
 from paper_repro.figures import Row
 from paper_repro.records import Record
@@ -20,16 +20,6 @@ LOSSES, PERPLEXITY = ("test_loss", "val_loss"), "perplexity"
 LLAMA_COLOR, ONE_STEP, TWO_STEPS = "#222222", "#E08214", "#2166AC"
 MARKERS = ("o", "s", "^", "D", "v")
 """By size."""
-
-
-class PerplexityTable(tables.Table):
-    """A table whose metric ``perplexity`` is computed: exp of the mean loss over all evaluated tokens.
-
-    Of the test split where the data have one, else of the validation split.
-    """
-
-    def __init__(self, view: View) -> None:
-        super().__init__(with_perplexity(view))
 
 
 class PerplexityFigure(figures.Figure):

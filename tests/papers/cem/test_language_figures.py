@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
+from paper_repro import catalogue, render, views
 from paper_repro import plan as plans
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.plan import PlannedCell
-from paper_repro.tables import Table
 from paper_repro.tasks import FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
 from paper_repro.views import View
@@ -35,14 +34,8 @@ def made_up(name: str, root: Path, effect: Callable[[Place], float], scale: str 
     return views.build(plan, root, None)
 
 
-def classes(view: View) -> tuple[type[Table], Any]:
-    module: Any = view.artifact.companion()
-    number = view.artifact.id.partition("fig")[2]
-    return getattr(module, f"Table{number}"), getattr(module, f"Figure{number}")
-
-
 def verdicts(view: View) -> dict[str, str]:
-    return {claim.id: judgement.verdict for claim, judgement in classes(view)[0](view).judgements()}
+    return {claim.id: judgement.verdict for claim, judgement in render.table_of(view).judgements()}
 
 
 def as_the_paper_says(place: Place) -> float:
@@ -127,7 +120,7 @@ def test_reuse_that_hurts_is_seen(tmp_path: Path) -> None:
 
 def test_perplexity_is_exp_of_the_loss_and_averaged_after_it(tmp_path: Path) -> None:
     view = made_up("fig2a", tmp_path, as_the_paper_says)
-    table = classes(view)[0](view)
+    table = render.table_of(view)
     found = table.view.samples("perplexity", {"size": "reduced", "model": "attention"})
     assert found == pytest.approx({seed: math.exp(4.01 + noise) for seed, noise in NOISE.items()}, rel=1e-12)
     assert view.samples("perplexity", {"size": "reduced", "model": "attention"}) == {}  # records stay as they are
@@ -140,7 +133,7 @@ def test_perplexity_is_exp_of_the_loss_and_averaged_after_it(tmp_path: Path) -> 
 )
 def test_a_figure_draws_every_run_and_nothing_for_none(name: str, scale: str, tmp_path: Path) -> None:
     view = made_up(name, tmp_path, as_the_paper_says, scale)
-    figure = classes(view)[1](view)
+    figure = _figure(view)
     written = {path.name: path for path in figure.write(tmp_path / "figure")}
     rows = list(csv.DictReader(written["figure.csv"].open()))
     assert len(rows) == len(view.plan.cells)
@@ -151,7 +144,7 @@ def test_a_figure_draws_every_run_and_nothing_for_none(name: str, scale: str, tm
     assert "Llama" in svg and "test perplexity" in svg
     if name in ("fig2a", "fig2b"):
         assert ("1.02M tokens" if scale == "cpu" else "3.26B tokens") in svg
-    empty = classes(view)[1](views.build(view.plan, tmp_path / "none", None))
+    empty = _figure(views.build(view.plan, tmp_path / "none", None))
     assert empty.rows() == [] and len(empty.write(tmp_path / "empty")) == 3
 
 
@@ -188,3 +181,7 @@ def test_the_wide_mlp_is_half_as_wide_again_at_every_size_and_scale() -> None:
     assert widths["paper", "m162", "mlp_matched"] == 3456 and widths["cpu", "reduced", "mlp_matched"] == 252
     for (scale, size, model), width in widths.items():
         assert 2 * width == (3 if model == "mlp_matched" else 2) * widths[scale, size, "llama"]
+
+
+def _figure(view: View) -> Any:
+    return render.figure_of(view)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
+from paper_repro import catalogue, render, views
 from paper_repro import plan as plans
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.errors import UsageError
@@ -49,8 +49,7 @@ def valley(llama: float, full: float, lower: float = 0.01) -> Curve:
 
 
 def table(view: View) -> Any:
-    module: Any = view.artifact.companion()
-    return getattr(module, f"Table{view.artifact.id.partition('fig')[2]}")(view)
+    return render.table_of(view)
 
 
 def judged(view: View) -> dict[str, Judgement]:
@@ -162,5 +161,4 @@ def test_cem_has_two_layers_more_at_the_larger_size() -> None:
 
 
 def _figure(view: View) -> Any:
-    module: Any = view.artifact.companion()
-    return getattr(module, f"Figure{view.artifact.id.partition('fig')[2]}")(view)
+    return render.figure_of(view)

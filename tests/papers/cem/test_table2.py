@@ -39,7 +39,7 @@ def test_the_settings_are_those_of_the_experiment_that_trains(parts: list[str]) 
 
 def test_what_the_paper_prints_is_reproduced(tmp_path: Path) -> None:
     view = filled(tmp_path)
-    module = view.artifact.companion()
+    module = view.artifact.companions()[0]
     assert module is not None
     table = module.Table2(view)
     measured = [name for name, metric in view.artifact.metrics.items() if metric.measured and metric.published]

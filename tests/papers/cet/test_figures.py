@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
+from paper_repro import catalogue, render, views
 from paper_repro import config as configs
 from paper_repro import plan as plans
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
@@ -122,10 +122,10 @@ def test_the_smaller_step_has_to_reach_energies_and_collapses_alike(tmp_path: Pa
 def test_artifacts_without_results_are_drawn_and_undecided(name: str, tmp_path: Path) -> None:
     view = views.build(CPU[name], tmp_path / "runs", None)
     assert {judge(claim, view).verdict for claim in view.artifact.claims} <= {UNDECIDED}
-    companion = view.artifact.companion()
-    if name != "table1" and companion is not None:
-        figure = next(getattr(companion, kind) for kind in dir(companion) if kind == f"Figure{name[-1]}")
-        assert {path.name for path in figure(view).write(tmp_path)} == {"figure.csv", "figure.png", "figure.svg"}
+    figure = render.figure_of(view)
+    assert (figure is None) == name.startswith("table")
+    if figure is not None:
+        assert {path.name for path in figure.write(tmp_path)} == {"figure.csv", "figure.png", "figure.svg"}
 
 
 def test_table_2_is_cet_celeba_s_and_its_claims_are_decided_by_what_is_built(tmp_path: Path) -> None:

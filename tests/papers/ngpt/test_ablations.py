@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro import catalogue, views
+from paper_repro import catalogue, render, views
 from paper_repro import plan as plans
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
 from paper_repro.models.ngpt import NGPT
 from paper_repro.models.rotary import Scale
-from paper_repro.papers.ngpt.ablations import CHANGE, with_changes
+from paper_repro.papers.ngpt.bases.ablation import CHANGE, with_changes
 from paper_repro.plan import Plan, PlannedCell
 from paper_repro.tables import Table
 from paper_repro.targets import instantiate
@@ -49,10 +49,8 @@ def verdict(view: View, claim: str) -> str:
 
 
 def table_of(view: View) -> Table:
-    companion: Any = view.artifact.companion()
-    kind = getattr(companion, view.artifact.id.partition("/")[2].capitalize())
-    table = kind(view)
-    assert isinstance(table, Table)
+    table = render.table_of(view)
+    assert type(table).__name__ == "AblationTable"
     return table
 
 

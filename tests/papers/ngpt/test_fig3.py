@@ -54,7 +54,7 @@ def judged(view: View) -> Judgement:
 
 
 def figure(view: View) -> Any:
-    companion: Any = view.artifact.companion()
+    companion: Any = view.artifact.companions()[0]
     return companion.Figure3(view)
 
 

@@ -16,7 +16,7 @@ from paper_repro.tests.support.synthetic import fill
 
 ARTIFACT = catalogue.load("nrgpt/fig4")
 PLAN = plans.make(ARTIFACT, "cpu")
-COMPANION: Any = ARTIFACT.companion()
+COMPANION: Any = ARTIFACT.companions()[0]
 PER_SQUARE = {"gpt": 36, "rgpt_parallel": 13, "ff1": 7, "ff2w": 10}
 WIDTHS = {"w32": 32, "w64": 64, "w128": 128}
 Place = Mapping[str, str]

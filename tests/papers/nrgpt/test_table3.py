@@ -117,8 +117,7 @@ def _judged(view: View) -> dict[str, Judgement]:
 
 
 def _table(view: View) -> tables.Table:
-    companion = view.artifact.companion()
-    assert companion is not None
+    companion = view.artifact.companions()[0]
     table: tables.Table = companion.Table3(view)
     return table
 

@@ -17,7 +17,7 @@ from paper_repro.tests.support.synthetic import fill
 from paper_repro.views import View
 
 ARTIFACT = catalogue.load("nrgpt/table4")
-COMPANION: Any = ARTIFACT.companion()
+COMPANION: Any = ARTIFACT.companions()[0]
 MODELS = list(ARTIFACT.axes["model"].values)
 PUBLISHED_COUNTS = {"gpt": 423_233, "rgpt": 888_385, "rgpt_parallel": 247_617, "ff1": 2_036_802, "ff2w": 214_466}
 

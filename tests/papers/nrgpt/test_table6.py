@@ -43,7 +43,7 @@ def judged(view: View) -> dict[str, Judgement]:
 
 
 def table_of(view: View) -> Table:
-    table = view.artifact.companion().Table6(view)  # type: ignore[union-attr]
+    table = view.artifact.companions()[0].Table6(view)
     assert isinstance(table, Table)
     return table
 

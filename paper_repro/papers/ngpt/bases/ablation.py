@@ -1,4 +1,4 @@
-"""What Tables 4, 5 and 6 share: changes of the loss against the default."""
+"""What Tables 4, 5 and 6 compute: changes of the loss against the default."""
 
 from collections.abc import Mapping
 from dataclasses import replace

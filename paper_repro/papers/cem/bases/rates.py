@@ -8,13 +8,13 @@ from paper_repro import intervals
 from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.figures import Row
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
+from paper_repro.papers.cem.bases.text import PerplexityTable
 from paper_repro.papers.cem.text import (
     MARKERS,
     ONE_STEP,
     PERPLEXITY,
     TWO_STEPS,
     PerplexityFigure,
-    PerplexityTable,
     chosen,
     count_text,
 )
