@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from paper_repro.arguments import one_of, positive
 from paper_repro.kernels.tied_attention import IMPLEMENTATIONS, descend
-from paper_repro.models.cem import EnergyPart, Preconditioner
+from paper_repro.models.cem_descent import EnergyPart, Preconditioner
 from paper_repro.models.gpt import check_heads
 
 DIAGONALS = ("none", "shared", "per_head")

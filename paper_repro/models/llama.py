@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from paper_repro.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
-from paper_repro.models.cem import EnergyPart
+from paper_repro.models.cem_descent import EnergyPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
 INIT_STD = 0.02

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paper_repro.arguments import at_least
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.cem import EnergyPart
+from paper_repro.models.cem_descent import EnergyPart
 from paper_repro.models.llama import Llama
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Findings
