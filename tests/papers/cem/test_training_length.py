@@ -14,7 +14,7 @@ from paper_repro.tasks import FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
 from paper_repro.views import View
 
-PLAN = plans.make(catalogue.load("cem/training_length"), "cpu")
+PLAN = plans.make(catalogue.load("cem/training_length"), "gpu")
 
 
 def made_up(root: Path, gain: Callable[[str, str], float]) -> View:
@@ -58,6 +58,6 @@ def test_the_figure_has_the_gain_of_every_seed(tmp_path: Path) -> None:
     rows = list(csv.DictReader(path.open()))
     assert len(rows) == 2 * 2 * 3
     middle = {(row["model"], int(row["tokens"])): float(row["gain"]) for row in rows if row["seed"] == "1"}
-    expected = {("mlp", 1_024_000): 0.01, ("mlp", 4_096_000): 0.02}
-    expected |= {("attention", 1_024_000): 0.02, ("attention", 4_096_000): 0.04}
+    expected = {("mlp", 43_253_760): 0.01, ("mlp", 173_015_040): 0.02}
+    expected |= {("attention", 43_253_760): 0.02, ("attention", 173_015_040): 0.04}
     assert middle == pytest.approx(expected, abs=1e-7)
