@@ -329,10 +329,10 @@ class Artifact:
 
         The artifact's own is the first, a base's comes before that of the base below it.
         """
-        paper = f"paper_repro.papers.{self.id.partition('/')[0]}"
-        files = {f"{paper}.{self.path.stem}": self.path, **{f"{paper}.bases.{path.stem}": path for path in self.bases}}
-        found = {name: path.with_suffix(".py") for name, path in files.items()}
-        return [_module(name, path) for name, path in found.items() if path.is_file()]
+        names = [self.id.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in self.bases)]
+        files = [path.with_suffix(".py") for path in (self.path, *self.bases)]
+        found = zip(names, files, strict=True)
+        return [_module(f"paper_repro.papers.{name}", path) for name, path in found if path.is_file()]
 
 
 def _module(name: str, path: Path) -> ModuleType:

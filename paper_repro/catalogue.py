@@ -91,9 +91,9 @@ def load_file(path: Path) -> Artifact:
 
 def _bases_of(own: Node) -> list[Node]:
     """The files below one, the nearest first."""
-    known, found, names = known_bases(), list[Node](), list[str]()
+    found, names = list[Node](), list[str]()
     while LIKE in (entries := own.items()):
-        name = str(entries[LIKE].plain())
+        name, known = str(entries[LIKE].plain()), known_bases()
         if name not in known:
             raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
         if name in names:

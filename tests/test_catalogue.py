@@ -50,8 +50,8 @@ def test_every_shipped_artifact_loads_and_its_computed_claims_exist(name: str) -
     for claim in artifact.claims:
         computed = getattr(claim.predicate, "name", None)
         if computed is not None:
-            found = [companion for companion in artifact.companions() if hasattr(companion, f"judge_{computed}")]
-            assert found, claim.id
+            found = [getattr(companion, f"judge_{computed}", None) for companion in artifact.companions()]
+            assert any(map(callable, found)), claim.id
 
 
 LIKE = """\
@@ -119,3 +119,16 @@ def test_a_base_s_python_file_serves_all_that_are_like_it(tmp_path: Path, monkey
     assert base.__name__ == "paper_repro.papers.made.bases.plain" and base.judge_one(None) == 1
     path.with_suffix(".py").write_text("def judge_one(view):\n    return 2\n")
     assert [found.judge_one(None) for found in catalogue.load_file(path).companions()] == [2, 1]
+
+
+def test_a_base_of_one_name_in_another_paper_keeps_its_own_python_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = LIKE.replace("made/plain", "made/text").replace("scales:\n  smoke:\n    seeds: [0]\n", "")
+    axes = "axes: {model: {title: M, values: {llama: {label: L}}}}"
+    path = write_like(tmp_path, mine, "")
+    path.parent.joinpath("bases", "text.yaml").write_text(f"like: cem/text\nsource: {{where: a test}}\n{axes}\n")
+    path.parent.joinpath("bases", "text.py").write_text("")
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    modules = [companion.__name__ for companion in catalogue.load_file(path).companions()]
+    assert modules == ["paper_repro.papers.made.bases.text", "paper_repro.papers.cem.bases.text"]
