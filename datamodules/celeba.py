@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from paper_repro.data_files import absent, find_data
+from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import cached, sha256_of_file
 from paper_repro.datamodules.images import (
     TEST,
     TRAIN,
@@ -27,8 +29,6 @@ from paper_repro.datamodules.images import (
     random_resized_crop,
     resized,
 )
-from paper_repro.errors import UsageError
-from paper_repro.files import cached, sha256_of_file
 
 SIDE = 178
 SHAPE = (SIDE, SIDE, 3)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import PART_SUFFIX, locked, sha256_of_bytes, sha256_of_file, write_atomically
 from paper_repro.datamodules.celeba import MANIFEST, SHAPE, SIDE, Manifest, Shard, check_shard
 from paper_repro.datamodules.images import TEST, TRAIN, VAL, Pixels, UnfitImageError, decode
 from paper_repro.datamodules.shard_writing import LOCK, PROGRESS, told_of_the_disk
-from paper_repro.errors import UsageError
-from paper_repro.files import PART_SUFFIX, locked, sha256_of_bytes, sha256_of_file, write_atomically
 
 HUB = "flwrlabs/celeba"
 """eurecom-ds/celeba is another copy."""

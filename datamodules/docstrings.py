@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.errors import UsageError
-from paper_repro.seeds import mix
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
 
 PACKAGES = ("torch", "numpy", "scipy")
 SKIPPED = frozenset({"test", "tests", "testing", "idle_test", "site-packages", "dist-packages", "__pycache__"})

@@ -18,10 +18,10 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
-from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.files import cached
+from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
-from paper_repro.files import cached
-from paper_repro.seeds import mix
 
 Array = NDArray[np.float64]
 

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
-from paper_repro.errors import UsageError
-from paper_repro.seeds import mix
 
 Pixels = NDArray[np.uint8]
 TRAIN, VAL, TEST = "train", "val", "test"

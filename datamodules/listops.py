@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.arguments import at_least, one_of
+from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.files import cached
+from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
-from paper_repro.files import cached
-from paper_repro.seeds import mix
 
 EOS, OPEN, CLOSE, EQUALS = range(4)
 MARKS = ("<eos>", "(", ")", "=")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.text import read_text
-from paper_repro.errors import UsageError
 
 HUB = "Skylion007/openwebtext"
 HUB_DOCUMENTS = 8_013_769

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import write_atomically
 from paper_repro.datamodules.text import TokenData, read_text
-from paper_repro.errors import UsageError
-from paper_repro.files import write_atomically
 
 BOOKS = 100
 TEST = "test"

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
 from paper_repro.datamodules.token_shards import DTYPE, MANIFEST, MOST_IDS, TOKENIZER, Manifest, Shard, check_shard
 from paper_repro.datamodules.tokenizers import END_TOKENS, BytePairTokenizer
-from paper_repro.errors import UsageError
-from paper_repro.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
 
 PROGRESS = "progress.json"
 LOCK = ".lock"

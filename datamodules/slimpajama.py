@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.stream_shards import Part
 from paper_repro.datamodules.text import TRAIN, VAL, TokenData
-from paper_repro.errors import UsageError
 
 HUB = "gmongaras/SlimPajama-627B_Reupload"
 """The paper, D.2, spells the owner gmgongaras."""

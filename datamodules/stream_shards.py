@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import locked
 from paper_repro.datamodules.shard_writing import (
     DOCUMENTS_AT_ONCE,
     LOCK,
@@ -26,8 +28,6 @@ from paper_repro.datamodules.shard_writing import (
 )
 from paper_repro.datamodules.token_shards import DTYPE, MANIFEST, TOKENIZER, Manifest, Shard
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.errors import UsageError
-from paper_repro.files import locked
 
 SHARD_DOCUMENTS = 2**16
 NOTES = "progress*.json"

@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from paper_repro.arguments import at_least, one_of
-from paper_repro.data_files import absent, find_data
+from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes, sha256_of_file
+from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.datamodules.token_shards import TOKENIZER, Manifest, TokenStream, check_shard
 from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
-from paper_repro.errors import UsageError
-from paper_repro.files import sha256_of_bytes, sha256_of_file
-from paper_repro.seeds import mix
 
 TRAIN, VAL = "train", "val"
 TRAIN_SHARE = 0.9

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paper_repro.errors import UsageError
-from paper_repro.files import cached
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import cached
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

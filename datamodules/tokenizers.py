@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from paper_repro.arguments import at_least
-from paper_repro.data_files import absent, find_data
-from paper_repro.errors import UsageError
+from paper_repro.base.arguments import at_least
+from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.errors import UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

@@ -9,18 +9,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import MaxMetric, MeanMetric, Metric
 
-from paper_repro.arguments import at_least, one_of
-from paper_repro.errors import UsageError
+from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.errors import UsageError
 from paper_repro.metrics.regression import MeanSquaredError
-from paper_repro.models.cet import CET, Nudge
-from paper_repro.models.cet_energy import Clamped, State
-from paper_repro.models.cet_learning import (
+from paper_repro.models.cet.energy import CETClamped, CETState
+from paper_repro.models.cet.learning import (
     Learned,
     Phases,
     cost,
     equilibrium_propagation,
     truncated_backpropagation,
 )
+from paper_repro.models.cet.model import CET, CETNudge
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
 
@@ -77,7 +77,7 @@ class CETCelebA(PaperModule):
             raise UsageError(f"module: {error}") from error
 
     def loss(self, batch: Images) -> Tensor:
-        raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.batch=null")
+        raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.stack=null")
 
     def counted(self, batch: Images) -> Tensor:
         """T steps of B images are as many multiply-adds as one step of T B."""
@@ -91,9 +91,9 @@ class CETCelebA(PaperModule):
                 state = self._counted(masked, steps + (2 * nudged if ep else nudged))
         return cost(state, self.model.patches.blocks(images.repeat(len(state.y) // len(images), 1, 1, 1))).mean()
 
-    def _counted(self, masked: Tensor, count: int) -> State:
+    def _counted(self, masked: Tensor, count: int) -> CETState:
         clamped = self.model.clamp(masked)
-        repeated = Clamped(*(part.repeat(count, 1, 1) for part in clamped))
+        repeated = CETClamped(*(part.repeat(count, 1, 1) for part in clamped))
         return self.model.step(self.model.first(repeated), repeated, self.phases.step_size)
 
     def training_step(self, batch: Images, batch_idx: int) -> Tensor:
@@ -147,7 +147,7 @@ class CETCelebA(PaperModule):
             return f"the free phase {found}"
         for sign in (1, -1) if self.method == "ep" else ():
             beta = learned.cost.new_full(learned.cost.shape, sign * phases.beta)
-            nudge = Nudge(self.model.patches.blocks(images), beta)
+            nudge = CETNudge(self.model.patches.blocks(images), beta)
             start = learned.free.state
             found = self.model.divergence(start, clamped, phases.nudged_steps, phases.step_size, nudge)
             if found is not None:

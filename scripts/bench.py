@@ -2,7 +2,7 @@
 
     python scripts/bench.py NAME [--device cpu|cuda] [--json FILE]
 
-A bench is a file bench_<name>.py beside this one, whose ``compare(device)`` yields ``Comparison`` objects; nothing else
+A bench is a file benches/<name>.py, whose ``compare(device)`` yields ``Comparison`` objects; nothing else
 lists it.
 """
 
@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import ROUNDS, Comparison
 
-from paper_repro.errors import nearest
-from paper_repro.files import write_atomically
+from paper_repro.base.errors import nearest
+from paper_repro.base.files import write_atomically
 from paper_repro.training.machine import Machine, settings
 
-PREFIX = "bench_"
+BENCHES = Path(__file__).parent / "benches"
+sys.path.insert(0, str(BENCHES))
+
+from side_by_side import ROUNDS, Comparison  # noqa: E402
 
 
 def _spread(times: list[float]) -> str:
@@ -52,7 +54,7 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    benches = {path.stem.removeprefix(PREFIX) for path in Path(__file__).parent.glob(f"{PREFIX}*.py")}
+    benches = {path.stem for path in BENCHES.glob("*.py")} - {"side_by_side"}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(sorted(benches)))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -65,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         surroundings = _surroundings(machine.device)
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
         comparisons = []
-        for comparison in import_module(PREFIX + options.name).compare(machine.device):
+        for comparison in import_module(options.name).compare(machine.device):
             comparisons.append(comparison)
             print(_line(comparison), flush=True)
     if options.json:

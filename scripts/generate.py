@@ -25,15 +25,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from paper_repro.command_line import run_main
-from paper_repro.errors import UsageError, nearest
+from paper_repro.base.command_line import run_main
+from paper_repro.base.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from paper_repro.cells.records import Record
     from paper_repro.datamodules.tokenizers import Tokenizer
     from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.models.generation import Generation, Settle
-    from paper_repro.records import Record
-    from paper_repro.training.build import Parts
+    from paper_repro.training.build import BuiltCell
 
 PROBE = "paper_repro.probes.text_quality.TextQuality"
 
@@ -88,9 +88,9 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
     """The model with its weights, and the vocabulary that it was trained with."""
-    from paper_repro import records
+    from paper_repro.cells import records
+    from paper_repro.cells.tasks import Cell
     from paper_repro.models.causal import CausalLanguageModel
-    from paper_repro.tasks import Cell
     from paper_repro.training.finished import rebuild
 
     folder, record = records.finished(words.checkpoint)
@@ -104,7 +104,7 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
     return model, _tokenizer(parts, record), record
 
 
-def _tokenizer(parts: "Parts", record: "Record") -> "Tokenizer":
+def _tokenizer(parts: "BuiltCell", record: "Record") -> "Tokenizer":
     """The data's tokenizer, if it is the one of the training."""
     from paper_repro.datamodules.tokenizers import Tokenizer
 
@@ -125,7 +125,7 @@ def _tokenizer(parts: "Parts", record: "Record") -> "Tokenizer":
 
 def _settle(words: argparse.Namespace, model: "CausalLanguageModel") -> "Settle | None":
     from paper_repro.models.generation import Settle
-    from paper_repro.models.nrgpt import NRGPT
+    from paper_repro.models.nrgpt.model import NRGPT
 
     if words.settle is None and words.max_steps is None:
         return None
@@ -163,8 +163,8 @@ def _prompts(words: argparse.Namespace, record: "Record", tokenizer: "Tokenizer"
 
 
 def _shipped(name: str) -> dict[str, Any]:
-    from paper_repro import typed_yaml
-    from paper_repro.config import CONF
+    from paper_repro.base import typed_yaml
+    from paper_repro.base.config import CONF
 
     probe: dict[str, Any] = typed_yaml.read(CONF / "probes" / "nrgpt" / f"{name}.yaml").plain()["texts"]
     return probe

@@ -42,10 +42,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paper_repro.command_line import Words, parse, run_main
-from paper_repro.data_files import DATA, DATA_VARIABLE
-from paper_repro.errors import UsageError, nearest
-from paper_repro.files import sha256_of_bytes, write_atomically
+from paper_repro.base.command_line import Words, parse, run_main
+from paper_repro.base.data_files import DATA, DATA_VARIABLE
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.files import sha256_of_bytes, write_atomically
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.shard_writing import Documents

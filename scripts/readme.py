@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from paper_repro.command_line import RESULTS, ROOT, parse, run_main
-from paper_repro.listing import listing
+from paper_repro.artifacts.listing import listing
+from paper_repro.base.command_line import RESULTS, ROOT, parse, run_main
 
 README = ROOT / "README.md"
 

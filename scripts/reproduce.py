@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paper_repro import catalogue
-from paper_repro.command_line import RESULTS, Words, parse, run_main
-from paper_repro.errors import UsageError
+from paper_repro.artifacts import catalogue
+from paper_repro.base.command_line import RESULTS, Words, parse, run_main
+from paper_repro.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from paper_repro.plan import Plan
+    from paper_repro.artifacts.plan import Plan
 
 FLAGS = ("--list", "--plan", "--render", "--publish", "--fill", "--help", "-h")
 SETTINGS = ("scale", "seeds", "runs")
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
-        from paper_repro.listing import listing
+        from paper_repro.artifacts.listing import listing
 
         print(listing(words.runs, RESULTS))
         return 0
@@ -51,24 +51,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _one(name: str, words: Words, action: str) -> int:
-    from paper_repro import plan as plans
+    from paper_repro.artifacts import plan as plans
 
     artifact = catalogue.load(name)
     plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
     if action == "--plan":
-        from paper_repro.listing import plan_table
+        from paper_repro.artifacts.listing import plan_table
 
         print(plan_table(plan, [words.runs, RESULTS]))
         return 0
     if action == "--publish":
-        from paper_repro.publish import publish
+        from paper_repro.artifacts.publish import publish
 
         for path in publish(plan, words.runs, RESULTS):
             print(path)
         return 0
     code = 0
     if action == "--fill":
-        from paper_repro.records import drop_incomplete
+        from paper_repro.cells.records import drop_incomplete
 
         drop_incomplete(words.runs, [cell.id for cell in plan.cells])
     if action != "--render":
@@ -78,7 +78,7 @@ def _one(name: str, words: Words, action: str) -> int:
 
 
 def _run(plan: "Plan", runs: Path) -> int:
-    from paper_repro import runner
+    from paper_repro.cells import runner
 
     result = runner.run_cells(plan.cells, runs, [runs, RESULTS])
     for reason in result.missing:
@@ -91,7 +91,7 @@ def _run(plan: "Plan", runs: Path) -> int:
 
 
 def _show(plan: "Plan", runs: Path) -> None:
-    from paper_repro.render import render
+    from paper_repro.artifacts.render import render
 
     table, written = render(plan, runs, RESULTS)
     text = table.markdown()

@@ -10,8 +10,8 @@ an interruption goes on from the last checkpoint.  Exit codes as reproduce.py's.
 import sys
 from collections.abc import Sequence
 
-from paper_repro.command_line import RESULTS, parse, run_main
-from paper_repro.errors import UsageError
+from paper_repro.base.command_line import RESULTS, parse, run_main
+from paper_repro.base.errors import UsageError
 
 SETTINGS = ("seed", "runs")
 
@@ -24,13 +24,13 @@ def main(arguments: Sequence[str]) -> int:
     if len(words.names) != 1:
         raise UsageError("give one experiment, for example cem/gaussian_process")
 
-    from paper_repro import plan, records, runner
+    from paper_repro.cells import planned, records, runner
 
     try:
         seed = int(words.settings.get("seed", "0"))
     except ValueError as error:
         raise UsageError(f"seed={words.settings['seed']} is not a whole number") from error
-    cell = plan.single(words.names[0], words.overrides, seed)
+    cell = planned.single(words.names[0], words.overrides, seed)
     result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)

@@ -22,10 +22,8 @@ def main() -> int:
         for sibling in SIBLINGS:
             (package / sibling).symlink_to(ROOT / sibling)
         scripts = []
-        for path in sorted((ROOT / "scripts").glob("*.py")):
-            # Under its own name, scripts/inspect.py would stand for the standard library's module.
-            name = f"{path.stem}_script.py" if path.stem in sys.stdlib_module_names else path.name
-            scripts.append(str(Path(folder) / name))
+        for path in sorted((ROOT / "scripts").rglob("*.py")):
+            scripts.append(str(Path(folder) / path.name))
             Path(scripts[-1]).symlink_to(path)
         cache = ["--cache-dir", str(ROOT / ".mypy_cache")]
         options = ["--config-file", str(ROOT / "pyproject.toml"), "--namespace-packages", "--explicit-package-bases"]

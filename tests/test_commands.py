@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.command_line import ROOT
+from paper_repro.base.command_line import ROOT
 
 
 def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,7 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(words: list[str], message: 
         ("data.kernel=rfb", "kernel"),
         ("data.batch_size=0", "batch_size"),
         ("training.steps=0", "steps"),
-        ("machine.batch.most=0", "most"),
+        ("machine.stack.most=0", "most"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_before_anything_is_trained(

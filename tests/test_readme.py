@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paper_repro import catalogue
-from paper_repro import plan as plans
-from paper_repro.command_line import ROOT
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.base.command_line import ROOT
 
 README = (ROOT / "README.md").read_text()
 

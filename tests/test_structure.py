@@ -10,40 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.command_line import ROOT
+from paper_repro.base.command_line import ROOT
 
 SIBLINGS = ("datamodules", "kernels", "lightning_modules")
 FOLDERS = ("paper_repro", *SIBLINGS, "scripts")
 TORCH_FREE = (
-    "arguments",
-    "catalogue",
-    "artifacts",
-    "claims",
-    "command_line",
-    "config",
-    "data_files",
-    "errors",
-    "evidence",
-    "figures",
-    "files",
-    "intervals",
-    "leases",
-    "listing",
-    "plan",
-    "progress",
-    "publish",
-    "records",
-    "render",
-    "runner",
-    "seeds",
-    "tables",
-    "targets",
-    "tasks",
-    "typesetting",
-    "typed_yaml",
-    "verdicts",
-    "views",
-    "worker",
+    *(
+        f"{room}.{path.stem}"
+        for room in ("base", "cells", "artifacts")
+        for path in sorted((ROOT / "paper_repro" / room).glob("*.py"))
+        if path.stem not in ("__init__", "cost", "estimates")
+    ),
     "metrics.learning_rate",
     "metrics.quantities",
     "metrics.scaling",
@@ -51,8 +28,6 @@ TORCH_FREE = (
 )
 """Modules that a table, a figure, a listing or the runner imports: a laptop renders with them in a second."""
 STANDARD = frozenset(sys.stdlib_module_names)
-GROUND = ("arguments", "data_files", "errors", "files", "seeds")
-"""Base modules of the package that any room may use: they import no room themselves."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +80,8 @@ def wrong(folder: str, packages: set[str], rooms: set[str], inside_functions: se
         for item in imports(path):
             allowed = packages | (set() if item.top else inside_functions or set())
             if item.package == "paper_repro":
-                room = item.name.split(".")[1]
-                good = room in rooms or room in GROUND
+                parts = item.name.split(".")
+                good = parts[1] in rooms or ".".join(parts[1:3]) in rooms or parts[1] == "base"
             else:
                 good = item.package in STANDARD or item.package in allowed
             if not good:
@@ -145,7 +120,7 @@ def test_datamodules_import_torch_lightning_and_datasets() -> None:
 
 def test_training_imports_no_model_and_no_experiment() -> None:
     packages = {"torch", "lightning", "torchmetrics", "safetensors", "numpy"}
-    assert wrong("paper_repro/training", packages, {"training", "tasks", "targets", "datamodules", "kernels"}) == []
+    assert wrong("paper_repro/training", packages, {"training", "cells.tasks", "datamodules", "kernels"}) == []
     data = [item for path in files("paper_repro/training") for item in imports(path) if ".datamodules." in item.name]
     assert [item.where for item in data if ".counter_based." not in item.name] == []
 
@@ -156,7 +131,7 @@ def test_lightning_modules_import_models_training_and_metrics() -> None:
 
 
 def test_probes_import_what_they_measure_and_no_trainer() -> None:
-    rooms = {"probes", "models", "datamodules", "metrics", "evaluation", "training", "targets", "tasks"}
+    rooms = {"probes", "models", "datamodules", "metrics", "evaluation", "training", "cells.tasks"}
     assert wrong("paper_repro/probes", {"torch"}, rooms) == []
     trained = [item for path in files("paper_repro/probes") for item in imports(path) if ".training." in item.name]
     assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module")] == []
@@ -167,42 +142,28 @@ def test_evaluation_knows_no_model_and_imports_its_harness_inside_functions() ->
 
 
 def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
-    rooms = {
-        "artifacts",
-        "claims",
-        "figures",
-        "intervals",
-        "metrics",
-        "papers",
-        "records",
-        "tables",
-        "tasks",
-        "typesetting",
-        "verdicts",
-        "views",
-    }
+    rooms = {"artifacts", "cells.planned", "cells.records", "cells.tasks", "metrics", "papers"}
     assert wrong("paper_repro/papers", {"numpy"}, rooms, {"matplotlib", "scipy"}) == []
     shared = [item for path in files("paper_repro/papers") for item in imports(path) if ".papers." in item.name]
     papers = [(item, item.file.relative_to(ROOT / "paper_repro" / "papers").parts[0]) for item in shared]
     assert [item.where for item, paper in papers if f".papers.{paper}." not in item.name] == []
 
 
-def test_the_core_names_no_room_but_by_target() -> None:
-    rooms = ("models", "training", "metrics", "papers", *SIBLINGS)
-    core = [item for path in sorted((ROOT / "paper_repro").glob("*.py")) for item in imports(path)]
-    named = [item for item in core if item.package == "paper_repro" and item.name.split(".")[1] in rooms]
-    assert len(core) > 100
+def test_artifacts_stand_on_cells_and_cells_on_the_base_and_other_rooms_are_named_by_target() -> None:
+    packages = {"omegaconf", "hydra", "yaml", "filelock", "rich", "tabulate", "numpy"}
+    late = {"matplotlib", "scipy"}
+    assert wrong("paper_repro/base", packages, set(), late) == []
+    assert wrong("paper_repro/artifacts", packages, {"artifacts", "cells"}, late) == []
+    cells = [item for path in files("paper_repro/cells") for item in imports(path) if item.package == "paper_repro"]
+    beyond = [item for item in cells if item.name.split(".")[1] not in ("base", "cells")]
     # The count of a cell builds its parts; it is imported where something is counted, never by the runner's start.
-    assert [item.where for item in named if (item.file.stem, item.name.split(".")[1]) != ("cost", "training")] == []
-    counting = [item for item in core if item.name.startswith(("paper_repro.cost", "paper_repro.estimates"))]
+    assert [item.where for item in beyond if (item.file.stem, item.name.split(".")[1]) != ("cost", "training")] == []
+    core = [item for path in files("paper_repro/cells", "paper_repro/artifacts") for item in imports(path)]
+    counting = [
+        item for item in core if item.name.startswith(("paper_repro.cells.cost", "paper_repro.cells.estimates"))
+    ]
+    assert counting
     assert [item.where for item in counting if item.top and item.file.stem != "estimates"] == []
-    above = ("runner", "worker", "render", "publish", "listing", "command_line", "tables", "figures")
-    ground = [item for name in GROUND for item in imports(ROOT / "paper_repro" / f"{name}.py")]
-    beyond = [item.where for item in ground if item.package == "paper_repro" and item.name.split(".")[1] not in GROUND]
-    assert beyond == []
-    low = ("records", "artifacts", "claims", "plan", "views", "config", "targets", "tasks", "verdicts", "intervals")
-    upward = [item for name in low for item in imports(ROOT / "paper_repro" / f"{name}.py")]
-    assert [item.where for item in upward if item.package == "paper_repro" and item.name.split(".")[1] in above] == []
 
 
 def test_nothing_imports_tests_scripts_or_a_bare_sibling() -> None:
@@ -265,9 +226,10 @@ for name in {TORCH_FREE!r}:
     run(code)
 
 
-def test_every_module_of_the_core_is_either_torch_free_or_known_to_count_costs() -> None:
-    core = {path.stem for path in (ROOT / "paper_repro").glob("*.py")} - {"__init__"}
-    assert core - set(TORCH_FREE) == {"cost", "estimates"}
+def test_the_package_has_no_loose_files_and_only_counting_needs_torch() -> None:
+    assert [path.stem for path in (ROOT / "paper_repro").glob("*.py")] == ["__init__"]
+    for name in ("cost", "estimates"):
+        assert f"cells.{name}" not in TORCH_FREE and (ROOT / "paper_repro" / "cells" / f"{name}.py").is_file()
 
 
 def test_models_and_kernels_need_torch_alone() -> None:
@@ -341,7 +303,7 @@ def test_the_unpacked_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None
     code = """
 from importlib.util import find_spec
 import paper_repro
-from paper_repro import catalogue, plan
+from paper_repro.artifacts import catalogue, plan
 from paper_repro.kernels import cem_mlp
 counter_based = find_spec("paper_repro.datamodules.counter_based").origin
 assert len(plan.make(catalogue.load("cem/table3"), "smoke").cells) == 60

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.tokenizers import Tokenizer
-from paper_repro.errors import UsageError
 
 Ids = tuple[int, ...]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.errors import UsageError, nearest
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.evaluation.causal import Evaluator
 
 if TYPE_CHECKING:

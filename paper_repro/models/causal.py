@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.arguments import at_least, positive
+from paper_repro.base.arguments import at_least, positive
 
 
 class CausalLanguageModel(nn.Module):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
+from paper_repro.base.seeds import mix
 from paper_repro.models.causal import CausalLanguageModel
-from paper_repro.models.nrgpt import NRGPT
-from paper_repro.seeds import mix
+from paper_repro.models.nrgpt.model import NRGPT
 
 
 @dataclass(frozen=True)

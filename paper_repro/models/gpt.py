@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.models.causal import CausalLanguageModel
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from paper_repro.arguments import at_least, positive
+from paper_repro.base.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
-from paper_repro.models.cem_descent import EnergyPart
+from paper_repro.models.cem.descent import CEMPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
 INIT_STD = 0.02
@@ -78,9 +78,9 @@ class Llama(RotaryLanguageModel):
         vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
         num_layers: L.
         hidden: m.
-        attention: called with (width=D, num_heads=K) for every layer: ``rotary_attention``, ``EnergyAttention``, or
+        attention: called with (width=D, num_heads=K) for every layer: ``rotary_attention``, ``CEMAttention``, or
             anything that maps (stream, rotary tables) to the next stream.
-        feed_forward: called with (width=D, hidden=m): ``gated_feed_forward``, ``EnergyMLP``, or anything that maps the
+        feed_forward: called with (width=D, hidden=m): ``gated_feed_forward``, ``CEMMLP``, or anything that maps the
             stream to the next.
         init_std: both tables start N(0, init_std).
 
@@ -119,10 +119,10 @@ class Llama(RotaryLanguageModel):
         found: Tensor = self.final_norm(x)
         return found
 
-    def descents(self) -> Iterator[EnergyPart]:
+    def descents(self) -> Iterator[CEMPart]:
         """The parts that descend an energy, the first layer's first."""
         parts = (part for block in self.blocks for part in block.children())
-        return (part for part in parts if isinstance(part, EnergyPart))
+        return (part for part in parts if isinstance(part, CEMPart))
 
     def set_inner_steps(self, number: int) -> None:
         """Let every part that descends make ``number`` steps from now on, whatever it was trained with (section 5.2).

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.arguments import at_least, one_of, positive
-from paper_repro.errors import nearest
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import nearest
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.dispatch import IMPLEMENTATIONS
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods

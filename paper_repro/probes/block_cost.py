@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from paper_repro.targets import instantiate
-from paper_repro.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 
 BASELINE = "paper_repro.models.gpt.RGPT"
 BASELINE_HIDDEN_FACTOR = 4

@@ -6,10 +6,10 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from paper_repro.arguments import at_least
-from paper_repro.data_files import find_data
+from paper_repro.base.arguments import at_least
+from paper_repro.base.data_files import find_data
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError
 from paper_repro.evaluation import harness
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.training.module import PaperModule

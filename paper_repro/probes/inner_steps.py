@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.arguments import at_least
+from paper_repro.base.arguments import at_least
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.cem_descent import EnergyPart
+from paper_repro.models.cem.descent import CEMPart
 from paper_repro.models.llama import Llama
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Findings
@@ -77,14 +77,14 @@ def _energies(model: Llama) -> Iterator[dict[str, list[Tensor]]]:
     """Collects the mean energy of every part at the end of each of its forward passes, by its name in the block."""
     found: dict[str, list[Tensor]] = {}
 
-    def collect(kind: str, part: EnergyPart, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def collect(kind: str, part: CEMPart, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         energy = part.energy(part.point(output), part.context(inputs[0]))
         found.setdefault(kind, []).append(energy.double().mean())
 
     handles = []
     for block in model.blocks:
         for kind, part in block.named_children():
-            if isinstance(part, EnergyPart):
+            if isinstance(part, CEMPart):
                 handles.append(part.register_forward_hook(lambda *given, kind=kind: collect(kind, *given)))
     try:
         yield found

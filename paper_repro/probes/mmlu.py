@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from paper_repro.arguments import at_least
-from paper_repro.data_files import places
+from paper_repro.base.arguments import at_least
+from paper_repro.base.data_files import places
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError
 from paper_repro.evaluation import mmlu
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.evaluation.mmlu import Tally

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.models.causal import CausalLanguageModel
-from paper_repro.targets import instantiate
-from paper_repro.tasks import FINISHED, Cell, Outcome, Report
 
 
 class ModelSize:

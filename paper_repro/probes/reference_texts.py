@@ -6,12 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paper_repro.data_files import absent, find_data
-from paper_repro.errors import UsageError
-from paper_repro.files import sha256_of_bytes
-from paper_repro.seeds import mix
-from paper_repro.targets import instantiate
-from paper_repro.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.seeds import mix
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 
 CORPUS = "text"
 """The role of the corpus among ``data.files``."""

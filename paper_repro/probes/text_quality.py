@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from paper_repro.arguments import at_least, one_of, positive
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import Tokenizer
-from paper_repro.errors import UsageError
 from paper_repro.metrics.perplexity import GPT2, find_model
 from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, metric_names
 from paper_repro.models.causal import CausalLanguageModel

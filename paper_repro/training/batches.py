@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:

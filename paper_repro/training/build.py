@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.seeds import mix
+from paper_repro.base.targets import instantiate, locate
+from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError, nearest
-from paper_repro.seeds import mix
-from paper_repro.targets import instantiate, locate
-from paper_repro.tasks import Cell
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Probe
@@ -22,7 +22,7 @@ FROM_MACHINE = ("cache", "data_root")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingSettings:
     """The ``training`` section.
 
     Raises:
@@ -51,13 +51,13 @@ class Recipe:
 
 
 @dataclass
-class Parts:
+class BuiltCell:
     """One cell, built."""
 
     cell: Cell
     module: PaperModule
     data: CounterBasedDataModule
-    recipe: Recipe
+    training: TrainingSettings
     machine: Machine
     probes: dict[str, Probe]
 
@@ -67,7 +67,7 @@ class Parts:
         return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
 
 
-def build(cell: Cell) -> Parts:
+def build(cell: Cell) -> BuiltCell:
     """Build a cell's model (initialised under ``mix(seed, "init")``), module and data.
 
     Raises:
@@ -77,8 +77,8 @@ def build(cell: Cell) -> Parts:
     for section in SECTIONS:
         if section not in config:
             raise UsageError(f"cell {cell.id}: the config has no section {section!r}, which training needs")
-    recipe, machine = read_recipe(config["training"]), Machine.of(config.get("machine") or {})
-    machine.batches_each(recipe.accumulate)
+    training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
+    machine.batches_each(training.accumulate)
     seed = int(config["seed"])
     torch.manual_seed(mix(seed, "init"))
     model = instantiate(config["model"])
@@ -89,22 +89,22 @@ def build(cell: Cell) -> Parts:
         model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
     )
     module.seed = seed
-    return Parts(cell, module, _data(config), recipe, machine, _probes(config.get("probes") or {}))
+    return BuiltCell(cell, module, _data(config), training, machine, _probes(config.get("probes") or {}))
 
 
-def read_recipe(section: Mapping[str, Any]) -> Recipe:
+def read_training(section: Mapping[str, Any]) -> TrainingSettings:
     """The ``training`` section, every key known.
 
     Raises:
         UsageError: an unknown or missing key, or a value out of range.
     """
-    valid = inspect.signature(Recipe).parameters
+    valid = inspect.signature(TrainingSettings).parameters
     for key in section:
         if key not in valid:
             raise UsageError(f"unknown key 'training.{key}'{nearest(str(key), valid)}")
     if "steps" not in section:
         raise UsageError("training.steps is missing: the number of optimiser steps")
-    return Recipe(**section)
+    return TrainingSettings(**section)
 
 
 def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:
@@ -125,7 +125,7 @@ def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
     return data
 
 
-def check_window(parts: Parts) -> None:
+def check_window(parts: BuiltCell) -> None:
     """Whether the model sees as many tokens at once as the data have in a window, where both say so.
 
     Raises:

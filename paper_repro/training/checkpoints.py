@@ -14,8 +14,8 @@ from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from paper_repro.errors import UsageError
-from paper_repro.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
 
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError
 from paper_repro.training import batches
 from paper_repro.training.module import PaperModule
 from paper_repro.training.stacking import LossOf, StackedOptimizer, layout_of
@@ -166,7 +166,7 @@ def _check_one_dtype(modules: Sequence[PaperModule]) -> None:
     if len(found) > 1:
         raise UsageError(
             f"the parameters are kept in {' and '.join(found)}, and models trained together in one dtype: "
-            "train these cells one by one, with machine.batch=null"
+            "train these cells one by one, with machine.stack=null"
         )
 
 
@@ -192,4 +192,4 @@ def _refusals_explained() -> Iterator[None]:
             reason = f"the loss cannot be computed for many models at once ({text.splitlines()[0]})"
         else:
             raise
-        raise UsageError(f"{reason}: train these cells one by one, with machine.batch=null") from error
+        raise UsageError(f"{reason}: train these cells one by one, with machine.stack=null") from error

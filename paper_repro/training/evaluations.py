@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError, nearest
 from paper_repro.training.module import PaperModule
 
 Context = Callable[[], AbstractContextManager[Any]]

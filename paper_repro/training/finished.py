@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from paper_repro.errors import UsageError
-from paper_repro.tasks import Cell
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Cell
 from paper_repro.training import checkpoints
-from paper_repro.training.build import Parts, build
+from paper_repro.training.build import BuiltCell, build
 
 
-def rebuild(folder: Path, cell: Cell) -> Parts:
+def rebuild(folder: Path, cell: Cell) -> BuiltCell:
     """The cell built anew, without its probes, and with the weights in ``folder``; in evaluation mode, on its device.
 
     Nothing is read of its data.

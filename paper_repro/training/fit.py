@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from paper_repro.errors import UsageError
-from paper_repro.files import sha256_of_bytes, write_atomically
-from paper_repro.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.cells.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report
 from paper_repro.training import checkpoints, single
-from paper_repro.training.build import Parts, build, check_window
+from paper_repro.training.build import BuiltCell, build, check_window
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.launch import launched
@@ -61,9 +61,9 @@ class Fit:
                 return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
 
 
-def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
+def _fit_one(parts: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
     machine = parts.machine
-    if machine.count > 1 and machine.strategy == "fsdp" and parts.recipe.precision == "16-mixed":
+    if machine.count > 1 and machine.strategy == "fsdp" and parts.training.precision == "16-mixed":
         raise UsageError(
             "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
             "use bf16-mixed, or machine.strategy=ddp"
@@ -75,26 +75,26 @@ def _fit_one(parts: Parts, folder: Path, report: Report) -> list[Outcome]:
     return [outcome]
 
 
-def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]:
-    recipe, machine, device = parts[0].recipe, parts[0].machine, parts[0].machine.device
+def _fit_many(parts: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
+    training, machine, device = parts[0].training, parts[0].machine, parts[0].machine.device
     if machine.compile or machine.count > 1:
         asked = "machine.compile=true" if machine.compile else f"machine.devices={machine.devices}"
         raise UsageError(
-            f"{asked}: cells that are trained together run uncompiled on one device; set machine.batch=null"
+            f"{asked}: cells that are trained together run uncompiled on one device; set machine.stack=null"
         )
-    if recipe.accumulate != 1:
+    if training.accumulate != 1:
         raise UsageError(
-            f"training.accumulate={recipe.accumulate}: cells that are trained together take one batch a step; "
-            "set machine.batch=null"
+            f"training.accumulate={training.accumulate}: cells that are trained together take one batch a step; "
+            "set machine.stack=null"
         )
     identity = [part.cell.id for part in parts]
     for part in parts:
         part.data.prepare_data()
         part.data.setup("fit")
     modules, data = [part.module for part in parts], [part.data for part in parts]
-    ensemble = Ensemble(modules, data, recipe.steps, recipe.clip_norm, recipe.precision, device)
-    evaluations = Evaluations(modules, data, recipe.evaluate_every, recipe.keep, ensemble.forward_context)
-    log = LossLog(len(parts), recipe.steps, device)
+    ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device)
+    evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, ensemble.forward_context)
+    log = LossLog(len(parts), training.steps, device)
 
     def save(step: int) -> None:
         content = {
@@ -113,9 +113,9 @@ def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]
         evaluations.load_state_dict(content["evaluations"])
         watch.resumed_at(found.step)
     watch.stop_if_requested(ensemble.step)
-    while ensemble.step < recipe.steps:
+    while ensemble.step < training.steps:
         log.add(ensemble.step, ensemble.advance())
-        if evaluations.due(ensemble.step, recipe.steps):
+        if evaluations.due(ensemble.step, training.steps):
             ensemble.unstack()
             evaluations.after(ensemble.step)
         if not watch.after_step(ensemble.step):
@@ -127,7 +127,7 @@ def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]
         if diverged_at is None:
             part.data.setup("test")
             with ensemble.forward_context():
-                metrics = evaluations.finish(index, recipe.steps, part.module.evaluate(part.data))
+                metrics = evaluations.finish(index, training.steps, part.module.evaluate(part.data))
         outcomes.append(_outcome(part, watch, index, metrics, evaluations, folder))
     for outcome in outcomes:
         outcome.seconds = watch.seconds * share
@@ -135,7 +135,7 @@ def _fit_many(parts: list[Parts], folder: Path, report: Report) -> list[Outcome]
 
 
 def _outcome(
-    parts: Parts, watch: Watch, index: int, metrics: dict[str, float], evaluations: Evaluations, folder: Path
+    parts: BuiltCell, watch: Watch, index: int, metrics: dict[str, float], evaluations: Evaluations, folder: Path
 ) -> Outcome:
     log: LossLog = watch.log
     diverged_at = log.diverged()[index]
@@ -161,7 +161,7 @@ def _outcome(
     return outcome
 
 
-def _measure(parts: Parts, folder: Path, outcome: Outcome) -> None:
+def _measure(parts: BuiltCell, folder: Path, outcome: Outcome) -> None:
     """Let the cell's probes measure its trained model."""
     module = parts.module.to(parts.machine.device).eval()
     for name, probe in parts.probes.items():
@@ -191,7 +191,7 @@ def _check_alike(cells: Sequence[Cell]) -> None:
         if odd:
             raise UsageError(
                 f"cells {first.id} and {cell.id} differ in {', '.join(odd)} and cannot be trained together: "
-                "leave these keys out of machine.batch.over"
+                "leave these keys out of machine.stack.over"
             )
 
 
@@ -202,5 +202,5 @@ def _out_of_memory(error: BaseException) -> bool:
 
 def _advice(cells: int) -> str:
     if cells > 1:
-        return "lower machine.batch.most, so that fewer cells are trained together"
+        return "lower machine.stack.most, so that fewer cells are trained together"
     return "use a smaller data batch, a lower training.precision, or a machine with more memory"

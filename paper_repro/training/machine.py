@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30

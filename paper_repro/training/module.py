@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
-from paper_repro.errors import UsageError
-from paper_repro.seeds import mix
 from paper_repro.training.batches import place
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows

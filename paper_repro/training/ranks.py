@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.optim import Optimizer
 
-from paper_repro.errors import UsageError
-from paper_repro.tasks import Report, StopRequestedError
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Report, StopRequestedError
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
 from paper_repro.training.watch import Watch

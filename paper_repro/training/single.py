@@ -11,10 +11,10 @@ import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from paper_repro.errors import UsageError
-from paper_repro.tasks import Report
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
-from paper_repro.training.build import Parts
+from paper_repro.training.build import BuiltCell
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
 from paper_repro.training.ranks import Rank, Ranks, Sharded, watch_for
@@ -56,7 +56,7 @@ class Watching(L.Callback):
         self.evaluations.load_state_dict(state_dict["evaluations"])
 
 
-def train(parts: Parts, folder: Path, report: Report, rank: Rank) -> tuple[Watch, Evaluations, dict[str, float]]:
+def train(parts: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[Watch, Evaluations, dict[str, float]]:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
@@ -68,9 +68,9 @@ def train(parts: Parts, folder: Path, report: Report, rank: Rank) -> tuple[Watch
         StopRequestedError: after a checkpoint was saved.
         UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
     """
-    machine, recipe, device = parts.machine, parts.recipe, parts.machine.device_of(rank.index)
+    machine, training, device = parts.machine, parts.training, parts.machine.device_of(rank.index)
     identity = [parts.cell.id]
-    log = LossLog(1, recipe.steps, device)
+    log = LossLog(1, training.steps, device)
 
     def save(step: int) -> None:
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
@@ -84,7 +84,7 @@ def train(parts: Parts, folder: Path, report: Report, rank: Rank) -> tuple[Watch
         with whole, trainer.precision_plugin.forward_context():
             yield
 
-    evaluations = Evaluations([parts.module], [parts.data], recipe.evaluate_every, recipe.keep, context)
+    evaluations = Evaluations([parts.module], [parts.data], training.evaluate_every, training.keep, context)
     if machine.compile:
         machine.check_compiler()
         parts.module.compile_loss()
@@ -99,15 +99,15 @@ def train(parts: Parts, folder: Path, report: Report, rank: Rank) -> tuple[Watch
             trainer.fit(parts.module, datamodule=parts.data, ckpt_path=path)
         if log.diverged()[0] is not None:
             return watch, evaluations, {}
-        if trainer.global_step != recipe.steps:
-            raise RuntimeError(f"training ended after step {trainer.global_step}, expected {recipe.steps}")
-        watch.stop_if_requested(recipe.steps)
+        if trainer.global_step != training.steps:
+            raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
+        watch.stop_if_requested(training.steps)
         trainer.test(parts.module, datamodule=parts.data, verbose=False)
-    return watch, evaluations, evaluations.finish(0, recipe.steps, parts.module.results)
+    return watch, evaluations, evaluations.finish(0, training.steps, parts.module.results)
 
 
-def _trainer(parts: Parts, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
-    machine, recipe = parts.machine, parts.recipe
+def _trainer(parts: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
+    machine, training = parts.machine, parts.training
     on_gpu = machine.device.type == "cuda"
     several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
     strategy = Sharded() if several == "fsdp" else several
@@ -117,11 +117,11 @@ def _trainer(parts: Parts, folder: Path, watching: Watching, rank: Rank) -> L.Tr
             accelerator="gpu" if on_gpu else "cpu",
             devices=machine.devices if on_gpu else machine.count,
             strategy=strategy if rank.count > 1 else "auto",
-            accumulate_grad_batches=machine.batches_each(recipe.accumulate),
-            precision=recipe.precision,  # type: ignore[arg-type]
-            max_steps=recipe.steps,
+            accumulate_grad_batches=machine.batches_each(training.accumulate),
+            precision=training.precision,  # type: ignore[arg-type]
+            max_steps=training.steps,
             max_epochs=-1,
-            gradient_clip_val=recipe.clip_norm,
+            gradient_clip_val=training.clip_norm,
             gradient_clip_algorithm="norm",
             callbacks=[watching],
             plugins=[*plugins, Ranks(rank)] if rank.count > 1 else plugins,

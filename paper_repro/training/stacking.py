@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_adam import UnitAdamW
@@ -65,7 +65,7 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
             if found != expected:
                 raise UsageError(
                     f"model {index} of the batch differs from model 0: {_difference(found, expected)}; only models of "
-                    "one shape are trained together: leave this key out of machine.batch.over"
+                    "one shape are trained together: leave this key out of machine.stack.over"
                 )
     parameters = dict(modules[0].named_parameters())
     groups = group_names(modules[0])

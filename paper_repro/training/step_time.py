@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper_repro.arguments import at_least, one_of, positive
-from paper_repro.errors import UsageError
-from paper_repro.seeds import mix
-from paper_repro.targets import instantiate
-from paper_repro.tasks import FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report, StopRequestedError
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report, StopRequestedError
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
 from paper_repro.training.schedules import Constant
 from paper_repro.training.unit_rows import keep_unit_rows

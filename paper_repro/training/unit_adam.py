@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.kernels.dispatch import IMPLEMENTATIONS
 from paper_repro.kernels.unit_adam import adam_
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from paper_repro.tasks import Report, StopRequestedError
+from paper_repro.cells.tasks import Report, StopRequestedError
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
 

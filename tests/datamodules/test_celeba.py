@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro import data_files
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import celeba_preparation
 from paper_repro.datamodules.celeba import CelebAData
 from paper_repro.datamodules.celeba_preparation import Source
 from paper_repro.datamodules.images import PhotographData
-from paper_repro.errors import UsageError
 from paper_repro.scripts import prepare_data
 
 SPLITS = {"train": 7, "val": 2, "test": 3}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.images import (
     DigitData,
     MaskedImageData,
@@ -22,8 +23,7 @@ from paper_repro.datamodules.images import (
     random_resized_crop,
     resized,
 )
-from paper_repro.errors import UsageError
-from paper_repro.models.cet import CET
+from paper_repro.models.cet.model import CET
 
 
 class Numbered(MaskedImageData):

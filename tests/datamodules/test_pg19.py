@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper_repro import data_files
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import pg19
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.errors import UsageError
 from paper_repro.scripts import prepare_data
 
 TEXTS = [f"Book {number} begins here. {'It goes on and on. ' * number}" for number in range(5)]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paper_repro import data_files
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import slimpajama
 from paper_repro.datamodules.stream_shards import Part, Rank, write_streams
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.token_shards import Manifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.errors import UsageError
 from paper_repro.scripts import prepare_data
 
 TRAIN = [f"Document {index} of the corpus {'says more ' * (index % 5)}and ends here." for index in range(120)]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
 from paper_repro.datamodules.token_shards import Manifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
-from paper_repro.errors import UsageError
 
 PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
 DOCUMENTS = [f"Document {index} says {'word ' * (index % 7)}and ends." for index in range(80)]

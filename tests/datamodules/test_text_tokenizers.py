@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import data_files
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.tokenizers import (
     END_OF_TEXT,
     GPT2,
@@ -12,7 +13,6 @@ from paper_repro.datamodules.tokenizers import (
     Tokenizer,
     known,
 )
-from paper_repro.errors import UsageError
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "ein Mädchen saß dort"] * 5
 

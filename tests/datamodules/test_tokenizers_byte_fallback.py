@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.tokenizers import END_TOKENS, ROUND_TRIP, BytePairTokenizer
-from paper_repro.errors import UsageError
 from paper_repro.scripts import prepare_data
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.tests.evaluation.doubles import END, Bytes, Reciting, small_gpt
 

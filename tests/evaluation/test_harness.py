@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.evaluation import harness, mmlu
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.tests.evaluation import doubles

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.evaluation import mmlu
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.evaluation.mmlu import Tally

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paper_repro.models import nrgpt
+from paper_repro.models.nrgpt import model as nrgpt
 
 BYTES_PER_PARAMETER = 12
 """The weight and two moments; the gradient is among the live tensors."""

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.models.cem import EnergyMLP, GatedMLP, GaussianProcessRegressor, PlainMLP
+from paper_repro.models.cem.mlp import CEMMLP
+from paper_repro.models.cem.regression import GatedMLP, GaussianProcessRegressor, PlainMLP
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Cosine
 
@@ -53,10 +54,10 @@ class Fixed:
     [
         lambda: PlainMLP(64, 64),
         lambda: GatedMLP(64, 64),
-        lambda: EnergyMLP(64, 64, num_steps=1),
-        lambda: EnergyMLP(64, 64, num_steps=4),
-        lambda: EnergyMLP(64, 64, num_steps=2, implementation="reference"),
-        lambda: EnergyMLP(64, 64, num_steps=2, preconditioner="diagonal_low_rank", learn_step_size=True),
+        lambda: CEMMLP(64, 64, num_steps=1),
+        lambda: CEMMLP(64, 64, num_steps=4),
+        lambda: CEMMLP(64, 64, num_steps=2, implementation="reference"),
+        lambda: CEMMLP(64, 64, num_steps=2, preconditioner="diagonal_low_rank", learn_step_size=True),
     ],
 )
 def test_every_model_of_table_3_trains_the_same_in_a_stack_and_alone(block):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from paper_repro.config import compose
+from paper_repro.base.config import compose
+from paper_repro.base.targets import instantiate
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
-from paper_repro.targets import instantiate
 from paper_repro.training.schedules import Constant
 
 SIZES = ["model.vocabulary_size=13", "data.window=8", "model.width=12", "model.num_heads=2", "model.num_layers=1"]

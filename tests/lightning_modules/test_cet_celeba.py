@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro import cost
-from paper_repro.config import compose
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import cost
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
 from paper_repro.datamodules.images import DigitData
-from paper_repro.errors import UsageError
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
-from paper_repro.models.cet import CET
-from paper_repro.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
+from paper_repro.models.cet.model import CET
 from paper_repro.training.fit import Fit
 from paper_repro.training.schedules import Constant
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_trained_is_refused(overrides: list[str], message: str, t
 
 def test_several_models_at_once_are_refused(tmp_path: Path) -> None:
     cells = [Cell(str(seed), compose("cet/celeba", [*SMALL, "training.steps=1"], seed=seed)) for seed in (0, 1)]
-    with pytest.raises(UsageError, match=r"CET learns one model at a time.*machine.batch=null"):
+    with pytest.raises(UsageError, match=r"CET learns one model at a time.*machine.stack=null"):
         Fit().run(cells, tmp_path, Report())
 
 

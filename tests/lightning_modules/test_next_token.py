@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro import config as configs
-from paper_repro import records, runner
+from paper_repro.base import config as configs
+from paper_repro.cells import records, runner
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import FINISHED
 from paper_repro.lightning_modules.next_token import NextTokenModule
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.lightning_modules.nrgpt_owt import NRGPTOpenWebText
 from paper_repro.lightning_modules.nrgpt_shakespeare import NRGPTShakespeare
 from paper_repro.models.gpt import GPT
-from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import FINISHED
+from paper_repro.models.nrgpt.model import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.training.schedules import Constant
 
 DECAY = 0.5

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.config import compose
-from paper_repro.errors import UsageError
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Cell
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.tasks import Cell
 from paper_repro.tests.support import golden, golden_ngpt
 from paper_repro.training.build import build, check_window
 from paper_repro.training.fit import Fit

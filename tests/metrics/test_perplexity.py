@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.metrics import perplexity
 from paper_repro.metrics.perplexity import TextPerplexity, UnavailableError, find_model
 from paper_repro.tests.support import tiny_gpt2

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.metrics import text_scores
 from paper_repro.metrics.diversity import distinct_n
 from paper_repro.metrics.grammar import FixedRules, PaperRules, grammar_quality

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro.models import cem
-from paper_repro.models.cem_attention import EnergyAttention
+from paper_repro.models.cem import mlp as cem
+from paper_repro.models.cem import regression
+from paper_repro.models.cem.attention import CEMAttention
 
 PRECONDITIONERS = {"none": "none", "diag": "diagonal", "dlr": "diagonal_low_rank"}
 
@@ -21,10 +22,10 @@ def _double(module: nn.Module) -> nn.Module:
     return module
 
 
-def _golden_model(golden) -> cem.EnergyMLP:  # type: ignore[no-untyped-def]
+def _golden_model(golden) -> cem.CEMMLP:  # type: ignore[no-untyped-def]
     case, weight = golden.case, golden.shared("W")
     preconditioner = PRECONDITIONERS[case["precond"]]
-    model = cem.EnergyMLP(
+    model = cem.CEMMLP(
         width=weight.shape[1],
         hidden=weight.shape[0],
         num_steps=case["T"],
@@ -122,7 +123,7 @@ def test_autograd_of_the_potential_is_the_activation_and_its_slope(activation: s
 @pytest.mark.parametrize("norm_inside", [False, True])
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_update_is_minus_the_gradient_of_the_energy(activation: str, norm_inside: bool) -> None:
-    block = _double(cem.EnergyMLP(6, 9, activation=activation, norm_inside=norm_inside))
+    block = _double(cem.CEMMLP(6, 9, activation=activation, norm_inside=norm_inside))
     context, x = torch.randn(2, 5, 6).double(), 3 * torch.randn(2, 5, 6).double()
     u = block.point(x).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(block.energy(u, context).sum(), u)
@@ -130,7 +131,7 @@ def test_update_is_minus_the_gradient_of_the_energy(activation: str, norm_inside
 
 
 def test_forward_is_repeated_gradient_descent_on_the_energy() -> None:
-    block = _double(cem.EnergyMLP(6, 9, num_steps=4, step_size=0.3))
+    block = _double(cem.CEMMLP(6, 9, num_steps=4, step_size=0.3))
     stream = torch.randn(5, 6).double()
     x = stream.clone()
     for _ in range(4):
@@ -142,7 +143,7 @@ def test_forward_is_repeated_gradient_descent_on_the_energy() -> None:
 
 @pytest.mark.parametrize("kind", ["diagonal", "diagonal_low_rank"])
 def test_preconditioned_update_is_minus_p_times_the_gradient(kind: str) -> None:
-    block = _double(cem.EnergyMLP(6, 9, preconditioner=kind, rank=2 if kind == "diagonal_low_rank" else None))
+    block = _double(cem.CEMMLP(6, 9, preconditioner=kind, rank=2 if kind == "diagonal_low_rank" else None))
     p = block.preconditioner
     matrix = torch.diag(nn.functional.softplus(math.sqrt(6) * p.diagonal))
     if p.rank:
@@ -153,7 +154,7 @@ def test_preconditioned_update_is_minus_p_times_the_gradient(kind: str) -> None:
 
 
 def test_preconditioner_starts_at_softplus_of_one_times_the_identity() -> None:
-    block = cem.EnergyMLP(20, 9, preconditioner="diagonal_low_rank")
+    block = cem.CEMMLP(20, 9, preconditioner="diagonal_low_rank")
     assert block.preconditioner.rank == 16
     folded = block.preconditioner.fold(torch.eye(20))
     torch.testing.assert_close(folded, math.log1p(math.e) * torch.eye(20), rtol=1e-6, atol=0)
@@ -165,8 +166,8 @@ def test_preconditioner_starts_where_the_options_say() -> None:
     identity = math.log(math.e - 1)
     options: dict[str, Any] = {"preconditioner_diagonal": identity, "preconditioner_std": 0.5}
     parts = (
-        cem.EnergyMLP(20, 9, preconditioner="diagonal_low_rank", **options),
-        EnergyAttention(20, 4, preconditioner="diagonal_low_rank", **options),
+        cem.CEMMLP(20, 9, preconditioner="diagonal_low_rank", **options),
+        CEMAttention(20, 4, preconditioner="diagonal_low_rank", **options),
     )
     for part in parts:
         folded = part.preconditioner.fold(torch.eye(20))
@@ -177,7 +178,7 @@ def test_preconditioner_starts_where_the_options_say() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"norm_context": True, "preconditioner": "diagonal"}])
 def test_small_steps_lower_the_energy(options: dict[str, object]) -> None:
-    block = _double(cem.EnergyMLP(8, 12, num_steps=6, step_size=0.01, **options))  # type: ignore[arg-type]
+    block = _double(cem.CEMMLP(8, 12, num_steps=6, step_size=0.01, **options))  # type: ignore[arg-type]
     with torch.no_grad():
         trace = block.trace(torch.randn(50, 8).double())
     assert (trace.energies.diff(dim=0) < 0).all()
@@ -186,7 +187,7 @@ def test_small_steps_lower_the_energy(options: dict[str, object]) -> None:
 
 
 def test_t_of_one_with_the_raw_stream_is_a_weight_tied_gated_block() -> None:
-    block = _double(cem.EnergyMLP(6, 9, norm_context=True, norm_inside=True))
+    block = _double(cem.CEMMLP(6, 9, norm_context=True, norm_inside=True))
     stream = torch.randn(5, 6).double()
     h = nn.functional.rms_norm(stream, (6,), block.norm_weight, 1e-6)
     gated = (h @ block.context_weight.T) * nn.functional.silu(h @ block.reading_weight.T)
@@ -195,7 +196,7 @@ def test_t_of_one_with_the_raw_stream_is_a_weight_tied_gated_block() -> None:
 
 @pytest.mark.parametrize("preconditioner", ["none", "diagonal"])
 def test_learned_step_size_gets_the_gradient_of_the_plain_loop(preconditioner: str) -> None:
-    block = _double(cem.EnergyMLP(6, 9, num_steps=3, preconditioner=preconditioner, learn_step_size=True))
+    block = _double(cem.CEMMLP(6, 9, num_steps=3, preconditioner=preconditioner, learn_step_size=True))
     stream = torch.randn(5, 6).double()
     parameters = list(block.parameters())
     assert any(parameter is block.step_size for parameter in parameters)
@@ -208,7 +209,7 @@ def test_learned_step_size_gets_the_gradient_of_the_plain_loop(preconditioner: s
 @pytest.mark.parametrize("scale", [1.0, 2.45])
 def test_initial_weights_fill_their_interval(scale: float) -> None:
     torch.manual_seed(0)
-    block = cem.EnergyMLP(64, 170, context_init_scale=scale, reading_init_scale=2 * scale)
+    block = cem.CEMMLP(64, 170, context_init_scale=scale, reading_init_scale=2 * scale)
     for weight, bound in ((block.context_weight, scale / 8), (block.reading_weight, scale / 4)):
         assert 0.99 * bound < float(weight.detach().abs().max()) <= bound
         # the standard deviation of 10,880 uniform draws is within 0.4% of bound/sqrt(3) with one sigma; 3% is > 7
@@ -216,22 +217,22 @@ def test_initial_weights_fill_their_interval(scale: float) -> None:
 
 
 BLOCKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "plain": (lambda: cem.PlainMLP(64, 256), 33_985),
-    "gated": (lambda: cem.GatedMLP(64, 170), 33_941),
-    "energy": (lambda: cem.EnergyMLP(64, 170, num_steps=2), 22_657),
+    "plain": (lambda: regression.PlainMLP(64, 256), 33_985),
+    "gated": (lambda: regression.GatedMLP(64, 170), 33_941),
+    "energy": (lambda: cem.CEMMLP(64, 170, num_steps=2), 22_657),
 }
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_parameters_of_table_3(name: str) -> None:
     build, parameters = BLOCKS[name]
-    model = cem.GaussianProcessRegressor(build(), num_inputs=10, width=64)
+    model = regression.GaussianProcessRegressor(build(), num_inputs=10, width=64)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert model(torch.zeros(3, 5, 10)).shape == (3, 5)
 
 
 def test_regressor_is_linear_norm_block_linear() -> None:
-    model = _double(cem.GaussianProcessRegressor(cem.GatedMLP(8, 11), num_inputs=3, width=8))
+    model = _double(regression.GaussianProcessRegressor(regression.GatedMLP(8, 11), num_inputs=3, width=8))
     x = torch.randn(7, 3).double()
     state = model.state_dict()
     h = x @ state["input.weight"].T + state["input.bias"]
@@ -244,7 +245,7 @@ def test_regressor_is_linear_norm_block_linear() -> None:
 
 
 def test_plain_mlp_equation() -> None:
-    block = _double(cem.PlainMLP(5, 7, activation="gelu"))
+    block = _double(regression.PlainMLP(5, 7, activation="gelu"))
     h = torch.randn(3, 5).double()
     inner = nn.functional.gelu(h @ block.up.weight.T + block.up.bias)
     torch.testing.assert_close(block(h), h + inner @ block.down.weight.T + block.down.bias, rtol=1e-12, atol=1e-12)
@@ -253,7 +254,7 @@ def test_plain_mlp_equation() -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_stacked_models_equal_single_models(name: str) -> None:
     torch.manual_seed(1)
-    models = [cem.GaussianProcessRegressor(BLOCKS[name][0]()).double() for _ in range(3)]
+    models = [regression.GaussianProcessRegressor(BLOCKS[name][0]()).double() for _ in range(3)]
     parameters, _ = torch.func.stack_module_state(models)
     x = torch.randn(3, 20, 10).double()
     stacked = torch.func.vmap(lambda p, rows: torch.func.functional_call(models[0], p, (rows,)))(parameters, x)
@@ -297,10 +298,10 @@ def test_stacked_models_equal_single_models(name: str) -> None:
 )
 def test_wrong_options_of_the_energy_mlp_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cem.EnergyMLP(**{"width": 6, "hidden": 9, **options})  # type: ignore[arg-type]
+        cem.CEMMLP(**{"width": 6, "hidden": 9, **options})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("block", [cem.PlainMLP, cem.GatedMLP])
+@pytest.mark.parametrize("block", [regression.PlainMLP, regression.GatedMLP])
 @pytest.mark.parametrize("options", [{"width": -1}, {"hidden": 0}, {"activation": "tanh"}])
 def test_wrong_options_of_the_baselines_are_refused(block: type, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
@@ -309,6 +310,6 @@ def test_wrong_options_of_the_baselines_are_refused(block: type, options: dict[s
 
 def test_a_block_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="width is 32, but the block was built with width 64"):
-        cem.GaussianProcessRegressor(cem.PlainMLP(64, 256), width=32)
+        regression.GaussianProcessRegressor(regression.PlainMLP(64, 256), width=32)
     with pytest.raises(ValueError, match="num_inputs must be a whole number of at least 1"):
-        cem.GaussianProcessRegressor(cem.PlainMLP(64, 256), num_inputs=0)
+        regression.GaussianProcessRegressor(regression.PlainMLP(64, 256), num_inputs=0)

@@ -5,16 +5,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models import cem, cem_attention
-from paper_repro.models.cem_attention import EnergyAttention
+from paper_repro.models.cem import attention as cem_attention
+from paper_repro.models.cem import mlp as cem
+from paper_repro.models.cem.attention import CEMAttention
 from paper_repro.tests.models.test_cem import PRECONDITIONERS
 
 DIAGONALS = {"none": "none", "shared": "shared", "per_head": "per_head"}
 
 
-def _attention(golden: Any, num_steps: int, **options: Any) -> EnergyAttention:
+def _attention(golden: Any, num_steps: int, **options: Any) -> CEMAttention:
     case, heads = golden.case, golden.shared("WQ")
-    model = EnergyAttention(
+    model = CEMAttention(
         width=heads.shape[-1],
         num_heads=len(heads),
         num_steps=num_steps,
@@ -43,7 +44,7 @@ def _attention(golden: Any, num_steps: int, **options: Any) -> EnergyAttention:
     return model
 
 
-def _golden_attention(golden: Any) -> EnergyAttention:
+def _golden_attention(golden: Any) -> CEMAttention:
     case = golden.case
     options = {"norm_inside": case["norm_inside"], "start": case["start"], "step_size": case["eta"]}
     return _attention(golden, case["T"], **options)
@@ -77,7 +78,7 @@ def test_golden_cem_block(golden: Any) -> None:
     case, weight = golden.case, golden.shared("W")
     options = {"start": case["residual"], "norm_eps": case["eps"]}
     attention = _attention(golden, case["T_att"], **options)
-    mlp = cem.EnergyMLP(
+    mlp = cem.CEMMLP(
         width=weight.shape[1],
         hidden=weight.shape[0],
         num_steps=case["T_mlp"],
@@ -99,10 +100,10 @@ def test_golden_cem_block(golden: Any) -> None:
     _assert_golden(mlp.trace(mid).energies, golden.expected("energy_mlp"))
 
 
-def _drawn(seed: int = 3, **options: Any) -> EnergyAttention:
+def _drawn(seed: int = 3, **options: Any) -> CEMAttention:
     """D = 12, K = 3, float64, every parameter away from its start."""
     torch.manual_seed(seed)
-    model = EnergyAttention(12, 3, **options).double()
+    model = CEMAttention(12, 3, **options).double()
     for parameter in model.parameters():
         parameter.data = parameter.data + 0.4 * torch.randn_like(parameter.data)
     return model
@@ -113,7 +114,7 @@ EXACT = [("none", False), ("shared", True), ("per_head", True)]
 """With these the update is minus the gradient of the energy; without the values' diagonal it is not."""
 
 
-def _gradient(model: EnergyAttention, x: Tensor, context: Tensor) -> Tensor:
+def _gradient(model: CEMAttention, x: Tensor, context: Tensor) -> Tensor:
     point = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model.energy(point, context).sum(), point)
     return gradient
@@ -205,7 +206,7 @@ def test_slopes() -> None:
 
 def test_parameters_are_half_of_standard_attention_and_what_the_options_add() -> None:
     def count(**options: Any) -> int:
-        return sum(parameter.numel() for parameter in EnergyAttention(96, 12, **options).parameters())
+        return sum(parameter.numel() for parameter in CEMAttention(96, 12, **options).parameters())
 
     base = 2 * 96**2 + 96 + 2  # two matrices, the norm, b_self and b_cross
     assert count(diagonal="none") == base
@@ -235,9 +236,9 @@ def test_parameters_are_half_of_standard_attention_and_what_the_options_add() ->
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EnergyAttention(**{"width": 12, "num_heads": 3, **options})
+        CEMAttention(**{"width": 12, "num_heads": 3, **options})
 
 
 def test_its_state_dict_is_the_same_whichever_way_it_computes() -> None:
-    names = {name: set(EnergyAttention(12, 3, implementation=name).state_dict()) for name in ("auto", "reference")}
+    names = {name: set(CEMAttention(12, 3, implementation=name).state_dict()) for name in ("auto", "reference")}
     assert names["auto"] == names["reference"]

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models import cet_energy
-from paper_repro.models.cet import CET, Nudge, State, project
-from paper_repro.models.cet_energy import Patches
+from paper_repro.models.cet import energy as cet_energy
+from paper_repro.models.cet.energy import CETPatches
+from paper_repro.models.cet.model import CET, CETNudge, CETState, project
 from paper_repro.tests.support import golden, golden_cet
 
 ENERGIES = list(golden.files("cet", "cet_energy*.npz"))
@@ -19,7 +19,7 @@ def _close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.detach(), expected, rtol=1e-9, atol=1e-9 * max(1.0, float(expected.abs().max())))
 
 
-def _instance(path: Path) -> tuple[dict[str, Any], CET, State]:
+def _instance(path: Path) -> tuple[dict[str, Any], CET, CETState]:
     """The record, the model, and (z0, y_test)."""
     record = golden.read(path)
     model = golden_cet.build(record)
@@ -73,7 +73,7 @@ def test_golden_cet_trajectories(path: Path, step_size: float, start: str) -> No
 def test_golden_cet_nudged_trajectory(path: Path) -> None:
     record, model, _ = _instance(path)
     clamped, place = model.clamp(record["xbar"][None]), "nudged_traj_eps1_beta0.2"
-    nudge = Nudge(model.patches.blocks(record["x"][None]), torch.tensor([0.2], dtype=torch.float64))
+    nudge = CETNudge(model.patches.blocks(record["x"][None]), torch.tensor([0.2], dtype=torch.float64))
     state = golden_cet.state(model, record["z0"], record["y0"])
     for number in range(1, 6):
         state = model.step(state, clamped, 1.0, nudge)
@@ -92,9 +92,9 @@ def _drawn(**options: Any) -> tuple[CET, Tensor]:
     return model, torch.randn(2, 2, 8, 8, dtype=torch.float64)
 
 
-def _random_state(model: CET) -> State:
+def _random_state(model: CET) -> CETState:
     z = project(torch.randn(2, 9, 6, dtype=torch.float64))
-    return State(
+    return CETState(
         z.requires_grad_(), model.patches.blocks(torch.randn(2, 2, 8, 8, dtype=torch.float64)).requires_grad_()
     )
 
@@ -125,7 +125,7 @@ def test_each_terms_gradients_are_autograds(name: str, images: int, monkeypatch:
 
 
 def test_patches_are_those_of_a_convolution() -> None:
-    patches = Patches(3, 12, 6, 2)
+    patches = CETPatches(3, 12, 6, 2)
     images, kernel = torch.randn(2, 3, 12, 12), torch.randn(5, 3, 6, 6)
     matrix = patches.from_convolution(kernel)
     found = (patches.gather(patches.blocks(images)) @ matrix.T).mT

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.cet import CET
-from paper_repro.models.cet_learning import (
+from paper_repro.models.cet.learning import (
     Phases,
     cost,
     equilibrium_propagation,
     full_backpropagation,
     truncated_backpropagation,
 )
-from paper_repro.models.cet_relaxation import PreparedSteps
+from paper_repro.models.cet.model import CET
+from paper_repro.models.cet.relaxation import PreparedSteps
 from paper_repro.tests.support import golden, golden_cet
 
 FILES = list(golden.files("cet", "cet_ep*.npz"))

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models import cet_energy, cet_relaxation
-from paper_repro.models.cet import CET, Nudge
-from paper_repro.models.cet_energy import Clamped, Memory, State
-from paper_repro.models.cet_relaxation import CapturedSteps, Ended, PlainSteps, Plan, PreparedSteps
+from paper_repro.models.cet import energy as cet_energy
+from paper_repro.models.cet import relaxation as cet_relaxation
+from paper_repro.models.cet.energy import CETClamped, CETMemory, CETState
+from paper_repro.models.cet.model import CET, CETNudge
+from paper_repro.models.cet.relaxation import CapturedSteps, Ended, PlainSteps, PreparedSteps, RelaxationSettings
 from paper_repro.tests.support import golden, golden_cet
 
 FILES = list(golden.files("cet", "cet_ep*.npz"))
@@ -31,8 +32,8 @@ def _model(sizes: dict[str, int] = SMALL, **options: Any) -> tuple[CET, Tensor]:
     return model, torch.randn(3, sizes["channels"], sizes["size"], sizes["size"], dtype=torch.float64)
 
 
-def _nudge(model: CET, images: Tensor) -> Nudge:
-    return Nudge(model.patches.blocks(images.flip(0)), torch.tensor([0.2, -0.1, 0.05], dtype=images.dtype))
+def _nudge(model: CET, images: Tensor) -> CETNudge:
+    return CETNudge(model.patches.blocks(images.flip(0)), torch.tensor([0.2, -0.1, 0.05], dtype=images.dtype))
 
 
 def _close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
@@ -58,12 +59,12 @@ def test_prepared_steps_are_those_of_the_definition(
     with torch.no_grad():
         clamped = model.clamp(images)
         z, y = model.first(clamped)
-        state, nudge = State(z.mT.contiguous().mT, y), _nudge(model, images) if nudged else None
-        plain = PlainSteps(model, state, clamped, Plan(step_size, nudge))
+        state, nudge = CETState(z.mT.contiguous().mT, y), _nudge(model, images) if nudged else None
+        plain = PlainSteps(model, state, clamped, RelaxationSettings(step_size, nudge))
         own = copy.deepcopy(model).to(dtype)
         given = [type(part)(*(tensor.to(dtype) for tensor in part)) for part in (state, clamped)]
-        narrow = None if nudge is None else Nudge(*(tensor.to(dtype) for tensor in nudge))
-        prepared = PreparedSteps(own, *given, Plan(step_size, narrow))
+        narrow = None if nudge is None else CETNudge(*(tensor.to(dtype) for tensor in nudge))
+        prepared = PreparedSteps(own, *given, RelaxationSettings(step_size, narrow))
         for _ in range(12):
             plain.step()
             prepared.step()
@@ -101,12 +102,14 @@ def test_traces_and_tolerances_are_those_of_the_definition() -> None:
         assert model.relax(state, clamped, 20, 0.2, tolerance=1.000001 * tolerance).steps == 10
 
 
-class Cubed(Memory):
+class Cubed(CETMemory):
     """Another term of the same name."""
 
 
 class Slower(CET):
-    def step(self, state: State, clamped: Clamped, step_size: float = 1.0, nudge: Nudge | None = None) -> State:
+    def step(
+        self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
+    ) -> CETState:
         return super().step(state, clamped, step_size / 2, nudge)
 
 
@@ -155,7 +158,7 @@ def test_with_factors_in_bfloat16_sums_are_float32(monkeypatch: pytest.MonkeyPat
     model, images = model.float(), images.float()
     with torch.no_grad():
         clamped = model.clamp(images)
-        plan = Plan(1.0, _nudge(model, images))
+        plan = RelaxationSettings(1.0, _nudge(model, images))
         exact = PreparedSteps(model, model.first(clamped), clamped, plan)
         monkeypatch.setattr(cet_relaxation, "factors", lambda *_: torch.bfloat16)
         monkeypatch.setattr(torch, "mm", mm)
@@ -205,8 +208,8 @@ def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(
             model.memory.weight.mul_(0.9)
             clamped = model.clamp(scale * images)
             state, nudge = model.first(clamped), _nudge(model, scale * images) if nudged else None
-            graph = graph or CapturedSteps(model, state, clamped, Plan(0.3, nudge), 4)
-            found = graph(state, clamped, Plan(0.3, nudge))
+            graph = graph or CapturedSteps(model, state, clamped, RelaxationSettings(0.3, nudge), 4)
+            found = graph(state, clamped, RelaxationSettings(0.3, nudge))
             expected = model.relax(state, clamped, 4, 0.3, nudge)
             _close([*found.state, found.residual], [*expected.state, expected.residual])
             assert found.steps == 4
@@ -223,7 +226,7 @@ def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
     assert model.divergence(start, clamped, 5) is None
     parameter = {"memory": model.memory.weight, "attention": model.attention.key, "decoder": model.decoder.weight}
     if term == "encoder":
-        clamped = Clamped(clamped.patches, clamped.drive * torch.inf)
+        clamped = CETClamped(clamped.patches, clamped.drive * torch.inf)
     elif term == "position":
         model.position.bias.data[0] = torch.nan
     else:
@@ -236,12 +239,12 @@ def test_a_divergence_names_its_step_and_its_term(term: str) -> None:
 def test_a_state_that_grows_without_bound_diverges_later() -> None:
     model, images = _model()
     clamped = model.clamp(images)
-    start, nudge = model.first(clamped), Nudge(model.patches.blocks(images), -1e150 * torch.ones(3).double())
+    start, nudge = model.first(clamped), CETNudge(model.patches.blocks(images), -1e150 * torch.ones(3).double())
     found = model.divergence(start, clamped, 9, nudge=nudge)
     assert found is not None and found.step == 3 and found.term in ("state", "decoder", "attention")
     with torch.no_grad():
         for steps, finite in ((found.step - 1, True), (found.step, False)):
             end = model.relax(start, clamped, steps, nudge=nudge).state
             assert all(bool(part.isfinite().all()) for part in end) == finite
-    broken = State(start.z, start.y * torch.nan)
+    broken = CETState(start.z, start.y * torch.nan)
     assert model.divergence(broken, clamped, 9) == (0, "state")

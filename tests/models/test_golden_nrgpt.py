@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models import gpt, nrgpt
+from paper_repro.models import gpt
+from paper_repro.models.nrgpt import model as nrgpt
 from paper_repro.training.schedules import Cosine
 
 VARIABLE = "PAPER_REPRO_GOLDEN"

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models.cem import EnergyMLP
-from paper_repro.models.cem_attention import EnergyAttention
+from paper_repro.models.cem.attention import CEMAttention
+from paper_repro.models.cem.mlp import CEMMLP
 from paper_repro.models.llama import Llama, PreNorm, gated_feed_forward, rotary_attention
 
 SIZES = {
@@ -17,9 +17,9 @@ SIZES = {
     "162M": (864, 12, 12, 2304),
 }
 """D, K, L, m of the paper's table 1; the text's "number of layers" and "of heads" are equal in each."""
-TIED_ATTENTION = partial(EnergyAttention, diagonal="none", slopes="none")
-TIED_MLP = partial(EnergyMLP, norm_context=True, norm_inside=True)
-FULL_ATTENTION = partial(EnergyAttention, diagonal="shared", preconditioner="diagonal_low_rank")
+TIED_ATTENTION = partial(CEMAttention, diagonal="none", slopes="none")
+TIED_MLP = partial(CEMMLP, norm_context=True, norm_inside=True)
+FULL_ATTENTION = partial(CEMAttention, diagonal="shared", preconditioner="diagonal_low_rank")
 FULL_MLP = partial(TIED_MLP, preconditioner="diagonal_low_rank")
 IDS = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
 
@@ -140,8 +140,8 @@ def test_the_parts_that_descend_can_take_another_number_of_steps() -> None:
         ({"hidden": 0}, "hidden"),
         ({"num_heads": 5}, "divide"),
         ({"attention": partial(rotary_attention, num_passes=0)}, "num_passes"),
-        ({"attention": partial(EnergyAttention, num_steps=0)}, "num_steps"),
-        ({"attention": partial(EnergyAttention, preconditioner="diagonal_low_rank", rank=13)}, "the width 12, got 13"),
+        ({"attention": partial(CEMAttention, num_steps=0)}, "num_steps"),
+        ({"attention": partial(CEMAttention, preconditioner="diagonal_low_rank", rank=13)}, "the width 12, got 13"),
         ({"feed_forward": partial(TIED_MLP, preconditioner="diagonal_low_rank", rank=13)}, "the width 12, got 13"),
     ],
 )

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models import nrgpt_bounds
-from paper_repro.models.nrgpt import NRGPT, NRGPT_H_FF1, NRGPT_H_FF2, NRGPT_H_FF2W
-from paper_repro.models.nrgpt_bounds import GELU_LIPSCHITZ, attention_bounds, feed_forward_bound, radius
-from paper_repro.models.nrgpt_energy import EnergyAttention, OneLayerEnergy, TwoLayerEnergy, TwoWeightEnergy
+from paper_repro.models.nrgpt import bounds as nrgpt_bounds
+from paper_repro.models.nrgpt.bounds import GELU_LIPSCHITZ, attention_bounds, feed_forward_bound, radius
+from paper_repro.models.nrgpt.energy import NRGPTAttention, OneLayerEnergy, TwoLayerEnergy, TwoWeightEnergy
+from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF1, NRGPT_H_FF2, NRGPT_H_FF2W
 from paper_repro.tests.support.float64 import randomised
 
 WIDTH, TOKENS = 12, 7
@@ -85,7 +85,7 @@ def test_a_normed_state_can_be_as_long_as_the_radius(norm: str) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 @torch.no_grad()
 def test_tokens_along_the_strongest_direction_attain_the_attention_bound(sign: int, mask: str) -> None:
-    attention = EnergyAttention(WIDTH, 2, mask, learn_head_weights=True).double()
+    attention = NRGPTAttention(WIDTH, 2, mask, learn_head_weights=True).double()
     assert attention.head_weights is not None
     attention.head_weights.copy_(torch.tensor([0.5, 2.0]))
     g = torch.arange(1.0, WIDTH + 1, dtype=torch.float64)

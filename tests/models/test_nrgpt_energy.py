@@ -3,13 +3,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.models import nrgpt_energy
+from paper_repro.models.nrgpt import energy as nrgpt_energy
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, tokens
 
 FEED_FORWARDS = [nrgpt_energy.OneLayerEnergy, nrgpt_energy.TwoWeightEnergy, nrgpt_energy.TwoLayerEnergy]
 
 
-def _attention_energy(attention: nrgpt_energy.EnergyAttention, query: Tensor, source: Tensor, strict: bool) -> Tensor:
+def _attention_energy(attention: nrgpt_energy.NRGPTAttention, query: Tensor, source: Tensor, strict: bool) -> Tensor:
     """Equation 11 term by term, with keys from ``source``; both (B, T, D)."""
     maps = attention.key.weight.unflatten(0, (attention.num_heads, -1))
     weights = attention.head_weights if attention.head_weights is not None else torch.ones(attention.num_heads)
@@ -25,7 +25,7 @@ def _attention_energy(attention: nrgpt_energy.EnergyAttention, query: Tensor, so
 @pytest.mark.parametrize("learn_head_weights", [False, True])
 @pytest.mark.parametrize("mask", nrgpt_energy.MASKS)
 def test_attention_energy_equals_its_definition(mask: str, learn_head_weights: bool, beta: str) -> None:
-    attention = randomised(nrgpt_energy.EnergyAttention(12, 3, mask, beta, learn_head_weights))
+    attention = randomised(nrgpt_energy.NRGPTAttention(12, 3, mask, beta, learn_head_weights))
     g = tokens(2, 9, 12)
     assert_exact(attention.energy(g), _attention_energy(attention, g, g, mask == "strict"))
 
@@ -33,7 +33,7 @@ def test_attention_energy_equals_its_definition(mask: str, learn_head_weights: b
 @pytest.mark.parametrize("beta", nrgpt_energy.BETAS)
 @pytest.mark.parametrize("learn_head_weights", [False, True])
 def test_under_the_strict_mask_the_gradient_is_that_of_the_tokens_energy(learn_head_weights: bool, beta: str) -> None:
-    attention = randomised(nrgpt_energy.EnergyAttention(12, 3, "strict", beta, learn_head_weights))
+    attention = randomised(nrgpt_energy.NRGPTAttention(12, 3, "strict", beta, learn_head_weights))
     g = tokens(2, 9, 12)
     assert_exact(attention.gradient(g), own_gradient(attention.energy, g))
 
@@ -41,7 +41,7 @@ def test_under_the_strict_mask_the_gradient_is_that_of_the_tokens_energy(learn_h
 @pytest.mark.parametrize("beta", nrgpt_energy.BETAS)
 @pytest.mark.parametrize("learn_head_weights", [False, True])
 def test_under_the_inclusive_mask_the_gradient_holds_the_keys_fixed(learn_head_weights: bool, beta: str) -> None:
-    attention = randomised(nrgpt_energy.EnergyAttention(12, 3, "inclusive", beta, learn_head_weights))
+    attention = randomised(nrgpt_energy.NRGPTAttention(12, 3, "inclusive", beta, learn_head_weights))
     g = tokens(2, 9, 12)
     assert_exact(attention.gradient(g), own_gradient(lambda q: _attention_energy(attention, q, g, False), g))
     assert (attention.gradient(g) - own_gradient(attention.energy, g)).abs().max() > 0.1
@@ -49,7 +49,7 @@ def test_under_the_inclusive_mask_the_gradient_holds_the_keys_fixed(learn_head_w
 
 @pytest.mark.parametrize("mask", nrgpt_energy.MASKS)
 def test_the_gradient_is_not_that_of_the_sum_over_tokens(mask: str) -> None:
-    attention, g = randomised(nrgpt_energy.EnergyAttention(12, 3, mask)), tokens(2, 9, 12).requires_grad_()
+    attention, g = randomised(nrgpt_energy.NRGPTAttention(12, 3, mask)), tokens(2, 9, 12).requires_grad_()
     (of_sum,) = torch.autograd.grad(attention.energy(g).sum(), g)
     assert (attention.gradient(g) - of_sum).abs().max() > 0.1
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from paper_repro.data_files import DATA_VARIABLE
-from paper_repro.errors import UsageError
+from paper_repro.base.data_files import DATA_VARIABLE
+from paper_repro.base.errors import UsageError
 from paper_repro.evaluation import harness
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.probes.downstream import SWITCHES, Downstream

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.listops import ListOps, ListOpsData
-from paper_repro.errors import UsageError
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.gpt import RGPT
-from paper_repro.models.nrgpt import NRGPT, NRGPT_H_FF2W, Energies
+from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF2W, Energies
 from paper_repro.probes.energy_trace import ATTACHMENT, EnergyTrace, metrics
 from paper_repro.tests.models import test_golden_nrgpt as golden_models
 from paper_repro.tests.support import golden

@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
-from paper_repro.models.cem import EnergyMLP
-from paper_repro.models.cem_attention import EnergyAttention
+from paper_repro.models.cem.attention import CEMAttention
+from paper_repro.models.cem.mlp import CEMMLP
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 from paper_repro.probes.inner_steps import InnerSteps
 from paper_repro.training.schedules import Constant
 
-ATTENTION = partial(EnergyAttention, num_steps=2, init_std=0.5)
-FEED_FORWARD = partial(EnergyMLP, num_steps=2, norm_context=True, norm_inside=True, init_std=0.5)
+ATTENTION = partial(CEMAttention, num_steps=2, init_std=0.5)
+FEED_FORWARD = partial(CEMMLP, num_steps=2, norm_context=True, norm_inside=True, init_std=0.5)
 
 
 class Windows:

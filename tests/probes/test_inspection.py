@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.nrgpt import NRGPT_H_FF1
+from paper_repro.models.nrgpt.model import NRGPT_H_FF1
 from paper_repro.models.rotary import RotaryLanguageModel
-from paper_repro.probes import inspection_embeddings
-from paper_repro.probes.inspection import branches, counts, logarithmic_edges, shares, symmetric_edges
-from paper_repro.probes.inspection_embeddings import Embeddings, eigenvalues_over_median
-from paper_repro.probes.inspection_matrices import (
+from paper_repro.probes.inspection import embeddings as inspection_embeddings
+from paper_repro.probes.inspection.embeddings import Embeddings, eigenvalues_over_median
+from paper_repro.probes.inspection.matrices import (
     ATTENTION,
     FEED_FORWARD,
     Matrices,
@@ -24,7 +23,8 @@ from paper_repro.probes.inspection_matrices import (
     feed_forward_matrices,
     median_condition,
 )
-from paper_repro.probes.inspection_scales import Scales, effective_scales
+from paper_repro.probes.inspection.scales import Scales, effective_scales
+from paper_repro.probes.inspection.tools import branches, counts, logarithmic_edges, shares, symmetric_edges
 from paper_repro.training.probe import Findings
 from paper_repro.training.schedules import Constant
 

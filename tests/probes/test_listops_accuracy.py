@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.listops import EOS, EQUALS, FIRST_NUMBER, Item, ListOps, ListOpsData
-from paper_repro.errors import UsageError
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.probes.listops_accuracy import WAYS, ListOpsAccuracy
 from paper_repro.training.schedules import Constant

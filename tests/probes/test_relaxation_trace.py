@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.images import DigitData
-from paper_repro.errors import UsageError
 from paper_repro.lightning_modules.cet_celeba import CETCelebA
-from paper_repro.models.cet import CET
-from paper_repro.probes.completion import PIXELS, first_images, png
-from paper_repro.probes.equilibrium_gradient import EstimateOrder, GradientPrecision
-from paper_repro.probes.reconstructions import Reconstructions
-from paper_repro.probes.relaxation_trace import EVERY, METRICS, RelaxationTrace, Traced, metrics, recorded
+from paper_repro.models.cet.model import CET
+from paper_repro.probes.completion.equilibrium_gradient import EstimateOrder, GradientPrecision
+from paper_repro.probes.completion.reconstructions import Reconstructions
+from paper_repro.probes.completion.relaxation_trace import EVERY, METRICS, RelaxationTrace, Traced, metrics, recorded
+from paper_repro.probes.completion.tools import PIXELS, first_images, png
 from paper_repro.training.schedules import Constant
 
 SIZES = {"channels": 1, "size": 8, "patch": 4, "stride": 2, "width": 12, "num_heads": 2, "head_width": 4}

@@ -9,20 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from paper_repro.config import CONF
+from paper_repro.base.config import CONF
+from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import instantiate
+from paper_repro.base.typed_yaml import read
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
-from paper_repro.errors import UsageError
 from paper_repro.metrics.text_scores import TextScorer
-from paper_repro.models import gpt, nrgpt
+from paper_repro.models import gpt
 from paper_repro.models.generation import Settle, generate
+from paper_repro.models.nrgpt import model as nrgpt
 from paper_repro.probes import text_quality
 from paper_repro.probes.text_quality import ATTACHMENT, TextQuality
-from paper_repro.targets import instantiate
 from paper_repro.tests.support import tiny_gpt2
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Cosine
-from paper_repro.typed_yaml import read
 
 PROMPTS = ["\n\n", "to be", "or not", "ask"]
 

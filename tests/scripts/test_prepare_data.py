@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import data_files
-from paper_repro.command_line import ROOT
+from paper_repro.base import data_files
+from paper_repro.base.command_line import ROOT
 from paper_repro.datamodules import docstrings
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paper_repro.models.cet import CET, State
+from paper_repro.models.cet.model import CET, CETState
 
 NAMES = {
     "Wenc": "encoder.weight",
@@ -50,7 +50,7 @@ def ours(model: CET, record: dict[str, Any], kind: str) -> dict[str, Tensor]:
     return found
 
 
-def state(model: CET, z: Tensor, y: Tensor) -> State:
+def state(model: CET, z: Tensor, y: Tensor) -> CETState:
     """Of tokens (D, N) and an image (C, H, H), or of several along the first dimension."""
     z, y = (z, y) if z.ndim == 3 else (z[None], y[None])
-    return State(z.mT, model.patches.blocks(y))
+    return CETState(z.mT, model.patches.blocks(y))

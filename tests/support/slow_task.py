@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paper_repro.files import CorruptFileError, read_with_digest, write_with_digest
-from paper_repro.seeds import mix
-from paper_repro.tasks import DIVERGED, FINISHED, Cell, Outcome, Report, StopRequestedError
+from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
+from paper_repro.base.seeds import mix
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, Report, StopRequestedError
 
 LOG_VARIABLE = "SLOW_TASK_LOG"
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paper_repro import config as configs
-from paper_repro.command_line import ROOT
-from paper_repro.plan import PlannedCell
+from paper_repro.base import config as configs
+from paper_repro.base.command_line import ROOT
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
@@ -39,7 +39,7 @@ def cells(count: int, batch: int = 1, workers: int = 2, **task: Any) -> list[Pla
     """``count`` cells that differ in their seed, ``batch`` of them run together."""
     result = []
     for seed in range(count):
-        machine: dict[str, Any] = {"workers": workers, "threads": 1, "batch": {"over": ["seed"], "most": batch}}
+        machine: dict[str, Any] = {"workers": workers, "threads": 1, "stack": {"over": ["seed"], "most": batch}}
         config = {"task": {"_target_": TARGET, **task}, "seed": seed, "machine": machine}
         recipe = configs.recipe(config)
         result.append(PlannedCell((("seed", str(seed)),), seed, config, recipe, recipe))

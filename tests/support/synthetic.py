@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from paper_repro import catalogue, records
-from paper_repro import plan as plans
-from paper_repro.artifacts import Artifact
-from paper_repro.plan import Plan, PlannedCell
-from paper_repro.records import Record, record_path
-from paper_repro.tasks import FINISHED, Outcome
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.plan import Plan
+from paper_repro.cells import records
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import Record, record_path
+from paper_repro.cells.tasks import FINISHED, Outcome
 
 PROVENANCE = {"commit": "0" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
 

@@ -1,19 +1,11 @@
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paper_repro.tasks import Cell, StopRequestedError
+from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.training.fit import Fit
 
-DOUBLES = "paper_repro.training.doubles"
-if DOUBLES not in sys.modules:
-    # Configs may only name what is under paper_repro.
-    spec = importlib.util.spec_from_file_location(DOUBLES, Path(__file__).with_name("doubles.py"))
-    sys.modules[DOUBLES] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[DOUBLES])
+DOUBLES = "paper_repro.tests.training.doubles"
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""A small data module and small modules, importable as ``paper_repro.training.doubles`` (see conftest.py)."""
+"""A small data module and small modules, importable as ``paper_repro.tests.training.doubles`` (see conftest.py)."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.seeds import mix
 
 DOUBLES_NAME = __name__
 

@@ -2,12 +2,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
+from paper_repro.cells.tasks import Cell
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.seeds import mix
-from paper_repro.tasks import Cell
+from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training.build import build
-from paper_repro.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training.fit import Fit
 
 NOISY = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}}
@@ -20,7 +20,7 @@ def weights(folder, cell):
 def by_hand(cell, batches):
     """Losses and weights of the plain loop: mean loss over the step's batches, clip, AdamW, schedule."""
     parts = build(cell)
-    module, data, steps = parts.module, parts.data, parts.recipe.steps
+    module, data, steps = parts.module, parts.data, parts.training.steps
     optimizer = module.optimizer(module.parameter_groups())
     rates = [group["lr"] for group in optimizer.param_groups]
     losses = []
@@ -34,7 +34,7 @@ def by_hand(cell, batches):
             each.append(module.loss(data.train_batch(step * batches + number)))
         mean = torch.stack(each).mean()
         mean.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), parts.recipe.clip_norm)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), parts.training.clip_norm)
         optimizer.step()
         losses.append(float(mean.detach()))
     return losses, module.state_dict()
@@ -85,5 +85,5 @@ def test_batches_that_the_devices_cannot_share_are_refused_with_both_numbers(cel
 
 
 def test_cells_trained_together_take_one_batch_a_step(cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=r"training\.accumulate=2.*machine\.batch=null"):
+    with pytest.raises(UsageError, match=r"training\.accumulate=2.*machine\.stack=null"):
         Fit().run([cell(seed=seed, training__accumulate=2) for seed in range(2)], tmp_path, recorder())

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from paper_repro.errors import UsageError
-from paper_repro.files import CorruptFileError, digest_path
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, digest_path
 from paper_repro.training import checkpoints
 from paper_repro.training.checkpoints import DurableCheckpointIO, checkpoint_path, load_weights, save_weights
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.errors import UsageError
-from paper_repro.tasks import StopRequestedError
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import StopRequestedError
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -45,7 +45,7 @@ def test_without_a_compiler_the_message_says_what_to_install(cell, recorder, tmp
 
 
 def test_cells_trained_together_are_not_compiled(cell, recorder, tmp_path):
-    with pytest.raises(UsageError, match=r"machine\.compile=true.*machine\.batch=null"):
+    with pytest.raises(UsageError, match=r"machine\.compile=true.*machine\.stack=null"):
         Fit().run([cell(seed=seed, machine__compile=True) for seed in range(2)], tmp_path, recorder())
 
 

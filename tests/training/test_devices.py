@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro import plan
-from paper_repro.command_line import ROOT
-from paper_repro.errors import UsageError
-from paper_repro.tasks import Cell
+from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned
+from paper_repro.cells.tasks import Cell
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -27,8 +27,8 @@ RELATIVE = 1e-6
 
 def listops(cache: Path, *overrides: str) -> Cell:
     """A small language model; unlike the doubles of these tests, other processes can import it."""
-    planned = plan.single("nrgpt/listops", [*TINY, f"machine.cache={cache}", *overrides], 0)
-    return Cell(planned.id, planned.config)
+    cell = planned.single("nrgpt/listops", [*TINY, f"machine.cache={cache}", *overrides], 0)
+    return Cell(cell.id, cell.config)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -113,5 +113,5 @@ def test_batches_are_shared_evenly():
 
 def test_cells_trained_together_take_one_device(cell, recorder, tmp_path):
     cells = [cell(seed=seed, training__accumulate=2, machine__devices=2) for seed in range(2)]
-    with pytest.raises(UsageError, match=r"machine\.devices=2.*machine\.batch=null"):
+    with pytest.raises(UsageError, match=r"machine\.devices=2.*machine\.stack=null"):
         Fit().run(cells, tmp_path, recorder())

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.training.doubles import Small, TwoGroups, Waves
+from paper_repro.tests.training.doubles import Small, TwoGroups, Waves
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Constant, Cosine
 from paper_repro.training.stacking import layout_of
@@ -214,8 +214,8 @@ class Uneven(Waves):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (functools.partial(Small, dropout=0.5), r"draws random numbers.*machine\.batch=null"),
-        (Branching, r"many models at once.*machine\.batch=null"),
+        (functools.partial(Small, dropout=0.5), r"draws random numbers.*machine\.stack=null"),
+        (Branching, r"many models at once.*machine\.stack=null"),
         (Idle, r"does not depend on model\.idle"),
     ],
 )

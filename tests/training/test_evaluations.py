@@ -5,11 +5,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.errors import UsageError
-from paper_repro.tasks import DIVERGED, FINISHED
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import DIVERGED, FINISHED
+from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
-from paper_repro.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training.evaluations import Evaluations
 
 EVERY, STEPS = 3, 24

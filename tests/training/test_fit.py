@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.errors import UsageError
-from paper_repro.tasks import StopRequestedError
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
-from paper_repro.training.doubles import DOUBLES_NAME as DOUBLES
 from paper_repro.training.fit import Fit
 
 NOISY = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}}
@@ -186,7 +186,7 @@ def test_no_memory_is_an_outcome_with_advice(count, cell, run, tmp_path, monkeyp
     cells = [cell(seed=seed, model={"_target_": f"{DOUBLES}.Memory"}) for seed in range(count)]
     outcomes = run(cells, tmp_path)
     assert [outcome.status for outcome in outcomes] == ["oom"] * count
-    assert ("machine.batch.most" if count == 2 else "smaller data batch") in outcomes[0].note
+    assert ("machine.stack.most" if count == 2 else "smaller data batch") in outcomes[0].note
 
 
 def test_progress_is_reported_no_more_often_than_asked(cell, recorder, tmp_path):
@@ -223,7 +223,7 @@ def test_a_folder_of_another_cell_is_refused(cell, run, recorder, tmp_path):
 
 def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
     cells = [cell(seed=0), cell(seed=1, **NOISY)]
-    with pytest.raises(UsageError, match=r"differ in model.*machine\.batch\.over"):
+    with pytest.raises(UsageError, match=r"differ in model.*machine\.stack\.over"):
         Fit().run(cells, tmp_path, recorder())
 
 
@@ -239,7 +239,7 @@ def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
         ({"machine__accelerator": "abacus"}, "abacus"),
         ({"machine__threads": 0}, r"machine\.threads"),
         ({"module": {"_target_": "torch.optim.AdamW"}}, "AdamW"),
-        ({"data": {"_target_": "paper_repro.seeds.mix"}}, "not a CounterBasedDataModule"),
+        ({"data": {"_target_": "paper_repro.base.seeds.mix"}}, "not a CounterBasedDataModule"),
     ],
 )
 @pytest.mark.parametrize("count", [1, 2])

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from paper_repro.errors import UsageError
+from paper_repro.base.errors import UsageError
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
 
 
 def test_machine_section_may_hold_keys_of_the_runner():
-    machine = Machine.of({"accelerator": "cpu", "threads": 1, "workers": 2, "batch": {"over": ["seed"]}, "cache": "x"})
+    machine = Machine.of({"accelerator": "cpu", "threads": 1, "workers": 2, "stack": {"over": ["seed"]}, "cache": "x"})
     assert machine == Machine(accelerator="cpu", threads=1)
     assert machine.device == torch.device("cpu")
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro import plan
-from paper_repro.tasks import Cell
+from paper_repro.cells import planned
+from paper_repro.cells.tasks import Cell
 from paper_repro.training.fit import Fit
 
 SMALL = [
@@ -17,8 +17,8 @@ def test_a_language_model_trains_and_evaluates_in_bf16_mixed_precision(recorder,
     outcomes = {}
     for precision in ("32-true", "bf16-mixed"):
         words = [*SMALL, f"training.precision={precision}", f"machine.cache={tmp_path / 'cache'}"]
-        planned = plan.single("nrgpt/listops", words, 0)
-        outcomes[precision] = Fit().run([Cell(planned.id, planned.config)], tmp_path / precision, recorder())[0]
+        cell = planned.single("nrgpt/listops", words, 0)
+        outcomes[precision] = Fit().run([Cell(cell.id, cell.config)], tmp_path / precision, recorder())[0]
     weights = load_file(next((tmp_path / "bf16-mixed").rglob("weights.safetensors")))
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     full, mixed = (outcome.curves["training_loss"] for outcome in outcomes.values())

@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.errors import UsageError
-from paper_repro.files import sha256_of_bytes
-from paper_repro.tasks import FINISHED
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.cells.tasks import FINISHED
 from paper_repro.training import checkpoints
 from paper_repro.training.fit import ATTACHMENT_BYTES
 

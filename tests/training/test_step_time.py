@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.config import compose
-from paper_repro.errors import UsageError
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import FINISHED, Cell, StopRequestedError
 from paper_repro.models.ngpt import NGPT
-from paper_repro.tasks import FINISHED, Cell, StopRequestedError
 from paper_repro.training import step_time
 from paper_repro.training.step_time import StepSettings, StepTime, metrics, stepper
 

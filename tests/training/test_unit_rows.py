@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.errors import UsageError
 from paper_repro.kernels.unit_adam import project_rows_
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.training.ensemble import Ensemble
@@ -196,7 +196,7 @@ def test_models_kept_in_several_dtypes_are_not_stacked():
     modules = [module_of(seed) for seed in range(2)]
     for module in modules:
         module.model.first.data = module.model.first.data.bfloat16()
-    with pytest.raises(UsageError, match=r"bfloat16 and torch\.float32.*machine\.batch=null"):
+    with pytest.raises(UsageError, match=r"bfloat16 and torch\.float32.*machine\.stack=null"):
         Ensemble(modules, [Sines(seed) for seed in range(2)], 5)
 
 

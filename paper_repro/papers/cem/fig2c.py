@@ -1,9 +1,9 @@
 """CEM, figure 2c: inner steps and preconditioners of CEM attention."""
 
-from paper_repro.claims import Judgement, Place
+from paper_repro.artifacts.claims import Judgement, Place
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.recursion import StepsFigure
 from paper_repro.papers.cem.text import judge_larger_gain
-from paper_repro.views import View
 
 
 class Figure2c(StepsFigure):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.figures import Row
+from paper_repro.artifacts.figures import Row
 from paper_repro.papers.cem.text import (
     LLAMA_COLOR,
     MARKERS,

@@ -1,8 +1,8 @@
 """CEM, figure 4: inner steps of CEM attention against plain reuse of Llama's."""
 
-from paper_repro.claims import Judgement
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.recursion import ReuseFigure, judge_gains_above_reuse
-from paper_repro.views import View
 
 
 class Figure4(ReuseFigure):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import figures
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures
+from paper_repro.artifacts.figures import Row
 from paper_repro.papers.cem.text import MARKERS, chosen
 
 if TYPE_CHECKING:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.claims import Judgement
-from paper_repro.figures import Row
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.text import (
     LLAMA_COLOR,
     MARKERS,
@@ -16,7 +17,6 @@ from paper_repro.papers.cem.text import (
     judge_larger_gain,
     means,
 )
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

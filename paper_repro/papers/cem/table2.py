@@ -2,9 +2,9 @@
 
 import math
 
-from paper_repro import tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.views import View
+from paper_repro.artifacts import tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
 FINAL = 0.1

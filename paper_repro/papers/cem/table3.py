@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import figures, intervals
-from paper_repro.figures import OWN_COLOR, PAPER_COLOR, REFERENCE_COLOR, Row
-from paper_repro.views import values
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.figures import OWN_COLOR, PAPER_COLOR, REFERENCE_COLOR, Row
+from paper_repro.artifacts.views import values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

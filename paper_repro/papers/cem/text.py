@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, intervals
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
-from paper_repro.figures import Row
-from paper_repro.records import Record
-from paper_repro.tasks import FINISHED
-from paper_repro.views import View
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FINISHED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import intervals
-from paper_repro.claims import Judgement
-from paper_repro.figures import Row
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.text import (
     MARKERS,
     ONE_STEP,
@@ -17,7 +18,6 @@ from paper_repro.papers.cem.text import (
     judge_larger_gain,
     tokens,
 )
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import figures
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures
+from paper_repro.artifacts.figures import Row
 from paper_repro.papers.cet.relaxations import draw_strip, strip
 
 if TYPE_CHECKING:

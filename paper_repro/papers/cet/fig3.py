@@ -1,8 +1,8 @@
 """CET, figure 3: energies along relaxations far longer than those of the training."""
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP, TraceFigure
-from paper_repro.views import View
 
 STEP_SIZES = {"long": "step size 1", "tenth": "step size 0.1"}
 

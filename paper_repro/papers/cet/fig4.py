@@ -2,9 +2,9 @@
 
 import math
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP, TraceFigure, traces
-from paper_repro.views import View
 
 FEWEST = 10
 """Images below which Fisher's interval says little."""

@@ -1,8 +1,8 @@
 """CET, figure 5: as figures 3 and 4 with a tenth of the step size."""
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP, TraceFigure, traces
-from paper_repro.views import View
 
 NEAR = 0.01
 """Two energies are the same within this share of the image's whole fall."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import figures
-from paper_repro.figures import Row
-from paper_repro.views import View
+from paper_repro.artifacts import figures
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

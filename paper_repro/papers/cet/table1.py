@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP
-from paper_repro.views import View
 
 ORDER, SLACK = 2.0, 0.05
 """Of the slope at the smallest betas, whose next term, beta to the fourth, is some 1e-3 of the error there."""

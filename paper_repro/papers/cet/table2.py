@@ -1,7 +1,7 @@
 """CET, Tables 2 to 4: whether what is printed is what is built."""
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.views import View
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.views import View
 
 CONTRADICTED = "step_size"
 """Table 4's differs from the text's, see the notes."""

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import figures, tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import OWN_COLOR, REFERENCE_COLOR, Row
-from paper_repro.intervals import compare
+from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import OWN_COLOR, REFERENCE_COLOR, Row
+from paper_repro.artifacts.intervals import compare
+from paper_repro.artifacts.views import View
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.metrics.scaling import ExponentGap, PowerLaw, exponent_gap, fit_power_law
-from paper_repro.tasks import FINISHED, Cell, Outcome, Report
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

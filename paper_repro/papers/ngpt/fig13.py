@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, tables
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts.figures import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, intervals
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, runs
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import Row
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
     Series,
@@ -16,7 +17,6 @@ from paper_repro.papers.ngpt.inspection import (
     in_every_model,
     label_powers,
 )
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

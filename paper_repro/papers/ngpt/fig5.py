@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.figures import Row
+from paper_repro.artifacts.figures import Row
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
     Series,

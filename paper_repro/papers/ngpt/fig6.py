@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import intervals, tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import Row
+from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
     Series,
@@ -17,7 +18,6 @@ from paper_repro.papers.ngpt.inspection import (
     draw_curve,
     within,
 )
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

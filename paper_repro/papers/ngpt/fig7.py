@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
 from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,8 +1,8 @@
 """Ours: how much of nGPT's speedup in short runs of small models lies in the weights that GPT starts with."""
 
-from paper_repro.claims import Judgement
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt import fig2
-from paper_repro.views import View
 
 
 class InitialWeights(fig2.Speedups):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import figures, intervals
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.figures import Row
-from paper_repro.views import View
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paper_repro.claims import Place
+from paper_repro.artifacts.claims import Place
+from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import FinishedRun
-from paper_repro.views import View
 
 LOSS = "val_loss"
 COLORS = {"gpt": "#222222", "gpt_qk": "#E08214", "ngpt": "#2166AC"}

@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from paper_repro import intervals, tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.views import View
+from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 
 RATIO = "ratio_ngpt"
 UNFUSED = {"implementation": "reference"}

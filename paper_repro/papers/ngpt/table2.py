@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.views import View
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 
 PRINTED = "parameters"
 DIGITS = 1

@@ -2,8 +2,8 @@
 
 import math
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.views import View
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
 SHARES = {"quarter": 0.25, "half": 0.5, "end": 1.0}

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 
-from paper_repro import intervals
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.bases.ablation import AXIS, DEFAULT, LOSS
-from paper_repro.views import View
 
 SECTIONS = {"qk": "s_qk", "uv": "s_u and s_nu", "z": "s_z"}
 """What the settings of a section of the table begin with."""

@@ -7,11 +7,11 @@ size in several, and a table that subclasses ``ParameterTable`` says beside ever
 import math
 from collections.abc import Mapping, Sequence
 
-from paper_repro import tables
-from paper_repro.artifacts import Key
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
-from paper_repro.typesetting import Grid
-from paper_repro.views import View
+from paper_repro.artifacts import tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.typesetting import Grid
+from paper_repro.artifacts.views import View
+from paper_repro.cells.planned import Key
 
 CONVENTIONS = {"untied": "untied", "tied": "tied", "without_positions": "untied without positions"}
 """Those of ``ParameterCount`` that tables may follow, and how a table calls them."""

@@ -1,8 +1,8 @@
 """NRGPT, figure 2: energies along 30 recurrences at eta = 1."""
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.views import View
 from paper_repro.papers.nrgpt.traces import TraceFigure, judge_each
-from paper_repro.views import View
 
 LATE_CHANGE = 0.05
 """Of a token's span within the last tenth of the recurrences."""

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, intervals, tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures, intervals, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from paper_repro import figures, intervals
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
-from paper_repro.figures import Row
-from paper_repro.views import View
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro import figures
-from paper_repro.figures import Row
+from paper_repro.artifacts import figures
+from paper_repro.artifacts.figures import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -1,9 +1,9 @@
 """NRGPT, figure 6: energies along 100 recurrences with a rate matrix of any form."""
 
-from paper_repro import intervals, tables
-from paper_repro.claims import Judgement
+from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.views import View
 from paper_repro.papers.nrgpt.traces import TraceFigure, judge_each
-from paper_repro.views import View
 
 LATE_CHANGE = 0.05
 """Of a token's span within the last tenth of the recurrences."""

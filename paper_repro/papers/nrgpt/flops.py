@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from paper_repro import tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.views import View
+from paper_repro.artifacts import tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 
 ABOUT = 0.1
 """Relative; what "approximately" and "~2x" are taken to allow, the paper names no number."""

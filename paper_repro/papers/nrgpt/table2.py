@@ -1,8 +1,8 @@
 """NRGPT, Table 2: what its printed numbers of parameters count, and the claim made of them."""
 
-from paper_repro.claims import Judgement
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.views import View
 from paper_repro.papers.nrgpt.conventions import ParameterTable, judge_fewer
-from paper_repro.views import View
 
 FEWER_MILLIONS = 34.0
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from paper_repro import intervals, tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.typesetting import Grid
-from paper_repro.views import View
+from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.typesetting import Grid
+from paper_repro.artifacts.views import View
 
 SHUFFLED_GQS = (0.905, 0.975)
 """0.91 to 0.97, as two digits print them."""

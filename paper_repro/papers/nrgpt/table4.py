@@ -1,8 +1,8 @@
 """NRGPT, Table 4: what its printed numbers of parameters count, and the claim made of them."""
 
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
 from paper_repro.papers.nrgpt.conventions import CONVENTIONS, ParameterTable, counts_at
-from paper_repro.views import View
 
 HALF = (0.4, 0.6)
 """What "half" is taken to mean; the paper has 0.2M of 0.4M, with one digit each."""

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from paper_repro import intervals, tables
-from paper_repro.artifacts import Key
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.views import View
+from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.views import View
+from paper_repro.cells.planned import Key
 
 GENERATED, LIKELIHOOD, ALWAYS_A = "mmlu_generated", "mmlu", "mmlu_always_a"
 CHANCE = 25.0

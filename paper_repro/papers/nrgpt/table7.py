@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro import tables
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.tasks import FINISHED, Cell, Outcome, Report
-from paper_repro.typesetting import Grid
-from paper_repro.views import View
+from paper_repro.artifacts import tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.typesetting import Grid
+from paper_repro.artifacts.views import View
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 
 GRIDS = ("table7", "sweep")
 ROWS = {

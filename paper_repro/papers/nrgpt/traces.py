@@ -5,10 +5,10 @@ import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import figures
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.figures import Row
-from paper_repro.views import View
+from paper_repro.artifacts import figures
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

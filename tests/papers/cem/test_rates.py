@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, render, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.errors import UsageError
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.artifacts import catalogue, render, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.views import View
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
-from paper_repro.views import View
 
 NAMES = ("fig3a", "fig5")
 Curve = Callable[[str, float, int], float | None]

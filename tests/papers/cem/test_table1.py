@@ -2,16 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
-from paper_repro.plan import PlannedCell
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, judge
+from paper_repro.artifacts.tables import Table
+from paper_repro.artifacts.views import View
+from paper_repro.base import config as configs
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.probes.model_size import ModelSize, count
-from paper_repro.tables import Table
-from paper_repro.tasks import Cell, Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 PLAN = plans.make(catalogue.load("cem/table1"), "exact")
 SIZES = {

@@ -2,16 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
-from paper_repro.plan import Plan, PlannedCell
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, judge
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.views import View
+from paper_repro.base import config as configs
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.probes.model_size import count
 from paper_repro.probes.optimisation_settings import OptimisationSettings
-from paper_repro.tasks import Cell, Outcome
 from paper_repro.tests.support.synthetic import fill
-from paper_repro.views import View
 
 PLAN = plans.make(catalogue.load("cem/table2"), "exact")
 

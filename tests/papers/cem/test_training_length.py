@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, render, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import FINISHED, Outcome
+from paper_repro.artifacts import catalogue, render, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.views import View
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
-from paper_repro.views import View
 
 PLAN = plans.make(catalogue.load("cem/training_length"), "gpu")
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, render, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
-from paper_repro.files import sha256_of_bytes, write_atomically
-from paper_repro.plan import PlannedCell
-from paper_repro.probes.completion_settings import settings
-from paper_repro.records import record_path
-from paper_repro.tasks import FINISHED, Outcome
+from paper_repro.artifacts import catalogue, render, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, judge
+from paper_repro.base import config as configs
+from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import record_path
+from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.probes.completion.settings import settings
 from paper_repro.tests.support.synthetic import fill, finished, write_record
 
 CPU = {name: plans.make(catalogue.load(f"cet/{name}"), "cpu") for name in ("table1", "fig2", "fig3", "fig4", "fig5")}
@@ -131,7 +131,7 @@ def test_artifacts_without_results_are_drawn_and_undecided(name: str, tmp_path: 
 def test_table_2_is_cet_celeba_s_and_its_claims_are_decided_by_what_is_built(tmp_path: Path) -> None:
     ours, trained = configs.compose("cet/settings"), configs.compose("cet/celeba")
     assert (
-        ours["phases"].items() - {("_target_", "paper_repro.models.cet_learning.Phases")} <= trained["module"].items()
+        ours["phases"].items() - {("_target_", "paper_repro.models.cet.learning.Phases")} <= trained["module"].items()
     )
     assert all(trained["model"][key] == value for key, value in ours["counted"].items())
     assert all(trained["optimizer"][key] == value for key, value in ours["optimizer"].items())

@@ -5,18 +5,19 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro import catalogue, render, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
+from paper_repro.artifacts import catalogue, render, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, judge
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.tables import Table
+from paper_repro.artifacts.views import View
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Outcome
 from paper_repro.models.ngpt import NGPT
 from paper_repro.models.rotary import Scale
 from paper_repro.papers.ngpt.bases.ablation import CHANGE, with_changes
-from paper_repro.plan import Plan, PlannedCell
-from paper_repro.tables import Table
-from paper_repro.targets import instantiate
-from paper_repro.tasks import Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 ROOT = math.sqrt(1024)
 NAMES = ("table4", "table5", "table6")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED
-from paper_repro.claims import judge as judge_claim
-from paper_repro.files import sha256_of_bytes, write_atomically
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import Outcome
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.views import View
+from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 PLAN = plans.make(catalogue.load("ngpt/fig13"), "cpu")
 LENGTHS = (128, 256, 512, 1024)

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
-from paper_repro.plan import Plan, PlannedCell
-from paper_repro.tasks import Outcome
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.views import View
+from paper_repro.base import config as configs
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 ARTIFACT = catalogue.load("ngpt/fig3")
 TASKS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", "downstream_mean")

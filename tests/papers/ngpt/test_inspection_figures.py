@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from paper_repro import catalogue, render, views
-from paper_repro import plan as plans
-from paper_repro.artifacts import Artifact
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.claims import judge as judge_claim
-from paper_repro.files import sha256_of_bytes, write_atomically
+from paper_repro.artifacts import catalogue, render, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.plan import Plan
+from paper_repro.base.files import sha256_of_bytes, write_atomically
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import record_path
+from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.papers.ngpt.fig4 import Figure4
 from paper_repro.papers.ngpt.fig5 import Figure5
 from paper_repro.papers.ngpt.fig6 import Figure6
 from paper_repro.papers.ngpt.inspection import Series, average, bins
-from paper_repro.plan import Plan, PlannedCell
-from paper_repro.records import record_path
-from paper_repro.tasks import FINISHED, Outcome
 from paper_repro.tests.support.synthetic import write_record
 
 ARTIFACTS = {name: catalogue.load(f"ngpt/{name}") for name in ("fig4", "fig5", "fig6")}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.claims import judge as judge_claim
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import FINISHED, Outcome
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.views import View
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
-from paper_repro.views import View
 
 SECONDS = {"gpt": 10.0, "gpt_scaled": 10.0, "gpt_qk": 11.0, "ngpt": 13.0}
 BEST_RATE = {"gpt": 1e-2, "gpt_qk": 1e-2, "ngpt": 2e-2}

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED
-from paper_repro.claims import judge as judge_claim
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import Outcome
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.views import View
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 Overhead = Callable[[Mapping[str, str]], float]
 WINDOWS = {"t256": 256, "t1024": 1024, "t4096": 4096, "t8192": 8192}

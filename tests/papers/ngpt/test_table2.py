@@ -4,17 +4,18 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro import catalogue, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
-from paper_repro.errors import UsageError
-from paper_repro.plan import PlannedCell
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
+from paper_repro.artifacts.views import View
+from paper_repro.base import config as configs
+from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import instantiate
+from paper_repro.cells import planned
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.probes.model_size import ModelSize, count
-from paper_repro.targets import instantiate
-from paper_repro.tasks import Cell, Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 PLAN = plans.make(catalogue.load("ngpt/table2"), "exact")
 SIZES = {"small": (24, 1024), "large": (36, 1280)}
@@ -86,7 +87,7 @@ def test_what_is_counted_is_what_is_trained(model: str, view: View) -> None:
 
 
 def test_the_meta_device_counts_what_a_built_model_has() -> None:
-    cell = plans.single("ngpt/sizes", ["counted.width=24", "counted.num_heads=2", "counted.num_layers=3"], 0)
+    cell = planned.single("ngpt/sizes", ["counted.width=24", "counted.num_heads=2", "counted.num_layers=3"], 0)
     node: dict[str, Any] = {**cell.config["counted"], "vocabulary_size": 10}
     built = instantiate(node)
     assert count(node) == sum(parameter.numel() for parameter in built.parameters()) == by_formula("ngpt", 10, 3, 24)

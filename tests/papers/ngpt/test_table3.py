@@ -3,15 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, judge
-from paper_repro.errors import UsageError
-from paper_repro.plan import PlannedCell
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, judge
+from paper_repro.artifacts.tables import Table
+from paper_repro.base import config as configs
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.probes.optimisation_settings import OptimisationSettings, settings
-from paper_repro.tables import Table
-from paper_repro.tasks import Cell, Outcome
 from paper_repro.tests.support.synthetic import fill
 
 PLAN = plans.make(catalogue.load("ngpt/table3"), "exact")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.claims import judge as judge_claim
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
 
 ARTIFACT = catalogue.load("nrgpt/fig4")

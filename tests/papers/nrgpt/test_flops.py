@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED
-from paper_repro.claims import judge as judge_claim
-from paper_repro.plan import PlannedCell
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.views import View
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.probes.block_cost import BlockCost, count
-from paper_repro.tasks import Cell, Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 MODELS = {
     "rgpt": "gpt.RGPT",
     "rgpt_parallel": "gpt.RGPTParallel",
-    "ff1": "nrgpt.NRGPT_H_FF1",
-    "ff2w": "nrgpt.NRGPT_H_FF2W",
-    "ff2": "nrgpt.NRGPT_H_FF2",
+    "ff1": "nrgpt.model.NRGPT_H_FF1",
+    "ff2w": "nrgpt.model.NRGPT_H_FF2W",
+    "ff2": "nrgpt.model.NRGPT_H_FF2",
 }
 PLAN = plans.make(catalogue.load("nrgpt/flops"), "exact")
 

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, tables, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.claims import judge as judge_claim
-from paper_repro.errors import UsageError
-from paper_repro.files import sha256_of_bytes
-from paper_repro.plan import PlannedCell
+from paper_repro.artifacts import catalogue, tables, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.views import View
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome
 from paper_repro.probes.reference_texts import ReferenceTexts, reference_text
-from paper_repro.tasks import FINISHED, Cell, Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
 NAME = "tinyshakespeare/input.txt"

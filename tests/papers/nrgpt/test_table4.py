@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED
-from paper_repro.claims import judge as judge_claim
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.views import View
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.papers.nrgpt.conventions import describe, judge_fewer, readings
-from paper_repro.plan import Plan, PlannedCell
-from paper_repro.targets import instantiate
-from paper_repro.tasks import FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
-from paper_repro.views import View
 
 ARTIFACT = catalogue.load("nrgpt/table4")
 COMPANION: Any = ARTIFACT.companions()[0]

@@ -3,17 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import plan as plans
-from paper_repro.artifacts import Artifact
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
-from paper_repro.config import without
-from paper_repro.plan import Plan, PlannedCell
-from paper_repro.tables import Table
-from paper_repro.targets import instantiate
-from paper_repro.tasks import Outcome
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.tables import Table
+from paper_repro.artifacts.views import View
+from paper_repro.base.config import without
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Outcome
 from paper_repro.tests.support.synthetic import fill, finished
-from paper_repro.views import View
 
 COLUMNS = ("astronomy", "science", "computer_science", "economics", "medicine", "math", "global_facts")
 ARTIFACT: Artifact = catalogue.load("nrgpt/table6")

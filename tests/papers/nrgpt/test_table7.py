@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from paper_repro import catalogue, views
-from paper_repro import config as configs
-from paper_repro import plan as plans
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement
-from paper_repro.claims import judge as judge_claim
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.views import View
+from paper_repro.base import config as configs
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell, Outcome
 from paper_repro.papers.nrgpt.table7 import GridCheck
-from paper_repro.plan import PlannedCell
-from paper_repro.tasks import Cell, Outcome
 from paper_repro.tests.support.synthetic import fill
-from paper_repro.views import View
 
 OWT = "nrgpt/owt"
 PLAN = plans.make(catalogue.load("nrgpt/table7"), "exact")

@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro import intervals
-from paper_repro.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.figures import Row
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.cells.tasks import DIVERGED
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
 from paper_repro.papers.cem.bases.text import PerplexityTable
 from paper_repro.papers.cem.text import (
@@ -18,8 +20,6 @@ from paper_repro.papers.cem.text import (
     chosen,
     count_text,
 )
-from paper_repro.tasks import DIVERGED
-from paper_repro.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

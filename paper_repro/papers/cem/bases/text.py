@@ -1,8 +1,8 @@
 """What the tables of CEM's language models compute."""
 
-from paper_repro import tables
+from paper_repro.artifacts import tables
+from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.text import with_perplexity
-from paper_repro.views import View
 
 
 class PerplexityTable(tables.Table):

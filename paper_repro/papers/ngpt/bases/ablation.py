@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from paper_repro import tables, views
-from paper_repro.records import Record
-from paper_repro.tasks import FINISHED
-from paper_repro.views import View
+from paper_repro.artifacts import tables, views
+from paper_repro.artifacts.views import View
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FINISHED
 
 LOSS, CHANGE = "val_loss", "loss_change"
 AXIS, DEFAULT = "setting", "default"

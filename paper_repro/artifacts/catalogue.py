@@ -1,0 +1,227 @@
+"""Every artifact there is: found by scanning, typed on loading, checked whole.
+
+``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  A further folder with the same layout may be given in
+``$PAPER_REPRO_PAPERS``.  What figures of a paper have in common (sizes, scales, data) stands in
+``papers/<paper>/bases/<name>.yaml``; an artifact or base with ``like: <paper>/<name>`` lies over it, see
+``typed_yaml.over``.
+"""
+
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from paper_repro.artifacts.artifact import EXACT, SCALES, Artifact, Column
+from paper_repro.artifacts.claims import Claim, check_predicate, place_problems
+from paper_repro.base import typed_yaml
+from paper_repro.base.config import experiments
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.typed_yaml import Node
+from paper_repro.cells.planned import Key
+
+PAPERS = Path(__file__).parents[1] / "papers"
+EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
+LIKE = "like"
+FOUND = ("id", "path", "bases")
+"""Of an artifact, what its file does not say."""
+
+
+def find() -> dict[str, Path]:
+    """Every artifact's id and file, found by scanning.
+
+    Raises:
+        UsageError: two files have one id, or $PAPER_REPRO_PAPERS names no folder.
+    """
+    return _scan("*/*.yaml", "artifact")
+
+
+def known_bases() -> dict[str, Path]:
+    """Every file that ``like`` can name; raises as ``find``."""
+    return _scan("*/bases/*.yaml", "base")
+
+
+def _scan(pattern: str, what: str) -> dict[str, Path]:
+    folders = [PAPERS]
+    if extra := os.environ.get(EXTRA_PAPERS):
+        folders.append(Path(extra))
+        if not folders[-1].is_dir():
+            raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob(pattern)):
+            name = f"{path.relative_to(folder).parts[0]}/{path.stem}"
+            if name in found:
+                raise UsageError(f"duplicate {what} id '{name}': {found[name]} and {path}")
+            found[name] = path
+    return found
+
+
+def load(name: str) -> Artifact:
+    """The artifact of that id.
+
+    Raises:
+        UsageError: unknown id (with the nearest), or an error in its file, with file and line.
+    """
+    found = find()
+    if name not in found:
+        raise UsageError(f"unknown artifact {name!r}{nearest(name, found)}; --list shows them all")
+    return load_file(found[name])
+
+
+def load_file(path: Path) -> Artifact:
+    """The artifact that a file describes, checked whole."""
+    root = typed_yaml.read(path)
+    below = _bases_of(root)
+    root = functools.reduce(typed_yaml.over, [*reversed(below), root])
+    entries = {key: child for key, child in root.items().items() if key != LIKE}
+    allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
+    for key, child in entries.items():
+        if key not in allowed:
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, LIKE])}")
+    values: dict[str, Any] = {key: typed_yaml.convert(allowed[key], child) for key, child in entries.items()}
+    for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
+        if required not in values:
+            raise root.error(f"missing '{required}'")
+    bases = tuple(base.path for base in below)
+    artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
+    _check(artifact, entries)
+    return artifact
+
+
+def _bases_of(own: Node) -> list[Node]:
+    """The files below one, the nearest first."""
+    found, names = list[Node](), list[str]()
+    while LIKE in (entries := own.items()):
+        name, known = str(entries[LIKE].plain()), known_bases()
+        if name not in known:
+            raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
+        if name in names:
+            raise entries[LIKE].error(f"'{name}' is like itself")
+        own = typed_yaml.read(known[name])
+        names.append(name)
+        found.append(own)
+    return found
+
+
+def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    """Check an artifact against itself.
+
+    Args:
+        artifact: as built from its file.
+        entries: the file's top-level nodes, for the lines.
+
+    Raises:
+        UsageError: with file and line.
+    """
+    _check_scales(artifact, entries)
+    names = artifact.quantities
+    for name, tolerance in entries["tolerances"].items().items() if "tolerances" in entries else ():
+        if name not in names:
+            raise UsageError(f"{tolerance.path}:{tolerance.key_line}: unknown metric '{name}'{nearest(name, names)}")
+    for name, spec in names.items():
+        measured = isinstance(spec, Column) or spec.measured
+        if artifact.published is not None and spec.published and measured and name not in artifact.tolerances:
+            raise entries.get("tolerances", entries["title"]).error(f"no tolerance for the published '{name}'")
+    for axis in artifact.best_within:
+        if axis not in artifact.axes:
+            raise entries["best_within"].error(f"unknown axis '{axis}'{nearest(axis, artifact.axes)}")
+    for name in artifact.columns.keys() & artifact.metrics.keys():
+        raise entries["columns"].error(f"'{name}' is both a metric and a column")
+    if artifact.experiment not in (known := experiments()):
+        hint = nearest(artifact.experiment, known)
+        raise entries["experiment"].error(f"unknown experiment '{artifact.experiment}'{hint}")
+    _check_summary(artifact, entries)
+    _check_published(artifact, entries)
+    _check_claims(artifact, entries)
+
+
+def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    for word, child in entries["scales"].items().items():
+        if word not in (*SCALES, EXACT):
+            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
+        scale = artifact.scales[word]
+        for name, restrictions in (("only", [scale.only]), ("any_of", scale.any_of)):
+            chosen = itertools.chain.from_iterable(restriction.items() for restriction in restrictions)
+            places = ({axis: value} for axis, values in chosen for value in values or [""])
+            for problem in itertools.chain.from_iterable(place_problems(artifact.axes, place) for place in places):
+                raise child.items()[name].error(problem)
+    if EXACT in artifact.scales and len(artifact.scales) > 1:
+        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
+    for axis, spec in artifact.axes.items():
+        for value, item in spec.values.items():
+            for word in item.at_scale:
+                if word not in artifact.scales:
+                    node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
+                    raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
+
+
+def _check_summary(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    nodes = entries["summary"].items() if "summary" in entries else {}
+    for name, item in artifact.summary.items():
+        if (item.published is None) != (item.tolerance is None):
+            raise nodes[name].error(f"'{name}': a published number and a tolerance go together")
+        if item.tolerance is not None and item.tolerance.published_stds is not None:
+            raise nodes[name].error(f"'{name}': a published summary has no standard deviation to count a tolerance in")
+
+
+def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    if artifact.published is None:
+        return
+    names = [name for name, spec in artifact.quantities.items() if spec.published]
+    seen: dict[tuple[str, Key], str] = {}
+    for row in artifact.published.rows:
+        for problem in place_problems(artifact.axes, row.at):
+            raise UsageError(f"{row.where}: {problem}")
+        for name in row.values:
+            if name not in names:
+                raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
+            tolerance = artifact.tolerances.get(name)
+            number = row.values[name]
+            if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
+                raise UsageError(
+                    f"{row.where}: '{name}' is judged by published_stds and is given without one: [mean, std]"
+                )
+            for key in artifact.points():
+                if row.at.items() <= dict(key).items():
+                    if (name, key) in seen:
+                        raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
+                    seen[name, key] = row.where
+    for key in artifact.points():
+        for name in names:
+            if (name, key) not in seen:
+                place = ", ".join(f"{axis}: {value}" for axis, value in key)
+                raise entries["published"].error(f"no published '{name}' for {{{place}}}")
+
+
+def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    seen: dict[str, str] = {}
+    nodes = entries["claims"].elements() if "claims" in entries else []
+    for claim, node in zip(artifact.claims, nodes, strict=True):
+        if claim.id in seen:
+            raise node.error(f"duplicate claim id '{claim.id}' (first at {seen[claim.id]})")
+        seen[claim.id] = node.where
+        for problem in _claim_problems(artifact, claim):
+            raise node.error(problem)
+        check_predicate(claim.predicate, artifact.axes, artifact.metrics, artifact.columns, claim.over, node)
+
+
+def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:
+    for axis in claim.over:
+        if axis not in artifact.axes:
+            yield f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"
+    if len(set(claim.over)) != len(claim.over):
+        yield "'over' lists an axis twice"
+    for axis, chosen in claim.only.items():
+        if axis not in claim.over:
+            yield f"'only' restricts axis '{axis}', which is not under 'over'"
+        for value in chosen:
+            yield from place_problems(artifact.axes, {axis: value})
+        if not chosen or len(set(chosen)) != len(chosen):
+            yield f"'only' lists no value of axis '{axis}', or one twice"
+    if claim.somewhere and not claim.over:
+        yield "'somewhere' needs axes under 'over' to look along"
+    for word in claim.scales:
+        if word not in artifact.scales:
+            yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"

@@ -1,0 +1,26 @@
+"""What a claim is judged from."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Evidence(Protocol):
+    """What a claim is judged from: an artifact joined with its records (``paper_repro.artifacts.views.View``)."""
+
+    @property
+    def artifact(self) -> Any: ...
+
+    @property
+    def scale_name(self) -> str: ...
+
+    def covers(self, place: Mapping[str, str]) -> bool:
+        """Whether the scale has a point at a (partial) place."""
+
+    def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
+        """A metric by seed, of the finished cells at a place."""
+
+    def absence(self, name: str, place: Mapping[str, str]) -> str:
+        """Why there are no samples: "not run", or what the metric lacks."""
+
+    def counted(self, name: str, place: Mapping[str, str]) -> float | None:
+        """A column's value at a place."""

@@ -1,0 +1,93 @@
+"""What there is to rerun, and what a plan would cost."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts.artifact import EXACT, SCALES, Artifact
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.plan import Plan
+from paper_repro.base.data_files import find_data
+from paper_repro.cells import records
+from paper_repro.cells.progress import duration
+
+
+def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
+    """Every artifact: id, title, scales, whether its data is present, and at which scales there are results.
+
+    Without ``runs``, nothing of this machine is in it.
+    """
+    rows, missing = [], {}
+    for name in catalogue.find():
+        artifact = catalogue.load(name)
+        row = [name, artifact.title, ", ".join(artifact.scales)]
+        if runs is not None:
+            lacking = {need.title: need.command for need in artifact.needs if find_data(need.path) is None}
+            missing.update(lacking)
+            row.append(f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated")
+        row.append(_scales_with_results(artifact, results))
+        row.append(_judged_claims(artifact, results))
+        if runs is not None:
+            row.append(_scales_with_results(artifact, runs))
+        rows.append(row)
+    headers = ["artifact", "title", "scales", "data", "reference", "its claims", "yours"]
+    if runs is None:
+        headers = ["artifact", "title", "scales", "reference", "its claims"]
+    legend = [f"{title}: {command}" for title, command in missing.items()]
+    table = tabulate(rows, headers, tablefmt=style, disable_numparse=True)
+    return "\n".join([table, "", *legend] if legend else [table])
+
+
+def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
+    """The points of a plan with how many of their cells are done, and counts and expected time of the rest."""
+    from paper_repro.cells.estimates import estimate
+
+    estimates = estimate(plan.cells, roots)
+    rows: list[list[str]] = []
+    reasons: list[str] = []
+    total = 0.0
+    for key in plan.artifact.points(plan.scale):
+        cells = [cell for cell in plan.cells if cell.key == key]
+        done = [cell for cell in cells if records.is_done(roots[0], cell.id)]
+        left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)
+        total += left
+        labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
+        cost = estimates[cells[0].id].cost
+        counts = ["", "", ""]
+        if cost is not None:
+            counts = [f"{cost.parameters:,}", f"{cost.multiply_adds:,}", f"{cost.memory_bytes / 2**20:.1f} MiB"]
+        state = f"{len(done)} of {len(cells)} done"
+        if reason := cells[0].missing:
+            reasons += [reason] if reason not in reasons else []
+            state = f"no data [{reasons.index(reason) + 1}]"
+        rows.append([*labels, state, *counts, duration(left)])
+    headers = [axis.title for axis in plan.artifact.axes.values()]
+    headers += ["cells", "parameters", "multiply-adds", "memory a cell", "time left"]
+    workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
+    lines = [
+        f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
+        f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), "
+        "estimated from records where there are any; multiply-adds are of one forward pass of a batch",
+    ]
+    return "\n".join(lines)
+
+
+def _judged_claims(artifact: Artifact, root: Path) -> str:
+    """How many claims hold, fail and are undecided in the results of the largest scale that there is."""
+    for scale in reversed([word for word in (*SCALES, EXACT) if word in artifact.scales]):
+        path = root / artifact.id / scale / "table.json"
+        if path.is_file():
+            found = [claim["verdict"] for claim in json.loads(path.read_text())["claims"]]
+            counts = {verdict: found.count(verdict) for verdict in (HOLDS, FAILS, UNDECIDED)}
+            return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "-"
+    return "-"
+
+
+def _scales_with_results(artifact: Artifact, root: Path) -> str:
+    scales = [scale for scale in artifact.scales if (root / artifact.id / scale / "table.json").is_file()]
+    return ", ".join("yes" if scale == EXACT else scale for scale in scales) or "-"

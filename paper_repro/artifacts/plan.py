@@ -1,0 +1,129 @@
+"""The cells of an artifact: every point of its axes times every seed, with the identity of each."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paper_repro.artifacts.artifact import Agreement, Artifact, Scale, check_seeds
+from paper_repro.base import config as configs
+from paper_repro.base.config import MACHINE
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import Key, PlannedCell, plan_cell
+
+TOKENS = "tokens"
+TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")
+"""Their product is the number of tokens that a cell trains on."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An artifact at one scale, as somebody asked for it."""
+
+    artifact: Artifact
+    scale_name: str
+    scale: Scale
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+    """The user's own, on top of the scale's; a plan that they alter is never judged."""
+    cells: tuple[PlannedCell, ...]
+
+    @property
+    def altering(self) -> list[str]:
+        """The overrides that change results (those of the machine do not)."""
+        return [text for text in self.overrides if configs.parse_override(text).key.split(".")[0] != MACHINE]
+
+    @property
+    def altered(self) -> bool:
+        return bool(self.altering)
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables and figures go, below runs/ or results/."""
+        suffix = f"+{configs.fingerprint(self.altering)[:6]}" if self.altered else ""
+        return Path(self.artifact.id) / f"{self.scale_name}{suffix}"
+
+
+def make(
+    artifact: Artifact, scale: str = "cpu", seeds: Sequence[int] | None = None, overrides: Sequence[str] = ()
+) -> Plan:
+    """The plan of an artifact.
+
+    Raises:
+        UsageError: a scale that the artifact lacks, bad seeds, overrides that do not fit the config, cells that are
+            compared and differ in what they must have in common, or too few values of an axis.
+    """
+    name, spec = artifact.scale(scale)
+    chosen = list(spec.seeds if seeds is None else seeds)
+    try:
+        check_seeds(chosen)
+    except ValueError as error:
+        raise UsageError(f"seeds: {error}") from error
+    cells = []
+    for key in artifact.points(spec):
+        texts = artifact.overrides(key, spec) + list(overrides)
+        composed = configs.compose_seeds(artifact.experiment, texts, chosen)
+        cells += [plan_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
+    _refuse_twins(artifact, cells)
+    for rule in artifact.agree:
+        _refuse_disagreement(artifact, rule, cells)
+    for axis, fewest in artifact.fewest.items():
+        _refuse_few(artifact, axis, fewest, cells)
+    return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells))
+
+
+def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell]) -> None:
+    places: dict[str, PlannedCell] = {}
+    for cell in cells:
+        twin = places.setdefault(cell.id, cell)
+        if twin is not cell:
+            raise UsageError(
+                f"{artifact.path}: {dict(twin.key)} and {dict(cell.key)} at seed {cell.seed} are the same experiment: "
+                "an override that nothing distinguishes"
+            )
+
+
+def _refuse_disagreement(artifact: Artifact, rule: Agreement, cells: Sequence[PlannedCell]) -> None:
+    firsts: dict[Key, PlannedCell] = {}
+    for cell in cells:
+        first = firsts.setdefault(tuple(pair for pair in cell.key if pair[0] in rule.within), cell)
+        for name in rule.keys:
+            values = [_agreed(artifact, name, one) for one in (first, cell)]
+            if values[0] != values[1]:
+                texts = [
+                    f"{dict(one.key)} has {_text(value)}" for one, value in zip((first, cell), values, strict=True)
+                ]
+                keys = " x ".join(TOKEN_FACTORS) if name == TOKENS else name
+                raise UsageError(
+                    f"{artifact.path}: {artifact.id} compares cells with different {name}: {texts[0]}, {texts[1]}; "
+                    f"give both the same {keys}, or compare them in different artifacts"
+                )
+
+
+def _agreed(artifact: Artifact, name: str, cell: PlannedCell) -> Any:
+    try:
+        if name == TOKENS:
+            return math.prod(configs.lookup(cell.config, key) for key in TOKEN_FACTORS)
+        return configs.lookup(cell.config, name)
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"{artifact.path}: 'agree' names '{name}', for which the config of {dict(cell.key)} lacks {error}"
+        ) from error
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else repr(value)
+
+
+def _refuse_few(artifact: Artifact, axis: str, fewest: int, cells: Sequence[PlannedCell]) -> None:
+    found: dict[Key, set[str]] = {}
+    for cell in cells:
+        place = tuple(pair for pair in cell.key if pair[0] != axis)
+        found.setdefault(place, set()).add(dict(cell.key)[axis])
+    for place, values in found.items():
+        if len(values) < fewest:
+            raise UsageError(
+                f"{artifact.path}: {artifact.id} runs {len(values)} of axis '{axis}' ({', '.join(sorted(values))}) at "
+                f"{dict(place)}, and needs at least {fewest}: add values to the axis, or to the scale's 'only'"
+            )

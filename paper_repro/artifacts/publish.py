@@ -1,0 +1,56 @@
+"""Making the user's records the committed reference."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.render import render
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, write_atomically
+from paper_repro.cells import records
+from paper_repro.cells.records import Record, record_path
+
+
+def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
+    """Copy the records of a plan's cells into ``results`` and render the artifact there.
+
+    Raises:
+        UsageError: the plan is altered, a cell has no result, a record was made from uncommitted code, or what lies
+            beside it is damaged; nothing has been written then.
+    """
+    if plan.altered:
+        raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
+    found = {cell.id: records.find(runs, cell.id) for cell in plan.cells}
+    open_cells = [cell for cell, record in found.items() if record is None or not record.done]
+    if open_cells:
+        raise UsageError(
+            f"{len(open_cells)} of {len(found)} cells have no result in {runs} (the first: {open_cells[0]}); "
+            f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
+        )
+    dirty = [cell for cell, record in found.items() if record is not None and record.provenance.get("dirty")]
+    if dirty:
+        raise UsageError(
+            f"{len(dirty)} records come from uncommitted code (the first: {dirty[0]}); "
+            "commit, delete them and run again"
+        )
+    whole = [record for record in found.values() if record is not None]
+    for path, content in _attachments(whole, runs, results).items():
+        write_atomically(path, content)
+    for record in whole:
+        records.write(record_path(results, record.cell), record)
+    _, written = render(plan, results, None)
+    return written
+
+
+def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
+    """Where each attachment goes, and its content."""
+    contents = {}
+    for record in found:
+        for name in record.attachments:
+            try:
+                content = records.attachment(runs, record, name)
+            except CorruptFileError as error:
+                raise UsageError(str(error)) from error
+            assert content is not None
+            contents[record_path(results, record.cell).parent / name] = content
+    return contents

@@ -1,0 +1,58 @@
+"""From records to files: an artifact's table and figure, below runs/ or results/."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paper_repro.artifacts import views
+from paper_repro.artifacts.figures import Figure
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.tables import Table
+from paper_repro.artifacts.views import View
+from paper_repro.base.errors import UsageError
+
+
+def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
+    """Write the table, and the figure where the artifact draws one, below ``runs``.
+
+    Args:
+        reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
+    """
+    view = views.build(plan, runs, reference)
+    folder = runs / plan.folder
+    table = table_of(view)
+    written = table.write(folder)
+    if (figure := figure_of(view)) is not None:
+        written += figure.write(folder)
+    return table, written
+
+
+def table_of(view: View) -> Table:
+    """The artifact's own kind of table, its base's, or a plain one."""
+    found: Table = (_nearest(view, Table) or Table)(view)
+    return found
+
+
+def figure_of(view: View) -> Figure | None:
+    """The artifact's own kind of figure, its base's, or None."""
+    kind = _nearest(view, Figure)
+    return None if kind is None else kind(view)
+
+
+def _nearest(view: View, base: Any) -> Any:
+    kinds = (_the_one(companion, base) for companion in view.artifact.companions())
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def _the_one(companion: ModuleType, base: Any) -> Any:
+    """The subclass of ``base`` that the companion file defines, if it defines one."""
+    own = [
+        value
+        for value in vars(companion).values()
+        if isinstance(value, type) and issubclass(value, base) and value.__module__ == companion.__name__
+    ]
+    if len(own) > 1:
+        raise UsageError(
+            f"{companion.__file__}: more than one {base.__name__}: {', '.join(kind.__name__ for kind in own)}"
+        )
+    return own[0] if own else None

@@ -1,0 +1,378 @@
+"""Tables: a pure function of an artifact and its records; the same records give the same bytes."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paper_repro.artifacts import claims, intervals, verdicts
+from paper_repro.artifacts.artifact import Artifact, Metric, Number
+from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
+from paper_repro.artifacts.views import Point, View, column_value, values
+from paper_repro.base.files import write_atomically
+from paper_repro.cells.records import Record
+
+CLAIM_PARTS = 6
+"""Of a claim with more parts than this the printed table lists only those that do not hold."""
+
+
+class Table:
+    """Rows times metrics, with verdicts, claims and notes.
+
+    A table that computes subclasses this in the Python file beside its YAML and overrides ``summary``.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.artifact: Artifact = view.artifact
+
+    def summary(self) -> dict[str, float]:
+        """The numbers computed from the whole table, by the names of the artifact's ``summary``."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """Sentences computed from the records, printed with the notes."""
+        return []
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write table.md, .csv, .tex and .json into ``folder``."""
+        content = {
+            "table.md": self.markdown(),
+            "table.csv": self.csv(),
+            "table.tex": self.latex(),
+            "table.json": json.dumps(self.document(), indent=1, ensure_ascii=False) + "\n",
+        }
+        for name, text in content.items():
+            write_atomically(folder / name, text.encode())
+        return [folder / name for name in content]
+
+    def markdown(self, by_metric: bool = False) -> str:
+        """The whole document; ``by_metric`` gives each metric a table of its own, for narrow terminals."""
+        plan = self.view.plan
+        grids = [self.grid()]
+        if by_metric:
+            grids = [self.grid(chosen=[*self.artifact.columns])] if self.artifact.columns else []
+            grids += [self.grid(chosen=[name]) for name in self.artifact.metrics]
+        parts = [f"# {self.artifact.id}: {self.artifact.title}", self._lead()]
+        if plan.altered:
+            parts.append(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**")
+        parts += [markdown_table(grid) for grid in grids]
+        if self.artifact.summary:
+            parts.append(markdown_table(self.summary_grid()))
+        if self.artifact.claims:
+            parts += ["## Claims", markdown_table(self.claims_grid())]
+        parts += ["## Notes", "\n".join(f"* {one_line(note)}" for note in self.notes())]
+        return "\n\n".join(parts) + "\n"
+
+    def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
+        """One line a point: its place, the columns beside the metrics, and the metrics (or only the chosen of both)."""
+        view, artifact = self.view, self.artifact
+        columns = {name: spec for name, spec in artifact.columns.items() if chosen is None or name in chosen}
+        metrics = {name: spec for name, spec in artifact.metrics.items() if chosen is None or name in chosen}
+        headers = [axis.title for axis in artifact.axes.values()]
+        headers += [column.title for column in columns.values()]
+        for metric in metrics.values():
+            headers += self._metric_headers(metric)
+        best = {(name, source): self._best(name, source) for name in metrics for source in _SOURCES}
+        rows = []
+        for key, point in view.points.items():
+            row = [artifact.axes[axis].values[value].label for axis, value in key]
+            for name, column in columns.items():
+                found = column_value(column, point, view.judged(point))
+                row.append(verdicts.on_column(column, view.printed(key, name), found, view.plan.scale.comparable).text)
+            for name, metric in metrics.items():
+                marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
+                row += self._metric_cells(name, metric, point, marks)
+            rows.append(row)
+        return Grid(headers, rows)
+
+    def _metric_headers(self, metric: Metric) -> list[str]:
+        headers = [f"{metric.title}: paper"] if self._has_printed(metric) else []
+        if metric.measured:
+            if self.view.own_root_is_reference:
+                headers.append(f"{metric.title}: ours" if headers else metric.title)
+            else:
+                headers += [f"{metric.title}: reference", f"{metric.title}: yours", "as reference"]
+            if self._has_printed(metric):
+                headers.append("verdict")
+        return headers
+
+    def _has_printed(self, metric: Metric) -> bool:
+        return self.artifact.published is not None and metric.published
+
+    def _metric_cells(self, name: str, metric: Metric, point: Point, marks: Mapping[str, tuple[str, str]]) -> list[str]:
+        printed = self.view.printed(point.key, name)
+        cells = [_wrap(_number(metric, printed), marks["paper"])] if self._has_printed(metric) else []
+        if not metric.measured:
+            return cells
+        own, reference = values(point.own, name), values(point.reference, name)
+        own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point.own, name)
+        if self.view.own_root_is_reference:
+            cells.append(own_text)
+        else:
+            reference_text = _wrap(_spread(metric, reference), marks["reference"])
+            absence = self._absence(point.reference, name)
+            cells += [reference_text or absence, own_text, verdicts.agreement(own, reference)]
+        if self._has_printed(metric):
+            cells.append(self.verdict(name, point).text)
+        return cells
+
+    def verdict(self, name: str, point: Point) -> verdicts.Verdict:
+        """The verdict on a metric at a point, on the user's records or, where there are none at all, the reference."""
+        plan = self.view.plan
+        return verdicts.on_metric(
+            self.artifact.metrics[name],
+            self.view.printed(point.key, name),
+            values(self.view.judged(point), name),
+            self.artifact.tolerances.get(name),
+            plan.scale.comparable,
+            plan.altered,
+        )
+
+    def _absence(self, found: Mapping[int, Record], name: str) -> str:
+        return verdicts.trouble(found) or verdicts.lack(found, name) or verdicts.NOT_RUN
+
+    def _best(self, name: str, source: str) -> set[Any]:
+        """The keys of the best printed or measured values within each group of ``best_within``."""
+        metric = self.artifact.metrics[name]
+        if not self.artifact.best_within or metric.direction == "none":
+            return set()
+        sign = 1.0 if metric.direction == "lower" else -1.0
+        groups: dict[Any, list[tuple[float, Any]]] = {}
+        for key, point in self.view.points.items():
+            value = self._value(name, metric, source, point)
+            if value is not None:
+                group = tuple(dict(key)[axis] for axis in self.artifact.best_within)
+                # Ties as printed are all best: the paper's digits decide.
+                groups.setdefault(group, []).append((sign * float(metric.text(value)), key))
+        return {key for members in groups.values() for value, key in members if value == min(members)[0]}
+
+    def _value(self, name: str, metric: Metric, source: str, point: Point) -> float | None:
+        if source == "paper":
+            printed = self.view.printed(point.key, name)
+            return None if printed is None else printed.mean
+        found = values(point.own if source == "own" else point.reference, name)
+        return intervals.mean(list(found.values())) / metric.factor if found else None
+
+    def summary_grid(self) -> Grid:
+        computed = self.summary()
+        rows = []
+        for name, item in self.artifact.summary.items():
+            value = computed.get(name)
+            ours = "not run" if value is None else f"{value:.{item.digits}f}{item.unit}"
+            printed = "" if item.published is None else f"{item.published:.{item.digits}f}{item.unit}"
+            rows.append([item.title, printed, ours, self.summary_verdict(name, value)])
+        return Grid(["", "paper", "ours", "verdict"], rows)
+
+    def summary_verdict(self, name: str, value: float | None) -> str:
+        item = self.artifact.summary[name]
+        if value is None:
+            return verdicts.NOT_RUN
+        if item.published is None or item.tolerance is None:
+            return ""
+        text = Metric(item.title, item.unit, "none", item.digits).text
+        if not self.view.plan.scale.comparable and not item.from_paper:
+            return verdicts.REDUCED
+        if verdicts.within(value, Number(item.published), item.tolerance, text):
+            return verdicts.REPRODUCED
+        return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit}"
+
+    def judgements(self) -> list[tuple[Any, claims.Judgement]]:
+        return [(claim, claims.judge(claim, self.view)) for claim in self.artifact.claims]
+
+    def claims_grid(self) -> Grid:
+        rows = []
+        for claim, judgement in self.judgements():
+            rows.append([claim.id, claim.says, f"**{judgement.verdict}**", judgement.because])
+            parts = [(label, part) for label, part in judgement.parts if label]
+            if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
+                parts = [(label, part) for label, part in parts if part.verdict != claims.HOLDS]
+            rows += [["", label, part.verdict, part.because] for label, part in parts]
+        return Grid(["claim", "what the paper says", "verdict", "because"], rows)
+
+    def notes(self) -> list[str]:
+        view, artifact = self.view, self.artifact
+        notes = [*artifact.notes, *self.remarks()]
+        by_rule: dict[str, list[str]] = {}
+        titles = {name: spec.title for name, spec in artifact.quantities.items()}
+        for name, tolerance in artifact.tolerances.items():
+            by_rule.setdefault(f"{_rule(tolerance)}: {tolerance.reason}", []).append(titles[name])
+        notes += [f"Reproduced ({', '.join(names)}) means {rule}" for rule, names in by_rule.items()]
+        if artifact.published is not None:
+            notes.append(f"Repeats in the paper: {artifact.published.repeats}.")
+        for title, found in (("Yours", "own"), ("Reference", "reference")):
+            if origin := _origin(
+                [record for point in view.points.values() for record in getattr(point, found).values()]
+            ):
+                notes.append(f"{'Made' if view.own_root_is_reference else title + ', made'} {origin}.")
+        for point in view.points.values():
+            if text := verdicts.trouble(view.judged(point)):
+                labels = ", ".join(artifact.axes[axis].values[value].label for axis, value in point.key)
+                notes.append(f"{labels}: {text}.")
+        return notes + self._lacks()
+
+    def _lacks(self) -> list[str]:
+        """Why metrics are not available, each reason once."""
+        reasons: dict[str, list[str]] = {}
+        for point in self.view.points.values():
+            for record in self.view.judged(point).values():
+                for name, reason in record.unavailable.items():
+                    if name in self.artifact.metrics:
+                        reasons.setdefault(reason, []).append(self.artifact.metrics[name].title)
+        return [f"{', '.join(dict.fromkeys(titles))}: n/a, {reason}" for reason, titles in reasons.items()]
+
+    def _lead(self) -> str:
+        plan, artifact = self.view.plan, self.artifact
+        scale = "" if plan.scale_name == "exact" else f" Scale {plan.scale_name}: {plan.scale.about}"
+        seeds = f" Seeds {self.view.judged_seeds}." if len(plan.seeds) > 1 else ""
+        return f"{artifact.source.paper}, {artifact.source.where}.{scale}{seeds}"
+
+    def long_rows(self) -> list[dict[str, Any]]:
+        """One row a point and metric or column, with everything a program wants to compare."""
+        rows = []
+        for key, point in self.view.points.items():
+            place = dict(key)
+            for name, column in self.artifact.columns.items():
+                printed = self.view.printed(key, name)
+                found = column_value(column, point, self.view.judged(point))
+                verdict = verdicts.on_column(column, printed, found, self.view.plan.scale.comparable).word
+                numbers = {"paper_mean": None if printed is None else printed.mean, "paper_std": None}
+                rows.append({**place, "quantity": name, **numbers, **_statistics("own", [found]), "verdict": verdict})
+            for name, metric in self.artifact.metrics.items():
+                printed = self.view.printed(key, name)
+                numbers = {
+                    "paper_mean": None if printed is None else printed.mean,
+                    "paper_std": None if printed is None else printed.std,
+                }
+                own = [value / metric.factor for value in values(point.own, name).values()]
+                reference = [value / metric.factor for value in values(point.reference, name).values()]
+                verdict = self.verdict(name, point).word if metric.measured else ""
+                row = {**place, "quantity": name, **numbers, **_statistics("own", own), "verdict": verdict}
+                if not self.view.own_root_is_reference:
+                    row |= _statistics("reference", reference)
+                    row["as_reference"] = verdicts.agreement(values(point.own, name), values(point.reference, name))
+                rows.append(row)
+        return rows
+
+    def document(self) -> dict[str, Any]:
+        """The content of table.json."""
+        plan = self.view.plan
+        computed = self.summary()
+        return {
+            "artifact": self.artifact.id,
+            "title": self.artifact.title,
+            "source": f"{self.artifact.source.paper}, {self.artifact.source.where}",
+            "scale": plan.scale_name,
+            "comparable": plan.scale.comparable and not plan.altered,
+            "seeds": list(plan.seeds),
+            "overrides": plan.altering,
+            "rows": self.long_rows(),
+            "summary": {
+                name: {
+                    "paper": item.published,
+                    "ours": computed.get(name),
+                    "verdict": self.summary_verdict(name, computed.get(name)),
+                }
+                for name, item in self.artifact.summary.items()
+            },
+            "claims": [_claim_document(claim, judgement) for claim, judgement in self.judgements()],
+            "notes": self.notes(),
+            "cells": self._cells(),
+        }
+
+    def _cells(self) -> dict[str, Any]:
+        """By the record's own id, which data that a reader lacks does not change."""
+        found = {}
+        for point in self.view.points.values():
+            for seed, cell in point.cells.items():
+                record = self.view.judged(point).get(seed)
+                found[cell.id if record is None else record.cell] = {**dict(point.key), "seed": seed}
+        return found
+
+    def csv(self) -> str:
+        rows = self.long_rows()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return stream.getvalue()
+
+    def latex(self) -> str:
+        comment = f"{self.artifact.id}, scale {self.view.scale_name}"
+        return latex_table(self.grid(markup=BOLD), comment)
+
+
+_SOURCES = ("paper", "own", "reference")
+
+
+def _number(metric: Metric, number: Number | None) -> str:
+    if number is None:
+        return ""
+    if number.std is None and metric.format == "f":
+        return f"{number.mean:.10g}"  # as many digits as the paper prints
+    if number.std is None:
+        return metric.text(number.mean)
+    return f"{metric.text(number.mean)} ± {metric.text(number.std)}"
+
+
+def _spread(metric: Metric, found: Mapping[int, float]) -> str:
+    if not found:
+        return ""
+    scaled = [value / metric.factor for value in found.values()]
+    spread = intervals.sample_std(scaled)
+    text = metric.text(intervals.mean(scaled))
+    return text if spread is None else f"{text} ± {metric.text(spread)}"
+
+
+def _wrap(text: str, marks: tuple[str, str]) -> str:
+    return f"{marks[0]}{text}{marks[1]}" if text else ""
+
+
+def _statistics(prefix: str, found: Sequence[float | None]) -> dict[str, float | int | None]:
+    present = [value for value in found if value is not None]
+    return {
+        f"{prefix}_mean": float(f"{intervals.mean(present):.8g}") if present else None,
+        f"{prefix}_std": None if (std := intervals.sample_std(present)) is None else float(f"{std:.8g}"),
+        f"{prefix}_seeds": len(present),
+    }
+
+
+def _rule(tolerance: Any) -> str:
+    if tolerance.published_stds is not None:
+        return f"within {tolerance.published_stds:g} published standard deviation of the published mean"
+    if tolerance.relative is not None:
+        return f"within {100 * tolerance.relative:g} %"
+    if tolerance.absolute is not None:
+        return f"within {tolerance.absolute:g}"
+    return "equal to the printed digits"
+
+
+def _origin(found: Sequence[Record]) -> str:
+    """Device and commit of a set of records, in words; empty for none."""
+    if not found:
+        return ""
+    devices = sorted({str(record.provenance.get("device")) for record in found})
+    torches = sorted({str(record.provenance.get("versions", {}).get("torch", "none")) for record in found})
+    commits = sorted({str(record.provenance.get("commit"))[:10] for record in found})
+    dirty = " with uncommitted changes" if any(record.provenance.get("dirty") for record in found) else ""
+    return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"
+
+
+def _claim_document(claim: Any, judgement: claims.Judgement) -> dict[str, Any]:
+    return {
+        "id": claim.id,
+        "catalogue": claim.catalogue,
+        "says": claim.says,
+        **_judgement_document(judgement),
+    }
+
+
+def _judgement_document(judgement: claims.Judgement) -> dict[str, Any]:
+    return {
+        "verdict": judgement.verdict,
+        "because": judgement.because,
+        "parts": [{"at": label, **_judgement_document(part)} for label, part in judgement.parts],
+    }

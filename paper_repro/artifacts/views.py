@@ -1,0 +1,171 @@
+"""An artifact joined with its records: all that a table, a figure or a claim may read."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from paper_repro.artifacts import verdicts
+from paper_repro.artifacts.artifact import Artifact, Column, Number
+from paper_repro.artifacts.plan import Plan
+from paper_repro.base import config as configs
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError
+from paper_repro.cells import records
+from paper_repro.cells.planned import Key, PlannedCell
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import DIVERGED, FINISHED
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of the artifact: a place on its axes, with the records of its seeds."""
+
+    key: Key
+    cells: dict[int, PlannedCell]
+    own: dict[int, Record]
+    reference: dict[int, Record]
+
+
+@dataclass(frozen=True)
+class View:
+    """A plan and the records that exist for it, in the user's runs folder and in the committed reference."""
+
+    plan: Plan
+    points: dict[Key, Point]
+    own_root: Path
+    reference_root: Path | None
+    """None if ``own_root`` is the committed reference itself (there is nothing to hold it against but the paper)."""
+
+    @property
+    def own_root_is_reference(self) -> bool:
+        return self.reference_root is None
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.plan.artifact
+
+    @property
+    def scale_name(self) -> str:
+        return self.plan.scale_name
+
+    @cached_property
+    def judges_own(self) -> bool:
+        """Whether the verdicts are on the user's own records (else, with none of them, on the reference)."""
+        return any(point.own for point in self.points.values())
+
+    @property
+    def judged_seeds(self) -> str:
+        return ", ".join(str(seed) for seed in self.plan.seeds)
+
+    def judged(self, point: Point) -> dict[int, Record]:
+        return point.own if self.judges_own else point.reference
+
+    def point(self, place: Mapping[str, str]) -> Point:
+        key = tuple((axis, place[axis]) for axis in self.artifact.axes)
+        return self.points.get(key) or Point(key, {}, {}, {})
+
+    def covers(self, place: Mapping[str, str]) -> bool:
+        """Whether the scale has a point at a (partial) place."""
+        return any(place.items() <= dict(key).items() for key in self.points)
+
+    def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
+        """A metric by seed, of the finished cells at a place; none where the scale has no such place."""
+        return values(self.judged(self.point(place)), name)
+
+    def absence(self, name: str, place: Mapping[str, str]) -> str:
+        """Why there are no samples: "not run", or what the metric lacks, "n/a: needs gpt2"."""
+        return verdicts.lack(self.judged(self.point(place)), name) or verdicts.NOT_RUN
+
+    def counted(self, name: str, place: Mapping[str, str]) -> float | None:
+        """A column's value at a place (the same for all seeds)."""
+        return column_value(self.artifact.columns[name], self.point(place), self.judged(self.point(place)))
+
+    def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
+        """What the finished cells at a place left under that name, by seed; a damaged file counts as absent."""
+        root = self.own_root if self.judges_own or self.reference_root is None else self.reference_root
+        found = {}
+        for seed, record in self.judged(self.point(place)).items():
+            if record.status != FINISHED:
+                continue
+            try:
+                content = records.attachment(root, record, name)
+            except CorruptFileError as error:
+                _log.warning("%s", error)
+                continue
+            if content is not None:
+                found[seed] = content
+        return found
+
+    def printed(self, key: Key, name: str) -> Number | None:
+        return self.artifact.printed(key, name)
+
+
+def build(plan: Plan, own: Path, reference: Path | None) -> View:
+    """Read the records of a plan's cells.
+
+    A damaged record counts as absent.  Where data is missing or another than the reference was made from, so that a
+    cell's id is not the reference's, the reference is found by its recipe.
+    """
+    points: dict[Key, Point] = {}
+    committed = _Committed(own if reference is None else reference)
+    for cell in plan.cells:
+        point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
+        point.cells[cell.seed] = cell
+        record = committed.find(cell)
+        if record is not None and reference is not None:
+            point.reference[cell.seed] = record
+        if reference is not None:
+            record = records.find(own, cell.id)
+        if record is not None:
+            point.own[cell.seed] = record
+    return View(plan, points, own, reference)
+
+
+@dataclass
+class _Committed:
+    """The records of the reference."""
+
+    root: Path
+
+    @cached_property
+    def by_recipe(self) -> dict[str, Record]:
+        found = {}
+        for path in sorted((self.root / "cells").glob("*/record.json")):
+            if (record := records.find(self.root, path.parent.name)) is not None:
+                found[record.recipe] = record
+        return found
+
+    def find(self, cell: PlannedCell) -> Record | None:
+        record = None if cell.missing else records.find(self.root, cell.id)
+        reads_files = bool(cell.missing) or cell.id != cell.recipe
+        return self.by_recipe.get(cell.recipe) if record is None and reads_files else record
+
+
+def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
+    """A metric by seed, of the finished records."""
+    return {
+        seed: record.metrics[name]
+        for seed, record in found.items()
+        if record.status == FINISHED and name in record.metrics
+    }
+
+
+def column_value(column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
+    """Parameters or multiply-adds from a record, or a number from the config."""
+    if column.source in ("parameters", "multiply_adds"):
+        counted = {getattr(record, column.source) for record in found.values() if record.status in (FINISHED, DIVERGED)}
+        counted.discard(None)
+        return float(counted.pop()) if len(counted) == 1 else None
+    if not point.cells:
+        return None
+    cell = next(iter(point.cells.values()))
+    try:
+        return float(configs.lookup(cell.config, column.source))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}"
+        ) from error

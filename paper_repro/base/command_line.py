@@ -1,0 +1,82 @@
+"""Words of a command: names, reserved ``key=value`` settings, and Hydra-style overrides for the config."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError, nearest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+RUNS = ROOT / "runs"
+
+
+@dataclass
+class Words:
+    """A command line, sorted."""
+
+    flags: set[str] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return Path(self.settings.get("runs", str(RUNS))).expanduser()
+
+    def seeds(self) -> list[int] | None:
+        """The seeds asked for, as ``seeds=0,1,2``; None if none were.
+
+        Raises:
+            UsageError: something other than whole numbers.
+        """
+        text = self.settings.get("seeds")
+        if text is None:
+            return None
+        try:
+            return [int(part) for part in text.strip("[]").split(",")]
+        except ValueError as error:
+            raise UsageError(f"seeds={text}: give whole numbers with commas, for example seeds=0,1,2") from error
+
+
+def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str]) -> Words:
+    """Sort the words of a command.
+
+    Raises:
+        UsageError: an unknown flag, or a setting given twice.
+    """
+    words = Words()
+    for word in arguments:
+        key, equals, value = word.partition("=")
+        if word.startswith("-"):
+            if word not in flags:
+                raise UsageError(f"unknown option {word}{nearest(word, flags)}")
+            words.flags.add(word)
+        elif not equals:
+            words.names.append(word)
+        elif key in settings:
+            if key in words.settings:
+                raise UsageError(f"{key} is given twice: {key}={words.settings[key]} and {word}; give it once")
+            if not value:
+                raise UsageError(f"{key}= needs a value")
+            words.settings[key] = value
+        else:
+            words.overrides.append(word)
+    return words
+
+
+def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
+    """Call ``main``; what the user can mend becomes one line and exit code 2."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    try:
+        return main(sys.argv[1:] if arguments is None else arguments)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return MISUSE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0

@@ -1,0 +1,254 @@
+"""Run records: one JSON file a cell, at most 20 kB, whole or absent, and sealed with its own hash."""
+
+import json
+import logging
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from paper_repro.base.config import MACHINE, canonical_json, fingerprint
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, sha256_of_bytes, write_atomically
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+
+_log = logging.getLogger(__name__)
+
+LIMIT_BYTES = 20_000
+CURVE_POINTS = 60
+NOTE_CHARACTERS = 500
+SEAL = "sha256"
+PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core", "triton")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one cell came to, and where that comes from."""
+
+    cell: str
+    recipe: str
+    status: str
+    """finished | diverged | oom | failed (the last two are run again by the next call)."""
+    seed: int
+    config: dict[str, Any]
+    """Resolved, without the machine section."""
+    metrics: dict[str, float]
+    curves: dict[str, dict[str, list[float]]]
+    """Name to {"step": [...], "value": [...]}, thinned."""
+    parameters: int | None
+    multiply_adds: int | None
+    seconds: float
+    peak_memory_mib: float | None
+    note: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+    attachments: dict[str, str] = field(default_factory=dict)
+    """File name to SHA-256 of what lies beside the record."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Metric to what it lacks: such a metric is printed as "n/a"."""
+
+    @property
+    def done(self) -> bool:
+        """Whether this is a result: a cell that diverged is one, a cell that crashed is not."""
+        return self.status in (FINISHED, DIVERGED)
+
+
+def from_outcome(cell: str, recipe: str, config: Mapping[str, Any], outcome: Outcome, provenance: Any) -> Record:
+    """The record of an outcome."""
+    metrics = {name: float(value) for name, value in outcome.metrics.items() if math.isfinite(value)}
+    return Record(
+        cell=cell,
+        recipe=recipe,
+        status=outcome.status,
+        seed=int(config.get("seed", 0)),
+        config={key: value for key, value in config.items() if key != MACHINE},
+        metrics=metrics,
+        curves={name: thin(points, CURVE_POINTS) for name, points in outcome.curves.items()},
+        parameters=outcome.parameters,
+        multiply_adds=outcome.multiply_adds,
+        seconds=round(outcome.seconds, 3),
+        peak_memory_mib=None if outcome.peak_memory_mib is None else round(outcome.peak_memory_mib, 1),
+        note=outcome.note[:NOTE_CHARACTERS].encode(errors="replace").decode(),
+        provenance={**provenance, "data": dict(outcome.data_hashes)},
+        attachments=dict(outcome.attachments),
+        unavailable={name: reason[:NOTE_CHARACTERS] for name, reason in outcome.unavailable.items()},
+    )
+
+
+def thin(points: Sequence[tuple[int, float]], count: int) -> dict[str, list[float]]:
+    """At most ``count`` of the points, evenly spaced, first and last among them; six significant digits."""
+    finite = [(step, value) for step, value in points if math.isfinite(value)]
+    if len(finite) > count:
+        finite = [finite[round(index * (len(finite) - 1) / (count - 1))] for index in range(count)]
+    return {"step": [step for step, _ in finite], "value": [float(f"{value:.6g}") for _, value in finite]}
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record atomically, thinning its curves further if it is over the limit.
+
+    Raises:
+        ValueError: it is over the limit even without curves.
+        OSError: the disk is full or the folder read-only; an older record is untouched.
+    """
+    content = asdict(record)
+    points = CURVE_POINTS
+    while len(encoded := _sealed(content)) > LIMIT_BYTES:
+        if points == 0:
+            raise ValueError(f"the record of cell {record.cell} has {len(encoded)} bytes, the limit is {LIMIT_BYTES}")
+        points = points // 2 if points > 4 else 0
+        for name, curve in content["curves"].items():
+            pairs = list(zip(curve["step"], curve["value"], strict=True))
+            content["curves"][name] = thin(pairs, points) if points else {"step": [], "value": []}
+    write_atomically(path, encoded)
+
+
+def read(path: Path) -> Record:
+    """The record in ``path``.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptFileError: not one byte of a record may differ from what was written.
+    """
+    raw = path.read_bytes()
+    try:
+        content = json.loads(raw)
+        seal = content.pop(SEAL)
+        record = Record(**content)
+        whole = _seal(content) == seal and _sealed(content) == raw
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
+    if not whole:
+        raise CorruptFileError(f"{path}: its hash does not fit its content; delete it to run the cell again")
+    return record
+
+
+def find(root: Path, cell: str) -> Record | None:
+    """The record of a cell below ``root``; None where there is none, or a damaged or misplaced one, which is said."""
+    path = record_path(root, cell)
+    try:
+        record = read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except CorruptFileError as error:
+        _log.warning("%s", error)
+        return None
+    if record.cell != cell:
+        _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
+        return None
+    return record
+
+
+def finished(checkpoint: Path) -> tuple[Path, Record]:
+    """The folder of a finished cell, given that or a file in it, and the record there.
+
+    Raises:
+        UsageError: there is no record, it is damaged, or the cell did not finish.
+    """
+    folder = checkpoint.parent if checkpoint.is_file() else checkpoint
+    try:
+        record = read(folder / "record.json")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{folder}: no record.json there, expected the folder of a finished cell, runs/cells/<cell>; "
+            "train.py and reproduce.py make them"
+        ) from None
+    except CorruptFileError as error:
+        raise UsageError(str(error)) from error
+    if record.status != FINISHED:
+        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
+    return folder, record
+
+
+def is_done(root: Path, cell: str) -> bool:
+    """Whether the cell has a result below ``root``."""
+    record = find(root, cell)
+    return record is not None and record.done
+
+
+def attachment(root: Path, record: Record, name: str) -> bytes | None:
+    """What lies beside the record under that name; None where the record names no such file.
+
+    Raises:
+        CorruptFileError: the file is absent or not the one that the record names.
+    """
+    if name not in record.attachments:
+        return None
+    path = record_path(root, record.cell).parent / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptFileError(f"{path}: the record beside it names this file, which is absent") from error
+    if sha256_of_bytes(content) != record.attachments[name]:
+        raise CorruptFileError(f"{path}: not the file that the record beside it names; delete the record to run again")
+    return content
+
+
+def drop_incomplete(root: Path, cells: Sequence[str]) -> None:
+    """Delete the records that lack a metric, so that the cells are measured again, from their last checkpoint."""
+    for cell in cells:
+        record = find(root, cell)
+        if record is not None and record.unavailable:
+            record_path(root, cell).unlink()
+
+
+def record_path(root: Path, cell: str) -> Path:
+    return root / "cells" / cell / "record.json"
+
+
+def work_folder(root: Path, cells: Sequence[str]) -> Path:
+    """Where cells that run together keep what they need to go on: the cell's own folder, or a shared one."""
+    if len(cells) == 1:
+        return record_path(root, cells[0]).parent
+    return root / "stacks" / fingerprint(list(cells))
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Code and machine of a run: git commit and dirty flag, versions, device.  No host name, no environment."""
+    commit, dirty = _git_state()
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"commit": commit, "dirty": dirty, "versions": versions, "device": device}
+
+
+def cpu_description(threads: int) -> str:
+    """The processor's own name and the threads used, for example ``Intel Xeon, 1 thread of 2``."""
+    name = platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return f"{name}, {threads} of {os.cpu_count()} threads"
+
+
+def _sealed(content: dict[str, Any]) -> bytes:
+    return canonical_json({**content, SEAL: _seal(content)}).encode() + b"\n"
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return sha256_of_bytes(canonical_json(content).encode())
+
+
+def _git_state() -> tuple[str | None, bool | None]:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None, None
+    git = ["git", "-C", str(root)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        # results/ is written by --publish itself, so it does not make the code that ran dirty.
+        status = [*git, "status", "--porcelain", "--", ":!results"]
+        changes = subprocess.run(status, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    return commit.stdout.strip(), bool(changes.stdout.strip())

@@ -1,0 +1,72 @@
+"""What a cell does when it is run, as the runner sees it: some cells in, one outcome each out.
+
+An experiment config names its task by ``_target_`` (``paper_repro.training.fit.Fit`` trains and evaluates; others only
+count or measure).  A task is given one cell, or several that differ only in what the config's ``machine.stack.over``
+allows, and a folder of its own in which it may keep whatever lets it go on after a kill.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+FINISHED = "finished"
+DIVERGED = "diverged"
+OUT_OF_MEMORY = "oom"
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One resolved experiment config, seed included, and the identity that follows from it."""
+
+    id: str
+    config: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What became of one cell."""
+
+    status: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Name to (step, value) pairs; thinned when the record is written."""
+    parameters: int | None = None
+    """Trainable parameters."""
+    multiply_adds: int | None = None
+    """Multiply-adds of one forward pass (convention of ``paper_repro.cells.cost``)."""
+    seconds: float = 0.0
+    """Wall-clock seconds this cell took; its share where cells were run as one batch."""
+    peak_memory_mib: float | None = None
+    data_hashes: dict[str, str] = field(default_factory=dict)
+    attachments: dict[str, str] = field(default_factory=dict)
+    """File name to SHA-256 of what lies in ``folder / cell.id`` and belongs beside the record (texts, traces)."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Metric to what it lacks, "needs gpt2: ..." with the command that mends it."""
+    note: str = ""
+    """For a cell that did not finish: the step, and what the user can do."""
+
+
+class StopRequestedError(Exception):
+    """Raised by a task after it has saved what it needs to go on; nothing is recorded."""
+
+
+class Report(Protocol):
+    """The task's line to whoever watches."""
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        """``step`` of ``steps`` are done; ``loss`` is the latest (mean over a batch of cells)."""
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once the user has pressed Ctrl-C, or the runner has died: save and raise StopRequestedError."""
+
+
+class Task(Protocol):
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        """Run the cells and return their outcomes in the same order.
+
+        ``folder`` outlives the process: called again with the same cells and folder after a kill, the task goes on
+        from what it had saved there.  A cell's own files (final weights) go to ``folder / cell.id``.
+        """

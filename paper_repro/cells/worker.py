@@ -1,0 +1,241 @@
+"""A process that runs cells: jobs arrive as JSON lines on standard input, events leave on standard output.
+
+It stops, saving what it needs to go on, when it is told to or when the runner that started it is gone.
+"""
+
+import argparse
+import contextlib
+import errno
+import importlib
+import json
+import logging
+import math
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from paper_repro.base import config as configs
+from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import instantiate
+from paper_repro.cells import records
+from paper_repro.cells.leases import LeasedError, Leases
+from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+class Channel:
+    """The line to the runner: events out, jobs and the wish to stop in."""
+
+    def __init__(self, jobs: TextIO, events: TextIO) -> None:
+        self._events = events
+        self._stop = threading.Event()
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._listen, args=(jobs,), daemon=True).start()
+
+    def jobs(self) -> Iterator[dict[str, Any]]:
+        while (job := self._queue.get()) is not None:
+            yield job
+
+    def emit(self, event: str, **content: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._events.write(json.dumps({"event": event, **content}) + "\n")
+            self._events.flush()
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stop.is_set()
+
+    def request_stop(self) -> None:
+        self._stop.set()
+
+    def _listen(self, jobs: TextIO) -> None:
+        for line in jobs:
+            message = json.loads(line)
+            if message.get("stop"):
+                break
+            self._queue.put(message)
+        self._stop.set()
+        self._queue.put(None)
+
+
+@dataclass
+class Worker:
+    """Runs jobs against one runs folder."""
+
+    runs: Path
+    channel: Channel
+    leases: Leases
+
+    def run(self, job: dict[str, Any]) -> None:
+        """Run one job: hold the leases of its cells, run those that have no result, record what became of them."""
+        cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
+        recipes = {item["id"]: item["recipe"] for item in job["cells"]}
+        try:
+            with self.leases.hold([cell.id for cell in cells]):
+                open_cells = [cell for cell in cells if not records.is_done(self.runs, cell.id)]
+                if open_cells:
+                    self._run_held(cells, open_cells, recipes)
+        except LeasedError:
+            self.channel.emit("busy")
+            return
+        self.channel.emit("end")
+
+    def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], recipes: dict[str, str]) -> None:
+        # A batch that was cut off goes on with the members it had, also those whose record was already written.
+        together = work_folder(self.runs, [cell.id for cell in cells])
+        batch = list(cells) if together.is_dir() else list(open_cells)
+        folder = work_folder(self.runs, [cell.id for cell in batch])
+        folder.mkdir(parents=True, exist_ok=True)
+        with _log_to(folder / "log.txt"):
+            outcomes = self._outcomes(batch, folder)
+        device = _device(batch[0].config)
+        origin = records.provenance(device)
+        wanted = {cell.id for cell in open_cells}
+        for cell, outcome in zip(batch, outcomes, strict=True):
+            if cell.id in wanted:
+                self._keep_files(cell.id, folder)
+                record = records.from_outcome(cell.id, recipes[cell.id], cell.config, outcome, origin)
+                records.write(record_path(self.runs, cell.id), record)
+                self.channel.emit("done", cell=cell.id, status=outcome.status, note=outcome.note)
+        if len(batch) > 1:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _outcomes(self, batch: Sequence[Cell], folder: Path) -> list[Outcome]:
+        local = [Cell(cell.id, _localised(cell.config, self.runs)) for cell in batch]
+        try:
+            task = instantiate(local[0].config["task"])
+            outcomes: list[Outcome] = task.run(local, folder, self.channel)
+        except StopRequestedError:
+            raise
+        except MemoryError as error:
+            return [_out_of_memory(error) for _ in batch]
+        except UsageError as error:
+            return [Outcome(FAILED, note=str(error)) for _ in batch]
+        except OSError as error:
+            if error.errno in DISK_ERRORS:
+                raise
+            traceback.print_exc()
+            return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
+        except Exception as error:
+            traceback.print_exc()
+            return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
+        self._count(local[0].config, outcomes)
+        return outcomes
+
+    def _count(self, config: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
+        if "model" not in config:
+            return
+        from paper_repro.cells.cost import measure
+
+        cost = measure(config)
+        for outcome in outcomes:
+            outcome.parameters, outcome.multiply_adds = cost.parameters, cost.multiply_adds
+
+    def _keep_files(self, cell: str, folder: Path) -> None:
+        """Move the cell's own files beside its record, and leave it a copy of the log."""
+        home = record_path(self.runs, cell).parent
+        home.mkdir(parents=True, exist_ok=True)
+        own = folder / cell
+        if own.is_dir():
+            for path in sorted(own.iterdir()):
+                path.replace(home / path.name)
+            own.rmdir()
+        log = folder / "log.txt"
+        if home != folder and log.is_file():
+            shutil.copyfile(log, home / log.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--preload", action="append", default=[], help="modules to import while waiting for a job")
+    options = parser.parse_args(arguments)
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    channel = Channel(sys.stdin, events)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: channel.request_stop())
+    logging.basicConfig(level=logging.INFO)
+    for module in options.preload:
+        importlib.import_module(module)
+    leases = Leases(options.runs)
+    worker = Worker(options.runs, channel, leases)
+    try:
+        for job in channel.jobs():
+            if channel.stop_requested:
+                break
+            worker.run(job)
+    except StopRequestedError:
+        channel.emit("stopped")
+    except OSError as error:
+        traceback.print_exc()
+        channel.emit("fatal", message=_disk_message(error, options.runs))
+        return 1
+    finally:
+        leases.close()
+    return 0
+
+
+def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:
+    """The config with this machine's cache folder; none of it changes a result."""
+    machine = dict(config.get(configs.MACHINE, {}))
+    machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
+    return {**config, configs.MACHINE: machine}
+
+
+def _device(config: dict[str, Any]) -> str:
+    machine = config.get(configs.MACHINE, {})
+    torch = sys.modules.get("torch")
+    if torch is not None and machine.get("accelerator") in ("gpu", "cuda") and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return records.cpu_description(int(machine.get("threads", 1)))
+
+
+def _out_of_memory(error: MemoryError) -> Outcome:
+    advice = "lower machine.stack.most (cells trained at once), data.batch_size or the model's size"
+    return Outcome(OUT_OF_MEMORY, note=f"out of memory{f' ({error})' if str(error) else ''}: {advice}")
+
+
+def _disk_message(error: OSError, runs: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{runs}: no space left; nothing finished was lost. Free some space, or move the folder and say runs=DIR"
+    return f"{runs}: {error}"
+
+
+def _last_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+
+
+@contextlib.contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """Send this process's standard output and error to a file, also what C code prints."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+    os.dup2(descriptor, 2)
+    os.dup2(descriptor, 1)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""CEM, "Recasting Transformer layers as energy models": attention as gradient steps on the interaction energy.
+
+Legend: B sequences, J tokens, D width, K heads, R = D/K, T inner steps, r rank of the preconditioners.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paper_repro.base.arguments import one_of, positive
+from paper_repro.kernels.tied_attention import IMPLEMENTATIONS, descend
+from paper_repro.models.cem.descent import CEMPart, Preconditioner
+from paper_repro.models.gpt import check_heads
+
+DIAGONALS = ("none", "shared", "per_head")
+TEMPERATURES = ("head", "model")
+SLOPES = ("press", "powers", "none")
+DEFAULT_RANK = 4
+
+
+def press_slopes(num_heads: int) -> list[float]:
+    """ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
+
+    For another K those of the next lower power of two, then every second one of the next higher.
+    """
+    lower = 2 ** int(math.log2(num_heads))
+    found = [2 ** (-8 * k / lower) for k in range(1, lower + 1)]
+    between = [2 ** (-8 * k / (2 * lower)) for k in range(1, 2 * lower + 1, 2)]
+    return found + between[: num_heads - lower]
+
+
+def power_slopes(num_heads: int) -> list[float]:
+    """2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
+    return [2.0**-k for k in range(1, num_heads + 1)]
+
+
+class CEMAttention(CEMPart):
+    """T preconditioned gradient steps on the interaction energy of CEM (equations 1, 4, 12 to 14, 16; Algorithm 1).
+
+        epsilon(u_i | h) = -tau sum_k log sum_{j<=i} exp(s_ijk)
+        s_ijk = (k_jk . q_ik + h_j . (d_k * u_i)) / tau - m_k (i - j) + (b_self where i = j, else b_cross)
+        x <- x + eta sum_k P_k W^Q_k^T sum_j softmax_j(s_ijk) k_jk,   q = W^Q u,  k = W^K h: also the values
+
+    Keys, h and the folded matrices W^Q_k P_k are computed once.  ``norm_context``, ``norm_inside`` and ``start`` as in
+    ``CEMPart``.  The defaults are the weight-tied pre-norm attention of the text (one step, no preconditioner) with
+    the shared diagonal.
+
+    Where ``value_diagonal`` is false, as in Algorithm 1, a diagonal is in the scores alone, and the update is not minus
+    the energy's gradient; with it d_k * sum_j softmax_j(s_ijk) h_j is added before P_k (equation 12 in 2), and it is.
+
+    Args:
+        width, num_heads: D, K.
+        num_steps: T.
+        diagonal: "none", "shared" by the heads, (D,), or "per_head", (K, D); it starts at ``diagonal_init``.
+        value_diagonal: see above; needs a diagonal.
+        temperature: tau = sqrt(R) ("head", which makes standard attention the special case that the text claims) or
+            sqrt(D) ("model", the paper's letter).
+        slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
+            absent too.
+        preconditioner, rank: P_k, see ``Preconditioner``: "none", "diagonal", "diagonal_low_rank" (r = 4 if None).
+        preconditioner_diagonal, preconditioner_std: its ``diagonal_init`` and ``init_std``; its defaults if None.
+        norm_context, norm_inside, start, step_size, norm_eps: see ``CEMPart``.
+        init_std: both matrices start N(0, init_std).
+        implementation: "auto", "fused", "closed_form" or "reference", see ``kernels.tied_attention``; a diagonal per
+            head or for the values is always computed by its definition.
+
+    Shape: (B, J, D) -> (B, J, D); rotary tables, which other attentions read, have no effect.
+
+    Raises:
+        ValueError: an argument out of range, heads that do not divide D, a rank above D, an unknown word, or an option
+            that the others leave without effect.
+    """
+
+    slopes: Tensor | None
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        num_steps: int = 1,
+        diagonal: str = "shared",
+        diagonal_init: float = 0.0,
+        value_diagonal: bool = False,
+        temperature: str = "head",
+        slopes: str = "press",
+        preconditioner: str = "none",
+        rank: int | None = None,
+        preconditioner_diagonal: float | None = None,
+        preconditioner_std: float | None = None,
+        norm_context: bool = True,
+        norm_inside: bool = True,
+        start: str = "raw",
+        step_size: float = 1.0,
+        norm_eps: float = 1e-6,
+        init_std: float = 0.02,
+        implementation: str = "auto",
+    ) -> None:
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        self.num_heads = check_heads(width, num_heads)
+        self.diagonal_kind = one_of("diagonal", diagonal, DIAGONALS)
+        if value_diagonal and diagonal == "none":
+            raise ValueError("value_diagonal=True has no effect with diagonal='none': choose shared or per_head")
+        self.value_diagonal = value_diagonal
+        one_of("temperature", temperature, TEMPERATURES)
+        self.tau = math.sqrt(width if temperature == "model" else width // num_heads)
+        self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
+        self.query_weight = nn.Parameter(torch.empty(width, width))
+        self.key_weight = nn.Parameter(torch.empty(width, width))
+        for weight in (self.query_weight, self.key_weight):
+            nn.init.normal_(weight, std=positive("init_std", init_std))
+        if diagonal != "none":
+            shape = (width,) if diagonal == "shared" else (num_heads, width)
+            self.diagonal = nn.Parameter(torch.full(shape, float(diagonal_init)))
+        elif diagonal_init:
+            raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
+        self._set_up_positions(slopes)
+        self.preconditioner = Preconditioner.of(
+            preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal, preconditioner_std
+        )
+
+    def energy(self, u: Tensor, context: Tensor) -> Tensor:
+        """epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""
+        return -self.tau * torch.logsumexp(self._scores(u, context), -1).sum(1)
+
+    def update(self, x: Tensor, context: Tensor) -> Tensor:
+        """sum_k P_k (W^Q_k^T sum_j a_ijk k_jk [+ d_k * sum_j a_ijk h_j]), (B, J, D), at x and h (equation 14)."""
+        weights = torch.softmax(self._scores(self.point(x), context), -1)
+        read = torch.matmul(weights, self._heads(context, self.key_weight))
+        written = read.transpose(1, 2).flatten(2) @ self._writing_weight()
+        if not self.value_diagonal:
+            return written
+        along = torch.matmul(weights, context.unsqueeze(1)) * self._diagonals()
+        return written + (along if self.preconditioner is None else self.preconditioner.fold(along)).sum(1)
+
+    def forward(self, stream: Tensor, tables: object = None) -> Tensor:
+        context = self.context(stream)
+        x = self.first(stream, context)
+        if self.diagonal_kind == "per_head" or self.value_diagonal:
+            for _ in range(self.num_steps):
+                x = x + self.step_size * self.update(x, context)
+            return x
+        return descend(
+            x,
+            self._heads(context, self.key_weight).transpose(1, 2),
+            self.query_weight,
+            self._writing_weight(),
+            context * self.diagonal if self.diagonal_kind == "shared" else None,
+            self.norm_weight if self.norm_inside else None,
+            num_steps=self.num_steps,
+            step_size=float(self.step_size),
+            tau=self.tau,
+            norm_eps=self.norm_eps,
+            slopes=self.slopes,
+            bias_self=self.bias_self,
+            bias_cross=self.bias_cross,
+            implementation=self.implementation,
+        )
+
+    def _set_up_positions(self, slopes: str) -> None:
+        one_of("slopes", slopes, SLOPES)
+        self.bias_self = self.bias_cross = None
+        if slopes != "none":
+            self.bias_self, self.bias_cross = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+        drawn = {"press": press_slopes, "powers": power_slopes}.get(slopes)
+        values = None if drawn is None else torch.tensor(drawn(self.num_heads))
+        self.register_buffer("slopes", values, persistent=False)
+
+    def _heads(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _diagonals(self) -> Tensor:
+        """d_k, (1 or K, 1, D)."""
+        return self.diagonal.view(-1, 1, self.width)
+
+    def _scores(self, u: Tensor, context: Tensor) -> Tensor:
+        """s_ijk, (B, K, J, J); minus infinity where j > i."""
+        scores = torch.matmul(self._heads(u, self.query_weight), self._heads(context, self.key_weight).mT)
+        if self.diagonal_kind != "none":
+            scores = scores + torch.matmul(u.unsqueeze(1) * self._diagonals(), context.unsqueeze(1).mT)
+        scores = scores / self.tau
+        positions = torch.arange(u.shape[1], device=u.device)
+        distance = positions.unsqueeze(1) - positions
+        if self.slopes is not None and self.bias_self is not None and self.bias_cross is not None:
+            scores = scores - self.slopes.view(-1, 1, 1) * distance
+            scores = scores + torch.where(distance == 0, self.bias_self, self.bias_cross)
+        return scores.masked_fill(distance < 0, -torch.inf)
+
+    def _writing_weight(self) -> Tensor:
+        """W^Q_k P_k of all heads, (D, D)."""
+        if self.preconditioner is None:
+            return self.query_weight
+        return self.preconditioner.fold(self.query_weight.unflatten(0, (self.num_heads, -1))).flatten(0, 1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_heads={self.num_heads}, diagonal={self.diagonal_kind}, value_diagonal={self.value_diagonal}, "
+            f"tau={self.tau:g}, {super().extra_repr()}"
+        )

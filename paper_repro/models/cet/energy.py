@@ -1,0 +1,273 @@
+"""CET's energy terms (Training a Convergent Energy Transformer with Equilibrium Propagation, section 2 and appendix B).
+
+Letters: B images, C channels, H image side, p patch side, s stride, k = p/s, N tokens, D token width, P = C p^2 numbers
+of a patch, K heads of width R, M memories.  Every term has its energy (B,), its closed-form gradients by the tokens z
+and the output image y, and those by its own parameters, which use its own inputs alone (local learning rules).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from paper_repro.base.arguments import at_least, positive
+from paper_repro.kernels.energy_attention import energy_attention
+
+ROWS = {"cpu": 1024}
+"""Tokens whose hidden numbers, far more than their own, lie in memory at once: enough for a CPU's products, while a GPU
+takes them all."""
+
+
+class CETState(NamedTuple):
+    """What relaxes."""
+
+    z: Tensor
+    """Tokens, (B, N, D)."""
+    y: Tensor
+    """The output image in blocks, (B, H/s, H/s, C s^2), see ``CETPatches``."""
+
+
+class CETClamped(NamedTuple):
+    """What stays fixed during a relaxation."""
+
+    patches: Tensor
+    """Of the masked image, (B, N, P)."""
+    drive: Tensor
+    """F(masked image, W_enc) + b_enc, (B, N, D)."""
+
+
+class CETGradient(NamedTuple):
+    """Of an energy; None where it does not depend on that variable."""
+
+    z: Tensor | None
+    y: Tensor | None
+
+
+class CETPatches:
+    """Overlapping patches of square images, as products of matrices: space-to-depth by the stride.
+
+    Blocks: the image as (B, H/s, H/s, C s^2), one row a block of s x s pixels.  A patch is k x k neighbouring blocks,
+    its P numbers in the order (k, k, C, s, s); ``from_convolution`` brings a kernel (D, C, p, p) into it.  Patch
+    n = N_side r + q lies at row r, column q.
+
+    Raises:
+        ValueError: a number below 1, a stride that does not divide patch and image, or a patch larger than the image.
+    """
+
+    def __init__(self, channels: int, size: int, patch: int, stride: int) -> None:
+        self.channels, self.size = at_least("channels", channels), at_least("size", size)
+        self.patch, self.stride = at_least("patch", patch), at_least("stride", stride)
+        if patch % stride or size % stride or patch > size:
+            raise ValueError(
+                f"patches of {patch} at stride {stride} do not tile images of {size}: the stride must divide both, and "
+                "the patch must fit"
+            )
+        self.reach = patch // stride
+        self.side = (size - patch) // stride + 1
+        self.count, self.numbers = self.side**2, channels * patch**2
+
+    def blocks(self, images: Tensor) -> Tensor:
+        """(B, C, H, H) -> (B, H/s, H/s, C s^2).
+
+        Raises:
+            ValueError: images of another shape.
+        """
+        if images.ndim != 4 or images.shape[1:] != (self.channels, self.size, self.size):
+            raise ValueError(
+                f"images must have shape (B, {self.channels}, {self.size}, {self.size}), got {tuple(images.shape)}"
+            )
+        cut = images.unflatten(3, (-1, self.stride)).unflatten(2, (-1, self.stride))
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3)
+
+    def images(self, blocks: Tensor) -> Tensor:
+        """The inverse of ``blocks``."""
+        cut = blocks.unflatten(3, (self.channels, self.stride, self.stride))
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+    def gather(self, blocks: Tensor) -> Tensor:
+        """The patches of blocks: (B, N, P)."""
+        end = self.side
+        parts = [blocks[:, i : i + end, j : j + end] for i in range(self.reach) for j in range(self.reach)]
+        return torch.cat(parts, -1).flatten(1, 2)
+
+    def scatter(self, patches: Tensor) -> Tensor:
+        """The transpose of ``gather``: patches (B, N, P) added up where they overlap, as blocks."""
+        own = self.channels * self.stride**2
+        grid = patches.unflatten(1, (self.side, self.side)).split(own, -1)
+        total = self.side + self.reach - 1
+        out = patches.new_zeros(len(patches), total, total, own)
+        for index, part in enumerate(grid):
+            i, j = divmod(index, self.reach)
+            out[:, i : i + self.side, j : j + self.side] += part
+        return out
+
+    def from_convolution(self, kernel: Tensor) -> Tensor:
+        """A kernel (D, C, p, p) as a matrix (D, P)."""
+        cut = kernel.unflatten(3, (self.reach, self.stride)).unflatten(2, (self.reach, self.stride))
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(1)
+
+    def to_convolution(self, matrix: Tensor) -> Tensor:
+        """The inverse of ``from_convolution``."""
+        cut = matrix.unflatten(1, (self.reach, self.reach, self.channels, self.stride, self.stride))
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+class CETTerm(nn.Module):
+    """One term of the energy; a state, what is clamped -> energies, gradients."""
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        """(B,)."""
+        raise NotImplementedError
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        """Of the energy of each image, by z and y."""
+        raise NotImplementedError
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        """Of sum_b weights_b energy_b, weights (B,), by the names of the parameters."""
+        raise NotImplementedError
+
+
+class CETEncoder(CETTerm):
+    """1/2 |z|^2 - <F(xbar, W), z> - sum_nd z_nd b_d (equation 8)."""
+
+    def __init__(self, patches: CETPatches, width: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, patches.numbers) * positive("std", std))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def drive(self, patches: Tensor) -> Tensor:
+        """F(xbar, W) + b, (B, N, D)."""
+        return torch.matmul(patches, self.weight.mT) + self.bias
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        return (state.z * (state.z / 2 - clamped.drive)).sum((1, 2))
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        return CETGradient(state.z - clamped.drive, None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        weighted = weights.view(-1, 1, 1) * state.z
+        return {"weight": -_outer(weighted, clamped.patches), "bias": -weighted.sum((0, 1))}
+
+
+class CETPosition(CETTerm):
+    """-<b, z>, one vector for each place (equation 9)."""
+
+    def __init__(self, num_tokens: int, width: int, std: float) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(num_tokens, width) * positive("std", std))
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        return -(state.z * self.bias).sum((1, 2))
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        return CETGradient(-self.bias.expand_as(state.z), None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        return {"bias": -torch.einsum("b,bnd->nd", weights, state.z)}
+
+
+class CETMemory(CETTerm):
+    """-sum_nm relu(z_n . w_m)^2, M memories w (equation 10; without the Energy Transformer's factor 1/2)."""
+
+    def __init__(self, num_memories: int, width: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(at_least("num_memories", num_memories), width) * positive("std", std))
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        return -self._hidden(state.z).square().sum((1, 2))
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        return CETGradient(-2 * torch.matmul(self._hidden(state.z), self.weight), None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        summed = torch.zeros_like(self.weight)
+        parts = (part.split(at_once(state.z)) for part in (state.z, weights.view(-1, 1, 1) * state.z))
+        for z, weighted in zip(*parts, strict=True):
+            summed = summed.addmm_(self._hidden(z).flatten(0, 1).mT, weighted.flatten(0, 1), alpha=-2)
+        return {"weight": summed}
+
+    def _hidden(self, z: Tensor) -> Tensor:
+        return torch.matmul(z, self.weight.mT).relu_()
+
+
+class CETAttention(CETTerm):
+    """-1/gamma sum_kn log sum_m exp(gamma Q_kn . K_km), Q = W_Q z, K = W_K z (equations 11 to 14).
+
+    Equation 13 as printed lets heads attend to heads within a token; its sum and the Energy Transformer make clear that
+    tokens attend to tokens, themselves included.
+    """
+
+    def __init__(self, width: int, num_heads: int, head_width: int, gamma: float, std: float) -> None:
+        super().__init__()
+        self.num_heads, self.gamma = at_least("num_heads", num_heads), positive("gamma", gamma)
+        rows = num_heads * at_least("head_width", head_width)
+        self.query = nn.Parameter(torch.randn(rows, width) * positive("std", std))
+        self.key = nn.Parameter(torch.randn(rows, width) * std)
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        _, _, lse = energy_attention(*self._project(state.z), self.gamma)
+        return -lse.sum((1, 2)) / self.gamma
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        by_query, by_key = self._read(state.z)
+        return CETGradient(-torch.matmul(by_query, self.query) - torch.matmul(by_key, self.key), None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        by_query, by_key = self._read(state.z)
+        weighted = weights.view(-1, 1, 1) * state.z
+        return {"query": -_outer(by_query, weighted), "key": -_outer(by_key, weighted)}
+
+    def _project(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys, (B, K, N, R) each."""
+        both = torch.matmul(z, torch.cat([self.query, self.key]).mT)
+        query, key = both.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return query, key
+
+    def _read(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
+        by_query, by_key, _ = energy_attention(*self._project(z), self.gamma)
+        return by_query.transpose(1, 2).flatten(2), by_key.transpose(1, 2).flatten(2)
+
+
+class CETDecoder(CETTerm):
+    """1/2 |y|^2 - <F(y, W), z> - sum_c b_c sum_pixels y_c (equation 15)."""
+
+    def __init__(self, patches: CETPatches, width: int, std: float) -> None:
+        super().__init__()
+        self.patches = patches
+        self.weight = nn.Parameter(torch.randn(width, patches.numbers) * positive("std", std))
+        self.bias = nn.Parameter(torch.zeros(patches.channels))
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        own = (state.y * (state.y / 2 - self.biases())).sum((1, 2, 3))
+        return own - (self._seen(state.y) * state.z).sum((1, 2))
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        drawn = self.patches.scatter(torch.matmul(state.z, self.weight))
+        return CETGradient(-self._seen(state.y), state.y - drawn - self.biases())
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        weighted = weights.view(-1, 1, 1) * state.z
+        summed = torch.einsum("b,bijc->c", weights, state.y).unflatten(0, (self.patches.channels, -1)).sum(1)
+        return {"weight": -_outer(weighted, self.patches.gather(state.y)), "bias": -summed}
+
+    def biases(self) -> Tensor:
+        """For the numbers of a block, (C s^2,)."""
+        return self.bias.repeat_interleave(self.patches.stride**2)
+
+    def _seen(self, y: Tensor) -> Tensor:
+        """F(y, W), (B, N, D)."""
+        return torch.matmul(self.patches.gather(y), self.weight.mT)
+
+
+def at_once(z: Tensor) -> int:
+    """How many images of tokens (B, N, D) go through a product with hidden numbers together, see ``ROWS``."""
+    images, count, _ = z.shape
+    return max(1, min(images, ROWS.get(z.device.type, images * count) // count))
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """sum_bn left_bn right_bn^T, of (B, N, X) and (B, N, Y): (X, Y)."""
+    return left.flatten(0, 1).mT @ right.flatten(0, 1)

@@ -1,0 +1,300 @@
+"""NRGPT: one block whose update is an inference rate times the gradient of an energy, applied S times.
+
+Legend: B sequences, T tokens, V vocabulary, P block length, D width, H heads, M hidden width, S steps.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.models.gpt import INIT_STD, NORM_EPS, PositionalLanguageModel
+from paper_repro.models.nrgpt.energy import (
+    FeedForwardEnergy,
+    NRGPTAttention,
+    OneLayerEnergy,
+    TwoLayerEnergy,
+    TwoWeightEnergy,
+)
+
+NORMS = ("frozen_layer_norm", "layer_norm", "rms_norm", "none")
+WITH_LEARNABLE_SCALE = ("layer_norm", "rms_norm")
+INFERENCE_RATES = ("full", "identity", "positive_scalar", "norm_scale", "psd_skew")
+
+
+class Energies(NamedTuple):
+    """Energies per token at one state, or at many."""
+
+    attention: Tensor
+    """E_att, (..., B, T), summed over heads."""
+    feed_forward: Tensor
+    """E_ff, (..., B, T), without the scale s."""
+    total: Tensor
+    """E_att + s E_ff, (..., B, T)."""
+
+
+class Gradients(NamedTuple):
+    """What the update is made of, at one state."""
+
+    attention: Tensor
+    """dE_att/dg with the keys fixed, (B, T, D)."""
+    feed_forward: Tensor
+    """dE_ff/dg, (B, T, D), without the scale s."""
+
+
+class Trace(NamedTuple):
+    """What the recurrence went through."""
+
+    states: Tensor
+    """x_0 ... x_S, (S + 1, B, T, D)."""
+    energies: Energies
+    """At these states, each (S + 1, B, T)."""
+
+
+class InferenceRate(nn.Module):
+    """eta of x <- x - eta dE/dg (NRGPT, equation 6); a variant is a subclass."""
+
+    def coefficient(self, norm_scale: Tensor | None) -> Tensor | None:
+        """eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
+
+        Args:
+            norm_scale: gamma, (D,), the learnable scale of the block's norm, or None where it has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define coefficient(norm_scale)")
+
+
+class FullRate(InferenceRate):
+    """eta = R, any matrix (D, D), at first N(0, 0.02): the authors' code, neither symmetric nor positive."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) * INIT_STD)
+
+    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
+        return self.weight
+
+
+class IdentityRate(InferenceRate):
+    """eta = 1, with which section 2.3 proves asymptotic stability (NRGPT, equation 20)."""
+
+    def coefficient(self, norm_scale: Tensor | None) -> None:
+        return None
+
+
+class PositiveScalarRate(InferenceRate):
+    """eta = c > 0, c = exp(log_c), at first 1; the paper publishes no parametrisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_c = nn.Parameter(torch.zeros(1))
+
+    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
+        return self.log_c.exp()
+
+
+class NormScaleRate(PositiveScalarRate):
+    """eta = c diag(gamma) with c as in PositiveScalarRate (NRGPT, proposition 2.1)."""
+
+    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
+        if norm_scale is None:
+            raise ValueError("eta = c diag(gamma) needs gamma: choose norm='layer_norm' or norm='rms_norm'")
+        return self.log_c.exp() * norm_scale
+
+
+class PsdSkewRate(InferenceRate):
+    """eta = U^T U + V - V^T (NRGPT, equation 19), whose symmetric part is positive semi-definite.
+
+    U is (D', D) and V is (D, D), at first N(0, 0.02); the paper prints U as (D, D'), with which U^T U would not fit V.
+
+    Raises:
+        ValueError: a size below one.
+    """
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.root = nn.Parameter(torch.randn(at_least("rate_rank", rank), width) * INIT_STD)
+        self.skew = nn.Parameter(torch.randn(width, width) * INIT_STD)
+
+    def coefficient(self, norm_scale: Tensor | None) -> Tensor:
+        return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)
+
+
+class NRGPT(PositionalLanguageModel):
+    """x <- x - eta (dE_att/dg + s dE_ff/dg), g = norm(x), the same weights at each of S steps (NRGPT, equation 6).
+
+    The gradient is taken at g and subtracted from x, without the chain rule through the norm.  A subclass names its
+    ``feed_forward_energy``.  s is a learnable number, at first 1: the authors' code; the paper has alpha_h instead.
+
+    Args:
+        vocabulary_size, block_length, width, tie_output: see PositionalLanguageModel.
+        num_heads, mask, beta, learn_head_weights: see NRGPTAttention.
+        num_steps: S; of the parameters, only a learned schedule depends on it.
+        hidden_factor: M / D; 4 in the authors' sweeps, 8 for FF1 in the paper's appendix D.
+        norm: equation 17 as "frozen_layer_norm" (scale fixed at one, learnable shift: the authors' code),
+            "layer_norm" (both learnable), "rms_norm" (learnable scale, no shift) or "none" (g = x).
+        inference_rate: eta as "full" (any matrix), "identity", "positive_scalar" (c > 0), "norm_scale" (c diag(gamma),
+            for a norm with a learnable scale) or "psd_skew" (U^T U + V - V^T).
+        rate_rank: D' of "psd_skew"; D if None.
+        inference_rate_schedule: c_t of x <- x - c_t eta dE/dg, one positive number for each of the S steps, "learned"
+            (positive, at first 1), or None for 1; the paper names c(t) without studying it.  Steps beyond S take c_S.
+        dropout: on the attention's gradient; the feed-forward part has none.
+        recompute_in_backward: keep only the states during training and compute each step again in the backward pass:
+            less memory, about a third more time, the same numbers.
+
+    Shape: ids (B, T) -> logits (B, T, V).
+
+    Raises:
+        ValueError: an argument out of range, an unknown word, or an option that the others leave without effect.
+    """
+
+    feed_forward_energy: type[FeedForwardEnergy] = FeedForwardEnergy
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_steps: int,
+        hidden_factor: int = 4,
+        mask: str = "strict",
+        norm: str = "frozen_layer_norm",
+        inference_rate: str = "full",
+        rate_rank: int | None = None,
+        inference_rate_schedule: Sequence[float] | str | None = None,
+        beta: str = "one",
+        learn_head_weights: bool = False,
+        dropout: float = 0.0,
+        tie_output: bool = False,
+        recompute_in_backward: bool = False,
+    ) -> None:
+        super().__init__(vocabulary_size, block_length, width, tie_output)
+        self.num_steps = at_least("num_steps", num_steps)
+        self.recompute_in_backward = recompute_in_backward
+        self.norm_kind, self.norm = norm, _norm(norm, width)
+        self.attention = NRGPTAttention(width, num_heads, mask, beta, learn_head_weights, dropout)
+        self.feed_forward = self.feed_forward_energy(width, at_least("hidden_factor", hidden_factor) * width)
+        self.feed_forward_scale = nn.Parameter(torch.ones(1))
+        self.inference_rate = _inference_rate(inference_rate, width, rate_rank)
+        self.inference_rate.coefficient(self.norm_scale)  # refuses a rate that needs another norm
+        self.fixed_step_rates = _step_rates(inference_rate_schedule, num_steps)
+        learned = inference_rate_schedule == "learned"
+        self.log_step_rates = nn.Parameter(torch.zeros(num_steps)) if learned else None
+
+    @property
+    def norm_scale(self) -> Tensor | None:
+        """gamma, (D,), where the norm has a learnable one."""
+        return cast(Tensor, self.norm.weight) if self.norm_kind in WITH_LEARNABLE_SCALE else None
+
+    def energies(self, x: Tensor) -> Energies:
+        """The energies of every token at the state x, (B, T, D), without dropout."""
+        g = self.norm(x)
+        attention, feed_forward = self.attention.energy(g), self.feed_forward.energy(g)
+        return Energies(attention, feed_forward, attention + self.feed_forward_scale * feed_forward)
+
+    def gradients(self, x: Tensor) -> Gradients:
+        """The two gradients of the update at the state x, (B, T, D)."""
+        g = self.norm(x)
+        return Gradients(self.attention.gradient(g), self.feed_forward.gradient(g))
+
+    def step(self, x: Tensor, index: int = 0) -> Tensor:
+        """The state after x, (B, T, D), at the step of that index, from 0; without a schedule all steps are alike."""
+        return self._step(x, self._coefficients()[min(index, self.num_steps - 1)])
+
+    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
+        steps: list[Callable[[Tensor], Tensor]] = []
+        for coefficient in self._coefficients():
+            step = partial(self._step, coefficient=coefficient)
+            if self.recompute_in_backward and self.training and torch.is_grad_enabled():
+                step = partial(checkpoint, step, use_reentrant=False)
+            steps.append(step)
+        return steps
+
+    def trace(self, ids: Tensor, num_steps: int | None = None) -> Trace:
+        """States and energies on ids, (B, T), over ``num_steps`` steps, S if None; more than trained with is allowed.
+
+        Raises:
+            ValueError: ``num_steps`` < 1, or ids as in ``embed``.
+        """
+        steps = self.layers()
+        states = [self.embed(ids)]
+        for index in range(self.num_steps if num_steps is None else at_least("num_steps", num_steps)):
+            states.append(steps[min(index, self.num_steps - 1)](states[-1]))
+        energies = [self.energies(x) for x in states]
+        return Trace(torch.stack(states), Energies(*map(torch.stack, zip(*energies, strict=True))))
+
+    def _coefficients(self) -> list[Tensor | float | None]:
+        """c_t eta for each of the S steps."""
+        eta = self.inference_rate.coefficient(self.norm_scale)
+        rates: Sequence[Tensor | float] | None = self.fixed_step_rates
+        if self.log_step_rates is not None:
+            rates = self.log_step_rates.exp().split(1)
+        if rates is None:
+            return [eta] * self.num_steps
+        return [rate if eta is None else rate * eta for rate in rates]
+
+    def _step(self, x: Tensor, coefficient: Tensor | float | None) -> Tensor:
+        attention, feed_forward = self.gradients(x)
+        gradient = attention + self.feed_forward_scale * feed_forward
+        if coefficient is None:
+            return x - gradient
+        if isinstance(coefficient, Tensor) and coefficient.ndim == 2:
+            return x - functional.linear(gradient, coefficient)
+        return x - coefficient * gradient
+
+
+class NRGPT_H_FF1(NRGPT):  # noqa: N801 - the paper's name
+    """NRGPT with E_ff = -|gelu(W1 g + b1)|^2; see NRGPT and OneLayerEnergy."""
+
+    feed_forward_energy = OneLayerEnergy
+
+
+class NRGPT_H_FF2W(NRGPT):  # noqa: N801 - the paper's name
+    """NRGPT with E_ff = -g . (W2 gelu(W1 g + b1) + b2); see NRGPT and TwoWeightEnergy."""
+
+    feed_forward_energy = TwoWeightEnergy
+
+
+class NRGPT_H_FF2(NRGPT):  # noqa: N801 - the authors' name
+    """NRGPT with E_ff = -|gelu(W2 gelu(W1 g + b1) + b2)|^2; see NRGPT and TwoLayerEnergy."""
+
+    feed_forward_energy = TwoLayerEnergy
+
+
+def _norm(kind: str, width: int) -> nn.Module:
+    one_of("norm", kind, NORMS)
+    if kind == "none":
+        return nn.Identity()
+    if kind == "rms_norm":
+        return nn.RMSNorm(width, eps=NORM_EPS)
+    norm = nn.LayerNorm(width, eps=NORM_EPS)
+    if kind == "frozen_layer_norm":
+        norm.weight.requires_grad_(False)
+    return norm
+
+
+def _inference_rate(kind: str, width: int, rank: int | None) -> InferenceRate:
+    one_of("inference_rate", kind, INFERENCE_RATES)
+    if kind == "psd_skew":
+        return PsdSkewRate(width, width if rank is None else rank)
+    if rank is not None:
+        raise ValueError(f"rate_rank={rank} has no effect with inference_rate={kind!r}: leave it out")
+    if kind == "full":
+        return FullRate(width)
+    return {"identity": IdentityRate, "positive_scalar": PositiveScalarRate, "norm_scale": NormScaleRate}[kind]()
+
+
+def _step_rates(schedule: Sequence[float] | str | None, num_steps: int) -> tuple[float, ...] | None:
+    if schedule is None or schedule == "learned":
+        return None
+    if not isinstance(schedule, list | tuple) or len(schedule) != num_steps:
+        raise ValueError(
+            f"inference_rate_schedule must be None, 'learned' or num_steps = {num_steps} positive numbers, "
+            f"got {schedule!r}"
+        )
+    return tuple(positive("inference_rate_schedule", rate) for rate in schedule)

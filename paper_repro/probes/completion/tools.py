@@ -1,0 +1,78 @@
+"""What CET's probes share: the model and images they look at, and images as a file."""
+
+import struct
+import zlib
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.models.cet.model import CET
+from paper_repro.training.module import PaperModule
+
+SPLIT = "test"
+PIXELS = 90_000
+"""Of a strip at most: at three bytes each a photograph's stay below the size that an attachment may have."""
+COLOR_TYPES = {1: 0, 3: 2}
+"""PNG's, by the number of channels."""
+SUB = b"\x01"
+"""PNG's filter that stores each byte less the one of the pixel before it."""
+
+
+def completing(module: PaperModule, probe: str) -> CET:
+    """The module's model.
+
+    Raises:
+        UsageError: it is no CET.
+    """
+    if not isinstance(module.model, CET):
+        raise UsageError(f"probes.{probe}: {type(module.model).__name__} does not relax; it measures a CET")
+    return module.model
+
+
+def first_images(data: CounterBasedDataModule, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The first masked images and images of the test split, (count, C, H, H) each.
+
+    Raises:
+        UsageError: the split has fewer.
+    """
+    masked, images = [], []
+    for some, whole in data.evaluation_batches(SPLIT):
+        masked.append(some)
+        images.append(whole)
+        if sum(map(len, masked)) >= count:
+            break
+    found = sum(map(len, masked))
+    if found < count:
+        raise UsageError(
+            f"{count} test images were asked for and {found} are evaluated: raise data.num_evaluation_images, or lower "
+            "num_images of the probe"
+        )
+    first, second = (torch.cat(parts)[:count].to(device) for parts in (masked, images))
+    return first, second
+
+
+def png(images: Tensor) -> bytes:
+    """Images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side.
+
+    Raises:
+        ValueError: neither one nor three channels.
+    """
+    count, channels, height, _ = images.shape
+    if channels not in COLOR_TYPES:
+        raise ValueError(f"a PNG has 1 or 3 channels, got {channels}")
+    smaller = next(n for n in range(1, height + 1) if count * (height // n) ** 2 <= PIXELS or n == height)
+    tiles = F.avg_pool2d(images.float().clamp(-1, 1), smaller)
+    pixels = tiles.add(1).mul(127.5).round().to(torch.uint8).cpu()
+    strip = pixels.permute(2, 0, 3, 1).flatten(1, 2)  # (H, B H, C)
+    before = F.pad(strip, (0, 0, 1, 0))[:, :-1]
+    rows = b"".join(SUB + bytes(row) for row in (strip - before).flatten(1).tolist())
+    header = struct.pack(">IIBBBBB", strip.shape[1], strip.shape[0], 8, COLOR_TYPES[channels], 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*part) for part in parts)
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

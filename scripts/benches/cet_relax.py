@@ -1,0 +1,150 @@
+"""A relaxation step of CET at the paper's size: prepared steps against autograd of the energy with convolutions.
+
+On a GPU also against the products of matrices alone, and a whole relaxation as one CUDA graph.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from side_by_side import Comparison, interleaved, relative_error
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.projected_step import project
+from paper_repro.models.cet.energy import CETClamped, CETState
+from paper_repro.models.cet.model import CET
+from paper_repro.models.cet.relaxation import PreparedSteps, RelaxationSettings, products
+
+CPU_BATCH, CUDA_BATCH = 4, 64
+GOALS = {"float32": 1.7, "bfloat16": 3.0}
+MATMUL_GOAL = 0.5
+"""Of the speed of the same products of matrices, and nothing beside them."""
+CAPTURED_STEPS = 150
+AUTOGRAD = "autograd of the energy, conv2d"
+
+
+class AutogradSteps:
+    """Steps of size 1 down the gradient that autograd finds, with the image as pixels."""
+
+    def __init__(self, model: CET, state: CETState, clamped: CETClamped) -> None:
+        self.model, self.clamped = model, clamped
+        self.kernel = model.patches.to_convolution(model.decoder.weight).detach()
+        self.z, self.image = state.z.clone(), model.patches.images(state.y)
+
+    def step(self) -> None:
+        leaves = self.z.requires_grad_(), self.image.requires_grad_()
+        with torch.enable_grad():
+            by_z, by_image = torch.autograd.grad(self._energy(*leaves), leaves)
+        self.z, self.image = project(self.z.detach() - by_z), self.image.detach() - by_image
+
+    def _energy(self, z: Tensor, image: Tensor) -> Tensor:
+        """Of all images together; nothing but z and y is differentiated."""
+        model, attention = self.model, self.model.attention
+        seen = functional.conv2d(image, self.kernel, stride=model.patches.stride).flatten(2).mT
+        hidden = torch.relu(z @ model.memory.weight.detach().mT)
+        heads = (
+            (z @ weight.detach().mT).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+            for weight in (attention.query, attention.key)
+        )
+        scores = attention.gamma * next(heads) @ next(heads).mT
+        linear = z * (z / 2 - self.clamped.drive - model.position.bias.detach() - seen)
+        own = image.square().sum() / 2 - (model.decoder.bias.detach().view(-1, 1, 1) * image).sum()
+        return linear.sum() + own - hidden.square().sum() - torch.logsumexp(scores, -1).sum() / attention.gamma
+
+
+@torch.no_grad()
+def compare(device: torch.device) -> Iterator[Comparison]:
+    """Every precision that the device has."""
+    cpu = device.type == "cpu"
+    precisions = ("float32", "bfloat16") if cpu else ("float32", "tf32", "bfloat16")
+    for precision in precisions:
+        model, state, clamped = _start(precision, device)
+        yield _against_autograd(model, state, clamped)
+        if not cpu:
+            yield _against_products(model, state, clamped)
+            yield _graph(model, clamped)
+
+
+def _start(precision: str, device: torch.device) -> tuple[CET, CETState, CETClamped]:
+    """Random weights; a state that has relaxed for some steps."""
+    torch.manual_seed(0)
+    model = CET(precision=precision).to(device)
+    images = torch.rand(CPU_BATCH if device.type == "cpu" else CUDA_BATCH, 3, 120, 120, device=device) * 2 - 1
+    clamped = model.clamp(images)
+    return model, model.relax(model.first(clamped), clamped, 3).state, clamped
+
+
+def _against_autograd(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
+    ours, other = (
+        PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None)),
+        AutogradSteps(model, state, clamped),
+    )
+    ours.step()
+    other.step()
+    error = relative_error([ours.tokens, model.patches.images(ours.image)], [other.z, other.image])
+    repetitions = _repetitions(state)
+    times = interleaved(
+        _repeated(ours.step, repetitions), _repeated(other.step, repetitions), repetitions, state.z.device
+    )
+    goal = GOALS.get(model.precision) if state.z.device.type == "cpu" else None
+    rate = _operations(model, state) / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
+    return Comparison(_case(model, state), "ms per step", *times, AUTOGRAD, error, goal, rate)
+
+
+def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
+    """The other side multiplies matrices of the same sizes and does nothing else."""
+    steps = PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None))
+    weights = steps.weights
+    z = state.z.flatten(0, 1).to(weights.dtype)
+    rows = z.new_empty(len(z), len(weights))
+
+    def multiply() -> None:
+        with products(model.precision, z.device):
+            torch.mm(z, weights.mT, out=rows)
+            torch.mm(rows, weights)
+
+    repetitions = _repetitions(state)
+    times = interleaved(_repeated(steps.step, repetitions), _repeated(multiply, repetitions), repetitions, z.device)
+    rate = _operations(model, state) / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
+    return Comparison(_case(model, state), "ms per step", *times, "its matrix products", 0.0, MATMUL_GOAL, rate)
+
+
+def _graph(model: CET, clamped: CETClamped) -> Comparison:
+    first = model.first(clamped)
+
+    def relaxed(cuda_graph: bool) -> Callable[[], CETState]:
+        def work() -> CETState:
+            model.cuda_graph = cuda_graph
+            return model.relax(first, clamped, CAPTURED_STEPS).state
+
+        return work
+
+    ours, other = relaxed(True), relaxed(False)
+    error = relative_error(ours(), other())
+    times = interleaved(ours, other, CAPTURED_STEPS, first.z.device)
+    case = f"{_case(model, first)}, {CAPTURED_STEPS} steps as one graph"
+    return Comparison(case, "ms per step", *times, "without a graph", error)
+
+
+def _operations(model: CET, state: CETState) -> float:
+    """Of a step: two to a multiplication with its addition; 1,113 million of these for an image."""
+    images, tokens, width = state.z.shape
+    rows = 2 * len(model.attention.query) + len(model.memory.weight) + model.patches.numbers
+    return 2.0 * images * tokens * (2 * rows * width + 3 * tokens * len(model.attention.query))
+
+
+def _case(model: CET, state: CETState) -> str:
+    return f"the paper's size, batch {len(state.z)}, {model.precision}"
+
+
+def _repetitions(state: CETState) -> int:
+    return 2 if state.z.device.type == "cpu" else 50
+
+
+def _repeated(work: Callable[[], Any], count: int) -> Callable[[], None]:
+    def several() -> None:
+        for _ in range(count):
+            work()
+
+    return several

@@ -1,0 +1,153 @@
+"""Small models trained as one stack, against one after the other by a plain PyTorch loop."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from side_by_side import ROUNDS, Comparison, interleaved, relative_error
+from torch import Tensor, nn
+
+from paper_repro.base.seeds import mix
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
+from paper_repro.models.causal import CausalLanguageModel
+from paper_repro.models.cem.mlp import CEMMLP
+from paper_repro.models.cem.regression import GaussianProcessRegressor
+from paper_repro.models.gpt import RGPTParallel
+from paper_repro.models.nrgpt.model import NRGPT_H_FF1, NRGPT_H_FF2W
+from paper_repro.training.batches import place
+from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Cosine
+
+VOCABULARY, WINDOW, RECURRENCES = 20, 128, 5
+"""Of the ListOps models of NRGPT, figure 3."""
+LISTOPS: tuple[Callable[..., CausalLanguageModel], ...] = (RGPTParallel, NRGPT_H_FF1, NRGPT_H_FF2W)
+
+
+def compare(device: torch.device) -> Iterator[Comparison]:
+    """Models of CEM's Table 3, then models of NRGPT's figure 3."""
+    cpu = device.type == "cpu"
+    for models, batch_size, goal in [(16, 32, 3.0), (10, 200, None)] if cpu else [(16, 32, None), (128, 32, 50.0)]:
+        for inner_steps in (1, 2, 8):
+            case = f"{models} models, T={inner_steps}, batch {batch_size}"
+            data = [_Points(seed, batch_size) for seed in range(models)]
+            yield _trained(case, functools.partial(_regressors, models, inner_steps), data, 20, goal, device)
+    sizes = [(16, 8, 1, None), (16, 8, 4, None), (32, 8, 16, 2.0), (64, 3, 64, 2.0)] if cpu else [(64, 16, 64, 30.0)]
+    for width, models, batch_size, goal in sizes:
+        for make in LISTOPS:
+            case = f"ListOps, {models} {make.__name__}, D={width}, batch {batch_size}"
+            windows = [_Windows(seed, batch_size) for seed in range(models)]
+            modules = functools.partial(_language_models, make, models, width)
+            yield _trained(case, modules, windows, max(1, 16 // batch_size), goal, device)
+
+
+def _trained(
+    case: str,
+    modules: Callable[[], Sequence[PaperModule]],
+    data: Sequence[CounterBasedDataModule],
+    steps_per_round: int,
+    goal: float | None,
+    device: torch.device,
+) -> Comparison:
+    steps = steps_per_round * (ROUNDS + 1)
+    ensemble = Ensemble(modules(), data, steps, clip_norm=1.0, device=device)
+    alone = [_Alone(module.to(device), own, steps) for module, own in zip(modules(), data, strict=True)]
+
+    def stacked() -> None:
+        for _ in range(steps_per_round):
+            ensemble.advance()
+
+    def one_after_the_other() -> None:
+        for trainer in alone:
+            trainer.advance(steps_per_round)
+
+    ours, theirs = interleaved(stacked, one_after_the_other, len(data) * steps_per_round, device)
+    ensemble.unstack()
+    pairs = zip(ensemble.modules, (trainer.module for trainer in alone), strict=True)
+    error = max(relative_error(one.parameters(), two.parameters()) for one, two in pairs)
+    return Comparison(case, "ms per model and step", ours, theirs, "plain loop, stock AdamW", error, goal)
+
+
+class _Points(CounterBasedDataModule):
+    """Batches of a smooth function of 10 inputs, all in memory: the cost of drawing a batch, not of making the data."""
+
+    splits = ()
+
+    def __init__(self, seed: int, batch_size: int, points: int = 10_000) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        generator = torch.Generator().manual_seed(mix(seed, "bench"))
+        self.inputs = torch.rand(points, 10, generator=generator) * 2 - 1
+        self.targets = torch.sin(self.inputs @ torch.randn(10, generator=generator))
+        self.order = torch.randperm(points, generator=generator)
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        first = step * self.batch_size % (len(self.order) - self.batch_size)
+        chosen = self.order[first : first + self.batch_size]
+        return self.inputs[chosen], self.targets[chosen]
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from ()
+
+
+class _Windows(CounterBasedDataModule):
+    """Windows of a stream of random tokens, each with its next tokens."""
+
+    splits = ()
+
+    def __init__(self, seed: int, batch_size: int, tokens: int = 100_000) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        generator = torch.Generator().manual_seed(mix(seed, "bench"))
+        self.stream = torch.randint(VOCABULARY, (tokens,), generator=generator)
+        self.starts = torch.randint(tokens - WINDOW, (tokens,), generator=generator)
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        first = step * self.batch_size % (len(self.starts) - self.batch_size)
+        starts = self.starts[first : first + self.batch_size, None]
+        windows = self.stream[starts + torch.arange(WINDOW + 1)]
+        return windows[:, :-1], windows[:, 1:]
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from ()
+
+
+class _Alone:
+    """The loop that one would write for one model."""
+
+    def __init__(self, module: PaperModule, data: CounterBasedDataModule, steps: int) -> None:
+        self.module, self.data, self.steps, self.step = module, data, steps, 0
+        self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.optimizer = module.optimizer(self.trained)
+        self.rate = self.optimizer.param_groups[0]["lr"]
+
+    def advance(self, count: int) -> None:
+        for _ in range(count):
+            self.optimizer.param_groups[0]["lr"] = self.rate * self.module.schedule.factor(self.step, self.steps)
+            self.optimizer.zero_grad()
+            self.module.loss(place(self.data.train_batch(self.step), self.module.device, None)).backward()
+            nn.utils.clip_grad_norm_(self.trained, 1.0)
+            self.optimizer.step()
+            self.step += 1
+
+
+def _regressors(count: int, inner_steps: int) -> list[CEMGaussianProcess]:
+    optimizer = functools.partial(torch.optim.AdamW, lr=0.005, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    modules = []
+    for seed in range(count):
+        torch.manual_seed(mix(seed, "init"))
+        model = GaussianProcessRegressor(CEMMLP(64, 170, num_steps=inner_steps))
+        modules.append(CEMGaussianProcess(model, optimizer, Cosine()))
+    return modules
+
+
+def _language_models(make: Callable[..., CausalLanguageModel], count: int, width: int) -> list[NRGPTListOps]:
+    optimizer = functools.partial(torch.optim.AdamW, lr=5e-4, weight_decay=0.01)
+    modules = []
+    for seed in range(count):
+        torch.manual_seed(mix(seed, "init"))
+        model = make(VOCABULARY, WINDOW, width, num_heads=1, num_steps=RECURRENCES)
+        modules.append(NRGPTListOps(model, optimizer, Cosine()))
+    return modules

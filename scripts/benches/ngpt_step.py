@@ -1,0 +1,94 @@
+"""A training step of nGPT against one of GPT, and what fused operations and torch.compile make of it.
+
+The steps are those of the artifact ngpt/steptime.  Where two models are compared they have no result in common: the
+relative error is that of nGPT's gradients by the operations of the row, against those by the definitions.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from side_by_side import Comparison, interleaved, relative_error
+from torch import Tensor
+
+from paper_repro.base.config import compose
+from paper_repro.base.targets import instantiate
+from paper_repro.training.step_time import StepSettings, stepper
+
+FUSED = ("implementation=auto",)
+PLAIN = ("implementation=reference", "optimizer._target_=torch.optim.AdamW", "+optimizer.fused=true")
+COMPILED = (*PLAIN, "step.compile=true")
+WAYS = {"fused": FUSED, "not fused": PLAIN, "torch.compile": COMPILED}
+
+
+class Size(NamedTuple):
+    """What is trained: D, H, L, V, T and B; the arithmetic; and how much longer nGPT's fused step may take."""
+
+    width: int
+    heads: int
+    layers: int
+    vocabulary: int
+    window: int
+    batch: int
+    precision: str
+    most: float
+
+    def overrides(self) -> list[str]:
+        return [
+            f"size.width={self.width}",
+            f"size.num_heads={self.heads}",
+            f"size.num_layers={self.layers}",
+            f"size.vocabulary_size={self.vocabulary}",
+            f"step.window={self.window}",
+            f"step.batch_size={self.batch}",
+            "step.accumulate=1",
+            f"step.precision={self.precision}",
+        ]
+
+
+ON_CPU = (Size(256, 4, 4, 2048, 1024, 2, "32-true", 1.15), Size(512, 8, 4, 2048, 1024, 2, "32-true", 1.15))
+ON_GPU = (Size(1024, 16, 24, 32000, 4096, 4, "bf16-mixed", 1.05),)
+
+
+def compare(device: torch.device) -> Iterator[Comparison]:
+    """Two small models on a CPU; the paper's 0.5B at 4k context on a GPU."""
+    cpu = device.type == "cpu"
+    for size in ON_CPU if cpu else ON_GPU:
+        exact = _gradients(size, PLAIN, device)
+        errors = {way: relative_error(_gradients(size, WAYS[way], device), exact) for way in ("fused", "not fused")}
+        pairs = [("ngpt", "fused", "gpt", "fused"), ("ngpt", "not fused", "gpt", "not fused")]
+        pairs += [("ngpt", "fused", "ngpt", "not fused")]
+        if not cpu:
+            pairs += [("ngpt", "torch.compile", "gpt", "torch.compile"), ("ngpt", "fused", "ngpt", "torch.compile")]
+            errors["torch.compile"] = relative_error(_gradients(size, COMPILED, device), exact)
+        for model, way, other, other_way in pairs:
+            ours, theirs = _work(size, model, way, device), _work(size, other, other_way, device)
+            mine, others = interleaved(ours, theirs, 1, device)
+            goal = 1 / size.most if way == other_way == "fused" else None
+            case = f"nGPT {way}, D={size.width}, {size.layers} layers, {size.batch} windows of {size.window}"
+            label = f"{'GPT' if other == 'gpt' else 'nGPT'} {other_way}"
+            yield Comparison(case, "ms per step", mine, others, label, errors[way], goal)
+            del ours, theirs
+
+
+def _config(size: Size, overrides: tuple[str, ...]) -> dict[str, Any]:
+    return compose("ngpt/steptime", [*size.overrides(), *overrides], seed=0)
+
+
+def _work(size: Size, model: str, way: str, device: torch.device) -> Callable[[], Tensor]:
+    config = _config(size, WAYS[way])
+    return stepper(config["models"][model], config, StepSettings(**config["step"]), device)
+
+
+def _gradients(size: Size, overrides: tuple[str, ...], device: torch.device) -> list[Tensor]:
+    """Of one batch, at nGPT's first weights."""
+    config = _config(size, overrides)
+    torch.manual_seed(0)
+    model = instantiate(config["models"]["ngpt"]).to(device)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(size.vocabulary, (size.batch, size.window + 1), generator=generator).to(device)
+    loss_of = torch.compile(model.cross_entropy) if config["step"]["compile"] else model.cross_entropy
+    with torch.autocast(device.type, torch.bfloat16, enabled=size.precision == "bf16-mixed"):
+        loss = loss_of(ids[:, :-1], ids[:, 1:])
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    return [gradient.float() for gradient in gradients]

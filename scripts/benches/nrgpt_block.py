@@ -1,0 +1,132 @@
+"""One step of NRGPT, forward and backward: the closed form against torch.func.grad of the same energy; and its memory.
+
+The memory rows start this file as a child process: ``nrgpt_block.py MODEL keep|recompute`` prints the MiB that
+one training step of a Shakespeare model of width 512 adds to a process.
+"""
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from side_by_side import Comparison, interleaved, relative_error
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from paper_repro.kernels.nrgpt_block.reference import attention_energy
+from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.training.machine import peak_memory_mib
+
+MODELS: tuple[type[nrgpt.NRGPT], ...] = (nrgpt.NRGPT_H_FF1, nrgpt.NRGPT_H_FF2W, nrgpt.NRGPT_H_FF2)
+WINDOW, STEPS_PER_ROUND = 256, 5
+MEMORY_MODELS = MODELS[:2]
+"""Those of the paper."""
+
+
+def compare(device: torch.device) -> Iterator[Comparison]:
+    """Steps of width 128 on a CPU, of three widths elsewhere; the memory of a training step on a CPU."""
+    cpu = device.type == "cpu"
+    sizes = [(128, 8, 1.1)] if cpu else [(64, 64, 3.0), (128, 64, 3.0), (768, 16, None)]
+    for width, batch_size, goal in sizes:
+        for make in MODELS:
+            yield _step(make, width, batch_size, goal, device)
+    if cpu:
+        for make in MEMORY_MODELS:
+            yield _memory(make)
+
+
+def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | None, device: torch.device) -> Comparison:
+    torch.manual_seed(0)
+    closed = make(1, WINDOW, width, num_heads=1, num_steps=1).to(device)
+    by_autograd = copy.deepcopy(closed)
+    x = torch.randn(batch_size, WINDOW, width, device=device)
+    direction = torch.randn_like(x)
+    ours, other = (
+        _pass(closed, closed.gradients, x, direction),
+        _pass(by_autograd, _Functional(by_autograd), x, direction),
+    )
+    error = max(relative_error([one], [two]) for one, two in zip(ours(), other(), strict=True))
+    with FlopCounterMode(display=False) as counter:
+        ours()
+    mine, theirs = interleaved(_repeated(ours), _repeated(other), STEPS_PER_ROUND, device)
+    rate = counter.get_total_flops() / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e12
+    case = f"{make.__name__}, D={width}, batch {batch_size}, window {WINDOW}"
+    return Comparison(case, "ms per step", mine, theirs, "torch.func.grad of the energy", error, goal, rate)
+
+
+class _Functional:
+    """``NRGPT.gradients`` by functional autograd of the energies, the keys held fixed."""
+
+    def __init__(self, model: nrgpt.NRGPT) -> None:
+        self.model = model
+
+    def __call__(self, x: Tensor) -> nrgpt.Gradients:
+        attention, feed_forward = self.model.attention, self.model.feed_forward
+        g = self.model.norm(x)
+        key = attention.key(g[:, :-1]).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+        return nrgpt.Gradients(
+            torch.func.grad(lambda at: attention_energy(at[:, 1:], key, attention.beta).sum())(g),
+            torch.func.grad(lambda at: feed_forward.energy(at).sum())(g),
+        )
+
+
+def _pass(
+    model: nrgpt.NRGPT, gradients: Callable[[Tensor], nrgpt.Gradients], x: Tensor, direction: Tensor
+) -> Callable[[], list[Tensor]]:
+    """What computes the update, and the gradients of x and of all that it depends on, along ``direction``."""
+    state = x.clone().requires_grad_()
+    blocks = (model.norm, model.attention, model.feed_forward, model.inference_rate)
+    leaves = [state, *(leaf for block in blocks for leaf in block.parameters() if leaf.requires_grad)]
+
+    def work() -> list[Tensor]:
+        attention, feed_forward = gradients(state)
+        coefficient = model.inference_rate.coefficient(model.norm_scale)
+        assert coefficient is not None
+        update = functional.linear(attention + model.feed_forward_scale * feed_forward, coefficient)
+        for leaf in leaves:
+            leaf.grad = None
+        update.backward(direction)
+        return [update.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    return work
+
+
+def _repeated(work: Callable[[], object]) -> Callable[[], None]:
+    def several() -> None:
+        for _ in range(STEPS_PER_ROUND):
+            work()
+
+    return several
+
+
+def _memory(make: type[nrgpt.NRGPT]) -> Comparison:
+    ours, theirs = ([_child(make.__name__, way)] for way in ("recompute", "keep"))
+    case = f"{make.__name__}, D=512, 6 recurrences, batch 64, window {WINDOW}: memory of a training step (at most 4 GB)"
+    return Comparison(case, "MiB at the peak", ours, theirs, "all steps' activations kept", 0.0)
+
+
+def _child(model: str, way: str) -> float:
+    command = [sys.executable, str(Path(__file__).resolve()), model, way]
+    found = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
+    )
+    return float(found.stdout)
+
+
+def _training_step(make: type[nrgpt.NRGPT], recompute: bool) -> float:
+    """MiB that building a model and one optimiser step of it add to the process's peak."""
+    before = peak_memory_mib(torch.device("cpu")) or 0.0
+    model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1, recompute_in_backward=recompute)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    ids = torch.randint(65, (64, WINDOW))
+    functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    optimizer.step()
+    return (peak_memory_mib(torch.device("cpu")) or 0.0) - before
+
+
+if __name__ == "__main__":
+    print(_training_step({make.__name__: make for make in MEMORY_MODELS}[sys.argv[1]], sys.argv[2] == "recompute"))

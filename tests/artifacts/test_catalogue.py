@@ -1,0 +1,134 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts.catalogue import EXTRA_PAPERS
+from paper_repro.base.errors import UsageError
+from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.synthetic import ARTIFACT
+
+
+def message_of(load: Callable[[], object]) -> str:
+    with pytest.raises(UsageError) as caught:
+        load()
+    return str(caught.value)
+
+
+def test_an_unknown_artifact_is_answered_with_the_nearest() -> None:
+    assert "(did you mean 'cem/table3'?)" in message_of(lambda: catalogue.load("cem/tabel3"))
+
+
+def test_a_further_folder_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = synthetic.write_artifact(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    assert catalogue.find()["made/up"] == path
+    assert catalogue.load("made/up").title == "Old against new"
+    assert "cem/table3" in catalogue.find()
+
+
+def test_a_duplicate_id_names_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = tmp_path / "cem" / "table3.yaml"
+    twin.parent.mkdir()
+    twin.write_text(ARTIFACT)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = message_of(catalogue.find)
+    assert "duplicate artifact id 'cem/table3'" in found
+    assert str(twin) in found and str(catalogue.PAPERS / "cem" / "table3.yaml") in found
+
+
+def test_a_further_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path / "absent"))
+    assert "absent', which is no folder" in message_of(catalogue.find)
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.find()))
+def test_every_shipped_artifact_loads_and_its_computed_claims_exist(name: str) -> None:
+    artifact = catalogue.load(name)
+    assert artifact.source.where and artifact.points()
+    for claim in artifact.claims:
+        computed = getattr(claim.predicate, "name", None)
+        if computed is not None:
+            found = [getattr(companion, f"judge_{computed}", None) for companion in artifact.companions()]
+            assert any(map(callable, found)), claim.id
+
+
+LIKE = """\
+like: made/plain
+title: Like another
+scales:
+  smoke:
+    seeds: [0]
+notes: !more
+  - Its own note.
+"""
+
+
+def write_like(folder: Path, own: str = LIKE, base: str = ARTIFACT) -> Path:
+    (folder / "made" / "bases").mkdir(parents=True)
+    (folder / "made" / "bases" / "plain.yaml").write_text(base)
+    return synthetic.write_artifact(folder, own)
+
+
+def test_an_artifact_like_a_base_says_only_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    assert [name for name in catalogue.find() if name.startswith("made/")] == ["made/up"]
+    base, own = synthetic.load(tmp_path / "alone"), catalogue.load_file(path)
+    assert own.title == "Like another" and own.axes == base.axes and own.claims == base.claims
+    assert own.scales["smoke"].seeds == [0] and own.scales["smoke"].about == base.scales["smoke"].about
+    assert own.scales["paper"] == base.scales["paper"]
+    assert own.notes == [*base.notes, "Its own note."]
+
+
+def test_a_base_of_the_repository_serves_a_further_folder(tmp_path: Path) -> None:
+    axes = "axes: {model: {title: M, values: {llama: {label: L}}}}"
+    text = f"like: cem/one_rate\ntitle: Mine\nsource: {{where: a test}}\n{axes}\n"
+    mine = catalogue.load_file(synthetic.write_artifact(tmp_path, text))
+    assert mine.experiment == "cem/slimpajama" and mine.scales == catalogue.load("cem/fig2a").scales
+    assert [dict(key) for key in mine.points(mine.scales["cpu"])] == [{"size": "reduced", "model": "llama"}]
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "message"),
+    [
+        (LIKE.replace("plain", "plane"), ARTIFACT, "up.yaml:1: unknown base 'made/plane' (did you mean 'made/plain'?)"),
+        (LIKE, LIKE, "plain.yaml:1: 'made/plain' is like itself"),
+        (LIKE.replace("like:", "lke:"), ARTIFACT, "up.yaml:1: unknown key 'lke' (did you mean 'like'?)"),
+        (LIKE, ARTIFACT.replace("notes:", "nots:"), "unknown key 'nots' (did you mean 'notes'?)"),
+        (LIKE.replace("seeds: [0]", "seeds: [0, 0]"), ARTIFACT, "up.yaml:5: "),
+    ],
+)
+def test_wrong_bases_are_refused(
+    own: str, base: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_like(tmp_path, own, base)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = message_of(lambda: catalogue.load_file(path))
+    assert message in found
+    assert found.startswith(str(tmp_path / "made"))
+
+
+def test_a_base_s_python_file_serves_all_that_are_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    below = path.parent / "bases" / "plain.py"
+    below.write_text("def judge_one(view):\n    return 1\n")
+    (base,) = catalogue.load_file(path).companions()
+    assert base.__name__ == "paper_repro.papers.made.bases.plain" and base.judge_one(None) == 1
+    path.with_suffix(".py").write_text("def judge_one(view):\n    return 2\n")
+    assert [found.judge_one(None) for found in catalogue.load_file(path).companions()] == [2, 1]
+
+
+def test_a_base_of_one_name_in_another_paper_keeps_its_own_python_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = LIKE.replace("made/plain", "made/text").replace("scales:\n  smoke:\n    seeds: [0]\n", "")
+    axes = "axes: {model: {title: M, values: {llama: {label: L}}}}"
+    path = write_like(tmp_path, mine, "")
+    path.parent.joinpath("bases", "text.yaml").write_text(f"like: cem/text\nsource: {{where: a test}}\n{axes}\n")
+    path.parent.joinpath("bases", "text.py").write_text("")
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    modules = [companion.__name__ for companion in catalogue.load_file(path).companions()]
+    assert modules == ["paper_repro.papers.made.bases.text", "paper_repro.papers.cem.bases.text"]

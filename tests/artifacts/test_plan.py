@@ -1,0 +1,85 @@
+"""What a plan refuses of the cells that an artifact compares."""
+
+from pathlib import Path
+
+import pytest
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.base.errors import UsageError
+from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.synthetic import ARTIFACT
+
+
+def refusal(folder: Path, text: str, overrides: tuple[str, ...] = ()) -> str:
+    with pytest.raises(UsageError) as caught:
+        synthetic.plan(folder, text, overrides=overrides)
+    return str(caught.value)
+
+
+def test_cells_that_agree_where_they_must_are_planned(tmp_path: Path) -> None:
+    text = ARTIFACT + "agree:\n  - {keys: [trunk.layers], within: [task]}\n"
+    assert len(synthetic.plan(tmp_path, text).cells) == 12
+
+
+def test_cells_that_differ_are_refused_with_both_places_and_both_values(tmp_path: Path) -> None:
+    path = str(tmp_path / "made" / "up.yaml")
+    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers]}\n")
+    assert found.startswith(f"{path}: made/up compares cells with different trunk.layers: ")
+    assert "{'task': 'easy', 'model': 'old'} has 1, {'task': 'hard', 'model': 'old'} has 2" in found
+    assert "give both the same trunk.layers" in found
+    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.width], within: [task]}\n")
+    assert "{'task': 'easy', 'model': 'old'} has 8, {'task': 'easy', 'model': 'new'} has 16" in found
+
+
+def test_agreement_on_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layres]}\n")
+    assert "'agree' names 'trunk.layres', for which the config of {'task': 'easy', 'model': 'old'} lacks" in found
+    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [tokens]}\n")
+    assert "'agree' names 'tokens'" in found and "lacks 'training.accumulate'" in found
+    found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers], within: [tsk]}\n")
+    assert "'agree': unknown axis 'tsk' (did you mean 'task'?)" in found
+    assert "'fewest': unknown axis 'tsk' (did you mean 'task'?)" in refusal(tmp_path, ARTIFACT + "fewest: {tsk: 2}\n")
+
+
+def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_path: Path) -> None:
+    text = catalogue.find()["cem/fig2b"].read_text()
+    path = tmp_path / "cem" / "mine.yaml"
+    path.parent.mkdir()
+
+    def refused(old: str, new: str, overrides: tuple[str, ...] = ()) -> str:
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+        with pytest.raises(UsageError) as caught:
+            plans.make(catalogue.load_file(path), "cpu", [0], overrides)
+        return str(caught.value)
+
+    cpu = "cpu: [model.hidden=252]"
+    places = "{'size': 'reduced', 'model': 'llama'} has %s, {'size': 'reduced', 'model': 'mlp_matched'} has %s; "
+    found = refused(cpu, "cpu: [model.hidden=252, training.steps=500]")
+    assert "compares cells with different tokens: " + places % ("1,024,000", "512,000") in found
+    assert "give both the same training.steps x training.accumulate x data.batch_size x data.window" in found
+    found = refused(cpu, "cpu: [model.hidden=252, model.vocabulary_size=4096]")
+    assert "different model.vocabulary_size: " + places % ("2,048", "4,096") in found
+    # A word on the command line reaches all cells; what it makes of them is looked at, too.
+    found = refused(cpu, cpu, ("data.window=${model.hidden}",))
+    assert "different tokens: " + places % ("1,344,000", "2,016,000") in found
+    path.write_text(text)
+    assert len(plans.make(catalogue.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 3
+
+
+def test_too_few_values_of_an_axis_are_refused(tmp_path: Path) -> None:
+    found = refusal(tmp_path, ARTIFACT + "fewest: {model: 3}\n")
+    assert "made/up runs 2 of axis 'model' (new, old) at {'task': 'easy'}, and needs at least 3: add values" in found
+    assert len(synthetic.plan(tmp_path, ARTIFACT + "fewest: {model: 2}\n").cells) == 12
+
+
+def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) -> None:
+    beside = "overrides: [trunk.width=16]\n        beside: {task: {hard: [trunk.width=32]}}"
+    artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: [trunk.width=16]", beside))
+    scale = artifact.scales["paper"]
+    hard, easy = ((("task", task), ("model", "new")) for task in ("hard", "easy"))
+    assert artifact.overrides(hard, scale) == ["trunk.layers=2", "trunk.width=16", "trunk.width=32"]
+    assert artifact.overrides(easy, scale) == ["trunk.layers=1", "trunk.width=16"]
+    wrong = ARTIFACT.replace("overrides: [trunk.width=16]", beside.replace("hard:", "hrd:"))
+    assert "'beside': unknown value 'hrd' of axis 'task' (did you mean 'hard'?)" in refusal(tmp_path, wrong)

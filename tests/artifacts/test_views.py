@@ -1,0 +1,115 @@
+"""What an artifact sees of the records: attachments by seed, and the reference where data are absent or others."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from paper_repro.artifacts import views
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.tables import Table
+from paper_repro.base.data_files import DATA_VARIABLE
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import record_path
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.synthetic import ARTIFACT
+
+NAME = "trace.csv"
+PLACE = {"task": "easy", "model": "old"}
+
+
+def fill(root: Path, plan: Plan, status: str = FINISHED) -> None:
+    def outcome(cell: PlannedCell) -> Outcome:
+        content = f"{root.name} {cell.id}".encode()
+        path = record_path(root, cell.id).parent / NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return Outcome(status, {"error": 0.5}, attachments={NAME: sha256_of_bytes(content)})
+
+    synthetic.fill(root, plan, outcome)
+
+
+def cells_at(plan: Plan, place: dict[str, str]) -> dict[int, str]:
+    return {cell.seed: cell.id for cell in plan.cells if dict(cell.key) == place}
+
+
+def test_attachments_come_by_seed_from_the_records_that_are_judged(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    ids = cells_at(plan, PLACE)
+    fill(results, plan)
+    found = views.build(plan, runs, results).attachments(NAME, PLACE)
+    assert found == {seed: f"results {cell}".encode() for seed, cell in ids.items()} and len(found) == 3
+    fill(runs, plan)
+    view = views.build(plan, runs, results)
+    assert view.attachments(NAME, PLACE) == {seed: f"runs {cell}".encode() for seed, cell in ids.items()}
+    assert view.attachments("other.csv", PLACE) == {}
+    as_reference = views.build(plan, results, None).attachments(NAME, PLACE)
+    assert as_reference == {seed: f"results {cell}".encode() for seed, cell in ids.items()}
+
+
+def test_a_damaged_attachment_counts_as_absent_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan = synthetic.plan(tmp_path)
+    fill(tmp_path / "runs", plan)
+    ids = cells_at(plan, PLACE)
+    (record_path(tmp_path / "runs", ids[0]).parent / NAME).write_bytes(b"something else")
+    (record_path(tmp_path / "runs", ids[2]).parent / NAME).unlink()
+    with caplog.at_level(logging.WARNING):
+        found = views.build(plan, tmp_path / "runs", tmp_path / "results").attachments(NAME, PLACE)
+    assert found.keys() == {1}
+    assert "not the file that the record beside it names" in caplog.text and "which is absent" in caplog.text
+
+
+def test_what_cells_that_did_not_finish_left_is_no_result(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    fill(tmp_path / "runs", plan, DIVERGED)
+    assert views.build(plan, tmp_path / "runs", None).attachments(NAME, PLACE) == {}
+
+
+FILES = "+data={files: {corpus: corpus.txt}}"
+
+
+@pytest.mark.parametrize("data", ["absent", "others"])
+def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_recipe(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    corpus = folder / "corpus.txt"
+    monkeypatch.setenv(DATA_VARIABLE, str(folder))
+    text = ARTIFACT
+    for layers in (1, 2):
+        text = text.replace(f"[trunk.layers={layers}]", f"[trunk.layers={layers}, '{FILES}']")
+    corpus.write_text("some text")
+    published = synthetic.plan(tmp_path, text)
+    fill(tmp_path / "results", published)
+    corpus.write_text("another text") if data == "others" else corpus.unlink()
+    plan = synthetic.plan(tmp_path, text)
+    assert {cell.id for cell in plan.cells}.isdisjoint(cell.id for cell in published.cells)
+    assert [cell.recipe for cell in plan.cells] == [cell.recipe for cell in published.cells]
+
+    view = views.build(plan, tmp_path / "runs", tmp_path / "results")
+    assert all(len(point.reference) == 3 and not point.own for point in view.points.values())
+    expected = {seed: f"results {cell}".encode() for seed, cell in cells_at(published, PLACE).items()}
+    assert view.attachments(NAME, PLACE) == expected
+    Table(view).write(tmp_path / "out")
+    cells = json.loads((tmp_path / "out" / "table.json").read_text())["cells"]
+    assert cells == {cell.id: {**dict(cell.key), "seed": cell.seed} for cell in published.cells}
+
+    if data == "others":  # the user's own results stand beside the reference, under ids of their own
+        fill(tmp_path / "runs", plan)
+        view = views.build(plan, tmp_path / "runs", tmp_path / "results")
+        assert all(len(point.reference) == len(point.own) == 3 for point in view.points.values())
+        assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
+
+
+def test_without_files_a_record_of_the_same_recipe_under_another_id_is_not_taken(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    fill(tmp_path / "results", plan)
+    home = record_path(tmp_path / "results", plan.cells[0].id).parent
+    home.rename(home.with_name("0" * 16))
+    view = views.build(plan, tmp_path / "runs", tmp_path / "results")
+    assert sum(len(point.reference) for point in view.points.values()) == len(plan.cells) - 1

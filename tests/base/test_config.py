@@ -1,0 +1,459 @@
+import copy
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base import config as configs
+from paper_repro.base import data_files
+from paper_repro.base.config import CONF, compose, compose_seeds, experiments, parse_override, recipe
+from paper_repro.base.data_files import DATA_VARIABLE, find_data
+from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import check_targets, instantiate, locate
+from paper_repro.cells import planned
+
+GP, COST = "cem/gaussian_process", "ebt/training_cost"
+
+
+def refusal(experiment: str, *overrides: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        compose(experiment, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("optimizer.lrr=0.1", ["unknown key 'optimizer.lrr'", "did you mean 'optimizer.lr'"]),
+        ("optimzer.lr=0.1", ["unknown key 'optimzer.lr'", "optimizer"]),
+        ("model.block.num_stesp=2", ["did you mean 'model.block.num_steps'"]),
+        ("taks=1", ["did you mean 'task'"]),
+        ("experiment=ebt/training_cost", ["unknown key 'experiment'"]),
+        ("optimizer.lr.value=1", ["optimizer.lr is a value, not a section"]),
+        ("optimizer.betas.0=0.5", ["optimizer.betas is a value, not a section"]),
+        ("optimizer.lr=fast", ["optimizer.lr takes a number", "default 0.005", "not a word"]),
+        ("optimizer.lr=true", ["takes a number", "not true or false"]),
+        ("training.steps=2.5", ["takes a whole number", "not a number"]),
+        ("training.steps=true", ["takes a whole number", "not true or false"]),
+        ("data.standardize=1", ["takes true or false", "not a whole number"]),
+        ("data.kernel=3", ["takes a word", "not a whole number"]),
+        ("optimizer.betas=0.9", ["takes a list", "not a number"]),
+        ("optimizer=adam", ["takes a section", "not a word"]),
+        ("optimizer.lr=nan", ["a value must be finite"]),
+        ("optimizer.lr=-inf", ["a value must be finite"]),
+        ("optimizer.betas=[0.9,inf]", ["a value must be finite"]),
+        ("model=cem/gp_gatd", ["model=cem/gp_gatd", "did you mean 'cem/gp_gated'"]),
+        ("model=[cem/gp_gated]", ["model takes a section", "not a list"]),
+        ("machine=tpu", ["there is no such machine config"]),
+        ("model@other=cem/gp_gated", ["packages are not supported"]),
+        ("~optimizer.lr", ["deleting"]),
+        ("optimizer.lr=1,2", ["sweeping"]),
+        ("optimizer.lr=choice(1,2)", ["sweeping"]),
+        ("optimizer.lr=range(1,3)", ["sweeping"]),
+        ("optimizer.lr", ["not of the form key=value"]),
+        ("=1", ["not of the form key=value"]),
+        ("optimizer.lr=[", ["not of the form key=value"]),
+        ("optimizer.lr=${training.stepz}", ["training.stepz"]),
+        ("optimizer.lr='${'", ["experiment cem/gaussian_process", "'${'"]),
+        ("+x={1:a,b:c}", ["keys in braces all words"]),
+        ("data.kernel='???'", ["kernel"]),
+        ("seed=3", ["seeds are given apart"]),
+    ],
+)
+def test_an_override_that_does_not_fit_is_refused(override: str, parts: list[str]) -> None:
+    found = refusal(GP, override)
+    for part in parts:
+        assert part in found
+
+
+def test_an_unknown_experiment_is_answered_with_the_nearest() -> None:
+    assert "did you mean 'cem/gaussian_process'" in refusal("cem/gausian_process")
+    assert "unknown experiment" in refusal("../model/cem/gp_gated")
+
+
+def test_a_group_that_an_experiment_lacks_is_refused() -> None:
+    assert "experiment ebt/training_cost" in refusal(COST, "model=cem/gp_plain")
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, "0", None])
+def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
+    with pytest.raises(UsageError, match="not a whole number of 0 or above"):
+        compose_seeds(COST, [], [seed])
+
+
+FORBIDDEN = [
+    "os.system",
+    "subprocess.run",
+    "builtins.eval",
+    "torch.load",
+    "torch.hub.load",
+    "torch.optimx.AdamW",
+    "paper_reproo.x",
+    "paper_repro",
+    "torch.optim",
+    "paper_repro.",
+    "",
+    ".paper_repro.files.cached",
+    "paper_repro...os.system",
+    "paper_repro..files.cached",
+    "paper_repro.base.files.__builtins__.eval",
+    "paper_repro.base.errors.nearest.__globals__.get",
+    "paper_repro.base.errors.UsageError.__class__",
+    "paper_repro.base.files._compare",
+    "paper_repro.base.errors nearest",
+    "paper_repro.setup.setup",
+    "paper_repro.paper_repro.files.cached",
+    "paper_repro.no_such_room.thing",
+]
+REACHABLE_BUT_FOREIGN = [
+    "paper_repro.base.files.os.system",
+    "paper_repro.base.files.os",
+    "paper_repro.base.files.Path",
+    "paper_repro.base.files.tempfile.mkstemp",
+    "paper_repro.base.files.FileLock",
+    "paper_repro.cells.runner.subprocess.run",
+    "paper_repro.cells.runner.subprocess.Popen",
+    "paper_repro.cells.runner.sys.exit",
+    "paper_repro.artifacts.artifact.importlib.util.spec_from_file_location",
+    "paper_repro.cells.worker.importlib.import_module",
+    "paper_repro.cells.worker.shutil.rmtree",
+    "paper_repro.base.config.json.loads",
+    "paper_repro.base.config.CONF",
+    "paper_repro.base.config.CONF.rmdir",
+    "paper_repro.base.config.MACHINE.format",
+    "paper_repro.base.errors.UsageError.with_traceback",
+    "paper_repro.cells.tasks.Sequence",
+    "paper_repro.base.files",
+    "paper_repro.metrics.scaling.np.load",
+    "torch.optim.lr_scheduler.math.exp",
+    "torch.optim.optimizer.torch.load",
+    "torch.optim.lr_scheduler",
+]
+
+
+@pytest.mark.parametrize("target", FORBIDDEN)
+def test_a_target_that_may_not_be_named_is_refused_when_composed(target: str) -> None:
+    assert "is refused" in refusal(COST, f"task._target_='{target}'")
+    with pytest.raises(UsageError, match="is refused"):
+        instantiate({"_target_": target})
+
+
+@pytest.mark.parametrize("target", REACHABLE_BUT_FOREIGN)
+def test_a_target_defined_elsewhere_is_refused_though_a_module_of_ours_imports_it(target: str) -> None:
+    with pytest.raises(UsageError, match="is refused: only what is defined under"):
+        locate(target)
+    with pytest.raises(UsageError, match="is refused"):
+        instantiate({"_target_": target})
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"x": {"_target_": "os.system"}},
+        {"x": [1, {"y": [{"_target_": "os.system"}]}]},
+        {"x": {"_target_": "paper_repro.base.errors.nearest", "valid": [{"_target_": "os.system"}]}},
+        {"_target_": 5},
+        {"_target_": None},
+        {"_target_": ["os.system"]},
+    ],
+)
+def test_a_nested_target_is_refused_with_its_place(node: Any) -> None:
+    with pytest.raises(UsageError, match="is refused"):
+        check_targets(node)
+    with pytest.raises(UsageError, match="is refused"):
+        instantiate({"_target_": "paper_repro.base.errors.nearest", "name": node, "valid": []})
+
+
+def test_the_place_of_a_refused_target_is_given() -> None:
+    found = refusal(COST, "+extra={a:[1,{_target_:os.system}]}")
+    assert found.startswith("extra.a[1]: ") and "'os.system'" in found
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["task._target_=os.system"],
+        ["+task.x={_target_:os.system}"],
+        ["+task.x=[{_target_:os.system}]"],
+        ["+name=os.system", "task._target_=${name}"],
+        ["+name=os.system", "task._target_=paper_repro.base.files.${name}x.__class__"],
+        ["+other={_target_:os.system}", "task=${other}"],
+        ["""+task.x='${oc.decode:"{_target_: os.system}"}'"""],
+        ["+task.x='${oc.create:{_target_:os.system}}'"],
+        ["optimisation_steps='${oc.create:{_target_:os.system}}'"],
+    ],
+)
+def test_no_override_or_interpolation_smuggles_a_target_in(overrides: list[str]) -> None:
+    assert "is refused" in refusal(COST, *overrides)
+
+
+def test_an_interpolation_that_is_still_open_is_never_resolved_while_building(tmp_path: Path) -> None:
+    trap = "${oc.create:{_target_: pathlib.Path.touch, _args_: ['" + str(tmp_path / "trap") + "']}}"
+    with pytest.raises(UsageError, match=r"name: .* is not resolved"):
+        instantiate({"_target_": "paper_repro.base.errors.nearest", "name": trap, "valid": []})
+    assert not (tmp_path / "trap").exists()
+
+
+def test_allowed_targets_are_built() -> None:
+    assert instantiate({"_target_": "paper_repro.base.errors.nearest", "name": "lr", "valid": ["lr"]}).startswith(
+        " (did"
+    )
+    partial = instantiate({"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.1})
+    assert partial.func.__name__ == "AdamW" and partial.keywords == {"lr": 0.1}
+    metric = instantiate({"_target_": "paper_repro.artifacts.artifact.Source", "paper": "p", "where": "w"})
+    assert metric.where == "w"
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"_target_": "paper_repro.base.errors.nearst"}, "did you mean 'nearest'"),
+        ({"_target_": "paper_repro.erors.nearest"}, "is refused"),
+        ({"_target_": "torch.optim.AdamV"}, "did you mean 'Adam"),
+        ({"_target_": "paper_repro.base.errors.nearest", "nme": "x", "valid": []}, "did you mean 'name'"),
+        ({"_target_": "paper_repro.base.errors.nearest", "name": "x"}, "valid"),
+        ({"_target_": "paper_repro.base.errors.nearest", "name": "x", "valid": [], "_partail_": True}, "_partail_"),
+        ({"_target_": "paper_repro.artifacts.artifact.Metric", "title": "", "unit": "", "direction": "up"}, "not 'up'"),
+    ],
+)
+def test_a_node_that_cannot_be_built_says_why(node: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        instantiate(node)
+    assert message in str(caught.value)
+
+
+def test_a_module_with_a_fault_of_its_own_is_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import paper_repro.papers as room
+
+    (tmp_path / "broken.py").write_text("import a_package_that_nobody_has\n")
+    (tmp_path / "garbled.py").write_text("def f(:\n")
+    monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
+    with pytest.raises(UsageError, match="cannot be imported: No module named 'a_package_that_nobody_has'"):
+        locate("paper_repro.papers.broken.Thing")
+    with pytest.raises(UsageError, match="cannot be imported: SyntaxError"):
+        locate("paper_repro.papers.garbled.Thing")
+
+
+def identity(*overrides: str, experiment: str = GP, seed: int = 0) -> str:
+    return planned.single(experiment, overrides, seed).id
+
+
+def test_the_id_changes_with_every_single_value_that_is_not_the_machines() -> None:
+    base = compose(GP)
+    changed: dict[str, str] = {}
+
+    def vary(node: Any, place: str, config: dict[str, Any]) -> None:
+        for key, value in list(node.items()):
+            where = f"{place}.{key}" if place else str(key)
+            if isinstance(value, dict) and value:
+                vary(value, where, config)
+                continue
+            node[key] = f"not {value!r}"
+            changed[where] = recipe(config)
+            node[key] = value
+
+    vary(config := copy.deepcopy(base), "", config)
+    assert config == base
+    machine = {where for where in changed if where.startswith("machine.")}
+    assert {"optimizer.lr", "seed", "data.seed", "task._target_", "model.block.num_steps"} <= changed.keys()
+    assert {changed[where] for where in machine} == {recipe(base)}
+    others = [changed[where] for where in changed.keys() - machine]
+    assert len(set(others)) == len(others) and recipe(base) not in others
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "machine=gpu",
+        "machine.workers=7",
+        "machine.threads=3",
+        "machine.stack=null",
+        "machine.stack.most=1",
+        "machine.checkpoint_every_steps=5",
+        "machine.cache=/elsewhere",
+        "+machine.new_setting=1",
+    ],
+)
+def test_the_machine_stays_out_of_the_id(override: str) -> None:
+    assert identity(override) == identity()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optimizer.lr=0.005",
+        "optimizer.lr=5e-3",
+        "data.noise=0",
+        "optimizer.betas=[0.9,0.95]",
+        "data.kernel=rbf",
+        "data.kernel='rbf'",
+        "model=cem/gp_recursive",
+        "machine=cpu",
+        "data.lengthscale=null",
+        "data.seed=${seed}",
+        "++training.steps=3000",
+    ],
+)
+def test_a_spelled_out_default_is_the_same_cell(override: str) -> None:
+    assert identity(override) == identity()
+
+
+def test_the_order_of_commuting_overrides_does_not_matter() -> None:
+    words = ["model=cem/gp_recursive", "model.block.num_steps=4", "data.kernel=matern", "optimizer.lr=0.1"]
+    assert identity(*words) == identity(*reversed(words)) != identity()
+
+
+def test_the_later_of_two_values_for_one_key_wins() -> None:
+    assert (
+        identity("optimizer.lr=0.1", "optimizer.lr=0.2") == identity("optimizer.lr=0.2") != identity("optimizer.lr=0.1")
+    )
+    assert identity("model=cem/gp_plain", "model=cem/gp_gated") == identity("model=cem/gp_gated")
+
+
+def test_values_that_python_calls_equal_but_configs_do_not_have_ids_of_their_own() -> None:
+    assert len({recipe({"x": value}) for value in (1, 1.0, True, "1", None, [1], {"1": 1})}) == 7
+    assert recipe({"a": 1, "b": {"c": 2, "d": 3}}) == recipe({"b": {"d": 3, "c": 2}, "a": 1})
+    assert recipe({"x": [1, 2]}) != recipe({"x": [2, 1]})
+
+
+def test_the_seed_reaches_every_interpolation_and_nothing_else() -> None:
+    first, second = compose_seeds(GP, [], [3, 8])
+    assert (first["seed"], first["data"]["seed"], second["seed"], second["data"]["seed"]) == (3, 3, 8, 8)
+    assert configs.without(first, ["seed", "data.seed"]) == configs.without(second, ["seed", "data.seed"])
+    assert recipe(first) != recipe(second)
+    fixed = compose_seeds(GP, ["data.seed=5"], [3, 8])
+    assert [config["data"]["seed"] for config in fixed] == [5, 5]
+
+
+def test_composing_does_not_leak_from_one_call_into_the_next() -> None:
+    before = compose(GP)
+    changed = compose(GP, ["model.block.num_steps=8", "+data.extra=[1]"])
+    changed["optimizer"]["betas"].append(0.1)
+    assert compose(GP) == before
+
+
+def test_the_id_is_stable_across_processes_and_releases() -> None:
+    text = '{"a":[1,2.5,null,true],"b":"ü"}'
+    assert configs.fingerprint({"b": "ü", "a": [1, 2.5, None, True]}) == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_a_missing_mandatory_value_is_refused_and_can_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "experiment" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "open.yaml").write_text("# @package _global_\nsize: ???\nseed: 0\n")
+    monkeypatch.setattr(configs, "CONF", tmp_path)
+    assert "size" in refusal("mine/open")
+    assert compose("mine/open", ["size=3"])["size"] == 3
+
+
+def with_file(name: str) -> planned.PlannedCell:
+    return planned.single(COST, [f"+data={{files:{{corpus:{name}}}}}"], 0)
+
+
+def test_the_content_of_a_file_enters_the_id_but_not_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, content in ((here, b"some text"), (there, b"some text")):
+        folder.mkdir()
+        (folder / "corpus.txt").write_bytes(content)
+    monkeypatch.setenv(DATA_VARIABLE, str(here))
+    first = with_file("corpus.txt")
+    assert not first.missing and first.id != first.recipe
+    monkeypatch.setenv(DATA_VARIABLE, str(there))
+    assert with_file("corpus.txt").id == first.id
+    (there / "corpus.txt").write_bytes(b"some texT")
+    os.utime(there / "corpus.txt", ns=(1, 1))
+    changed = with_file("corpus.txt")
+    assert changed.id != first.id and changed.recipe == first.recipe
+
+
+def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "corpus.txt").write_text(name)
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "two"))
+    assert find_data("corpus.txt", str(tmp_path / "one")) == tmp_path / "one" / "corpus.txt"
+    assert find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
+    rooted = planned.single(COST, ["+data={files:{corpus:corpus.txt}}", f"machine.data_root={tmp_path / 'one'}"], 0)
+    assert rooted.id != with_file("corpus.txt").id and not rooted.missing
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "one")
+    assert find_data("corpus.txt") == tmp_path / "two" / "corpus.txt"
+    monkeypatch.delenv(DATA_VARIABLE)
+    assert find_data("corpus.txt") == tmp_path / "one" / "corpus.txt"
+    assert find_data("other.txt") is None
+
+
+def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
+    overrides = ["+data={files:{corpus:sub/corpus.txt}}", f"machine.data_root={tmp_path / 'root'}"]
+    cell = planned.single(COST, overrides, 0)
+    assert "needs sub/corpus.txt" in cell.missing
+    assert str(tmp_path / "root" / "sub" / "corpus.txt") in cell.missing
+    assert f"${DATA_VARIABLE} ({tmp_path / 'data' / 'sub' / 'corpus.txt'})" in cell.missing
+    assert "nothing is downloaded" in cell.missing
+    assert cell.id == cell.recipe
+    monkeypatch.delenv(DATA_VARIABLE)
+    unset = with_file("corpus.txt").missing
+    assert "machine.data_root (not set)" in unset and f"${DATA_VARIABLE} (not set)" in unset
+    assert f"the repository ({data_files.DATA / 'corpus.txt'})" in unset and unset.endswith("put it there")
+    told = planned.single(COST, [*overrides, "+data.prepare=python prepare.py corpus"], 0).missing
+    assert told.endswith("or run: python prepare.py corpus")
+
+
+def groups_of(name: str) -> set[str]:
+    """The config groups that an experiment chooses from, those of the experiments it builds on included."""
+    from paper_repro.base import typed_yaml
+
+    found: set[str] = set()
+    for entry in typed_yaml.read(CONF / f"{name}.yaml").plain().get("defaults", []):
+        if isinstance(entry, dict):
+            found |= {group.removeprefix("/") for group in entry}
+        elif entry != "_self_":
+            found |= groups_of(entry.removeprefix("/"))
+    return found
+
+
+def choices(experiment: str) -> list[list[str]]:
+    """No group choice, and every choice of every group of the experiment that has a folder of its paper."""
+    paper = experiment.split("/", maxsplit=1)[0]
+    found: list[list[str]] = [[]]
+    for group in sorted(CONF / name for name in groups_of(f"experiment/{experiment}") - {"machine"}):
+        folder = group / paper
+        found += [[f"{group.name}={paper}/{path.stem}"] for path in sorted(folder.glob("*.yaml"))]
+    return found + [[f"machine={path.stem}"] for path in sorted((CONF / "machine").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("experiment", experiments())
+def test_every_shipped_experiment_composes_with_every_choice_of_its_paper(experiment: str) -> None:
+    header = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()[:12]
+    for word in ("Command:", "Hardware:", "Feeds:", "Deviations:"):
+        assert any(line.startswith(f"# {word}") for line in header), f"{experiment}: no {word} in its header"
+    for overrides in choices(experiment):
+        config = compose(experiment, overrides, seed=1)
+        assert config["seed"] == 1 and config["task"]["_target_"].startswith("paper_repro.")
+        stack = config["machine"]["stack"]
+        for key in stack["over"] if stack else ():
+            configs.lookup(config, key)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF).as_posix())
+def test_every_target_in_the_shipped_configs_exists(path: Path) -> None:
+    from paper_repro.base import typed_yaml
+
+    def targets(node: Any) -> list[str]:
+        if isinstance(node, dict):
+            own = [node["_target_"]] if "_target_" in node else []
+            return own + [target for value in node.values() for target in targets(value)]
+        return [target for value in node for target in targets(value)] if isinstance(node, list) else []
+
+    for target in targets(typed_yaml.read(path).plain()):
+        assert callable(locate(target))
+
+
+def test_an_override_is_parsed_into_key_and_value() -> None:
+    assert parse_override("a.b=[1,2.5,x]").value == [1, 2.5, "x"]
+    assert parse_override("+a=1").adds and parse_override("++a=1").adds and not parse_override("a=1").adds
+    assert parse_override("a='1'").value == "1"

@@ -1,0 +1,212 @@
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base import files
+from paper_repro.base.files import (
+    CorruptFileError,
+    cached,
+    check_digest,
+    digest_path,
+    read_with_digest,
+    stream_with_digest,
+    write_atomically,
+    write_with_digest,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail_with(number: int) -> Any:
+    def failing(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return failing
+
+
+class FullDisk:
+    """A stream that takes some bytes and then finds the disk full."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> "FullDisk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def write(self, content: bytes) -> int:
+        self.stream.write(content[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_content_and_folders_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two" and names(path.parent) == ["file"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("where", ["fsync", "write", "rename", "chmod"])
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, existing: bool
+) -> None:
+    path = tmp_path / "file"
+    if existing:
+        path.write_bytes(b"old")
+    with monkeypatch.context() as patch:
+        if where == "fsync":
+            patch.setattr(os, "fsync", fail_with(errno.ENOSPC))
+        elif where == "write":
+            real = os.fdopen
+            patch.setattr(os, "fdopen", lambda *given: FullDisk(real(*given)))
+        elif where == "rename":
+            patch.setattr(Path, "replace", fail_with(errno.ENOSPC))
+        else:
+            patch.setattr(Path, "chmod", fail_with(errno.EROFS))
+        with pytest.raises(OSError, match=r"space|Read-only"):
+            write_atomically(path, b"new content")
+    assert names(tmp_path) == (["file"] if existing else [])
+    assert not existing or path.read_bytes() == b"old"
+
+
+def test_a_limit_of_the_operating_system_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    code = (
+        "import resource, sys; from pathlib import Path; from paper_repro.base.files import write_atomically\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: write_atomically(Path(sys.argv[1]), b'n' * 100_000)\n"
+        "except OSError as error: print(error.errno)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == errno.EFBIG
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["file"]
+
+
+def test_an_interrupt_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_with_digest(path, b"old")
+
+    def write(stream: files.HashingStream) -> None:
+        stream.write(b"half of the n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stream_with_digest(path, write)
+    assert read_with_digest(path) == b"old" and names(tmp_path) == ["file", "file.sha256"]
+
+
+def test_readers_see_one_whole_file_or_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    contents = [bytes([letter]) * 100_000 for letter in b"ab"]
+    write_atomically(path, contents[0])
+    seen: set[bytes] = set()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for index in range(100):
+        write_atomically(path, contents[index % 2])
+    stop.set()
+    reader.join()
+    assert seen and seen <= set(contents)
+
+
+def test_a_digest_is_kept_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_with_digest(path, b"abc")
+    # FIPS 180-2, appendix B.1
+    expected = b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n"
+    assert digest_path(path).read_bytes() == expected
+    assert read_with_digest(path) == b"abc"
+    check_digest(path)
+
+
+def test_a_stream_is_hashed_as_it_is_written(tmp_path: Path) -> None:
+    def write(stream: files.HashingStream) -> None:
+        assert stream.write(b"a") == 1
+        stream.write(memoryview(b"bc"))
+        stream.flush()
+
+    stream_with_digest(tmp_path / "file", write)
+    assert read_with_digest(tmp_path / "file") == b"abc"
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "extend", "no digest", "empty digest", "other digest"])
+def test_damage_is_detected(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "file"
+    write_with_digest(path, b"content")
+    changes = {"flip": b"contEnt", "truncate": b"conten", "extend": b"content\x00"}
+    if damage in changes:
+        path.write_bytes(changes[damage])
+    elif damage == "no digest":
+        digest_path(path).unlink()
+    else:
+        digest_path(path).write_bytes(b"" if damage == "empty digest" else b"0" * 64 + b"\n")
+    with pytest.raises(CorruptFileError, match="damaged: its SHA-256 is"):
+        read_with_digest(path)
+    with pytest.raises(CorruptFileError):
+        check_digest(path)
+
+
+def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
+    for look in (read_with_digest, check_digest):
+        with pytest.raises(FileNotFoundError):
+            look(tmp_path / "absent")
+
+
+def test_a_crash_between_digest_and_file_is_seen_as_damage_not_as_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_with_digest(path, b"old")
+    real = Path.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda own, to: real(own, to) if to != path else fail_with(errno.EIO)())
+        with pytest.raises(OSError, match="Input/output"):
+            write_with_digest(path, b"new")
+    with pytest.raises(CorruptFileError):
+        read_with_digest(path)
+
+
+def test_a_cache_is_built_once_and_again_when_damaged(tmp_path: Path) -> None:
+    path, built = tmp_path / "deep" / "cache", []
+
+    def build() -> bytes:
+        built.append(1)
+        return b"content"
+
+    assert [cached(path, build) for _ in range(3)] == [b"content"] * 3 and len(built) == 1
+    path.write_bytes(b"c0ntent")
+    assert cached(path, build) == b"content" and len(built) == 2
+
+
+def test_two_processes_build_a_cache_once(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from paper_repro.base.files import cached\n"
+        "def build():\n"
+        "    with open(sys.argv[2], 'a') as log: log.write('built\\n')\n"
+        "    time.sleep(0.3)\n"
+        "    return b'x'\n"
+        "assert cached(Path(sys.argv[1]), build) == b'x'\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "cache"), str(tmp_path / "log")]
+    started = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in started] == [0, 0]
+    assert (tmp_path / "log").read_text() == "built\n"

@@ -1,0 +1,177 @@
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base import typed_yaml
+from paper_repro.base.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    size: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outer:
+    title: str
+    count: int
+    inner: Inner
+    flag: bool = False
+    limit: float | None = None
+    tags: list[str] = field(default_factory=list)
+    parts: dict[str, Inner] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError("count is not negative")
+
+
+GOOD = """\
+# a comment
+title: T
+count: 3
+inner:
+  name: first
+flag: true
+limit: 2
+tags: [a, b]
+parts:
+  one: {name: x, size: 2}
+"""
+
+
+def build(folder: Path, text: str | bytes) -> Outer:
+    path = folder / "file.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return typed_yaml.build(Outer, typed_yaml.read(path))
+
+
+def test_every_type_is_built(tmp_path: Path) -> None:
+    found = build(tmp_path, GOOD)
+    assert found == Outer("T", 3, Inner("first"), True, 2.0, ["a", "b"], {"one": Inner("x", 2.0)})
+    assert isinstance(found.limit, float) and isinstance(found.parts["one"].size, float)
+
+
+def test_null_is_taken_only_where_it_is_allowed(tmp_path: Path) -> None:
+    assert build(tmp_path, GOOD.replace("limit: 2", "limit: null")).limit is None
+    with pytest.raises(UsageError, match=r"file\.yaml:3: 'count' must not be empty"):
+        build(tmp_path, GOOD.replace("count: 3", "count:"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("flag: true", "flga: true", 6, "unknown key 'flga' (did you mean 'flag'?)"),
+        ("  name: first", "  nmae: first", 5, "unknown key 'nmae' (did you mean 'name'?)"),
+        ("{name: x, size: 2}", "{name: x, sise: 2}", 10, "unknown key 'sise' (did you mean 'size'?)"),
+        ("{name: x, size: 2}", "{size: 2}", 10, "missing 'name' in 'one'"),
+        ("count: 3\n", "", 2, "missing 'count'"),
+        ("count: 3", "count: three", 3, "'count' must be a whole number, not 'three'"),
+        ("count: 3", "count: 3.0", 3, "'count' must be a whole number, not 3.0"),
+        ("count: 3", "count: true", 3, "'count' must be a whole number, not True"),
+        ("count: 3", "count: -3", 2, "count is not negative"),
+        ("title: T", "title: 5", 2, "'title' must be text, not 5"),
+        ("title: T", "title: no", 2, "'title' must be text, not False"),
+        ("title: T", "title: 2024-01-01", 2, "'title' must be text"),
+        ("title: T", "title: 2024-13-45", 2, "not understood: month must be in 1..12"),
+        ("title: T", "title: !!python/name:os.system", 2, "not understood"),
+        ("flag: true", "flag: 1", 6, "'flag' must be true or false, not 1"),
+        ("limit: 2", "limit: .nan", 7, "'limit' must be finite, not nan"),
+        ("limit: 2", "limit: .inf", 7, "'limit' must be finite, not inf"),
+        ("limit: 2", "limit: [2]", 7, "'limit' must be a number, not [2]"),
+        ("tags: [a, b]", "tags: a", 8, "tags must be a list"),
+        ("tags: [a, b]", "tags: [a, 1]", 8, "'tags' must be text, not 1"),
+        ("inner:\n  name: first", "inner: first", 4, "inner must be a mapping"),
+        ("flag: true", "flag: true\nflag: false", 7, "duplicate key 'flag' (first at line 6)"),
+        ("  name: first", "  name: first\n  name: second", 6, "duplicate key 'name' (first at line 5)"),
+        ("  name: first", "  <<: {name: first}", 5, "not understood"),
+        ("flag: true", "flag: ]", 6, "not YAML"),
+        ("count: 3", "count: @3", 3, "not YAML"),
+        ("count: 3", "count: *three", 3, "not YAML"),
+        ("count: 3", "\tcount: 3", 3, "not YAML"),
+    ],
+)
+def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
+    assert GOOD.count(old) == 1
+    with pytest.raises(UsageError) as caught:
+        build(tmp_path, GOOD.replace(old, new))
+    assert str(caught.value).startswith(f"{tmp_path / 'file.yaml'}:{line}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "\n\n"])
+def test_an_empty_file_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"file\.yaml: the file is empty"):
+        build(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "--- 1\n"])
+def test_a_file_that_is_no_mapping_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"file\.yaml:1: this must be a mapping"):
+        build(tmp_path, text)
+
+
+def test_two_documents_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"file\.yaml:11: not YAML"):
+        build(tmp_path, f"{GOOD}---\n{GOOD}")
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"file\.yaml: .*can't decode"):
+        build(tmp_path, b"title: \xff\xfe")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent\.yaml"):
+        typed_yaml.read(tmp_path / "absent.yaml")
+
+
+def test_aliases_give_each_place_the_shared_value(tmp_path: Path) -> None:
+    text = GOOD.replace("  one: {name: x, size: 2}", "  one: &one {name: x, size: 2}\n  two: *one")
+    assert build(tmp_path, text).parts == {"one": Inner("x", 2.0), "two": Inner("x", 2.0)}
+
+
+def over(folder: Path, text: str) -> typed_yaml.Node:
+    (folder / "base.yaml").write_text(GOOD)
+    (folder / "own.yaml").write_text(text)
+    return typed_yaml.over(typed_yaml.read(folder / "base.yaml"), typed_yaml.read(folder / "own.yaml"))
+
+
+def test_a_file_over_another_says_only_what_differs(tmp_path: Path) -> None:
+    text = "count: 5\ninner: {size: 3}\ntags: !more [c]\nparts: {one: {name: y}, two: {name: z}}\n"
+    found = typed_yaml.build(Outer, over(tmp_path, text))
+    parts = {"one": Inner("y", 2.0), "two": Inner("z")}
+    assert found == Outer("T", 5, Inner("first", 3.0), True, 2.0, ["a", "b", "c"], parts)
+    assert list(found.parts) == ["one", "two"]
+
+
+def test_a_list_over_another_replaces_it_unless_it_says_more(tmp_path: Path) -> None:
+    assert typed_yaml.build(Outer, over(tmp_path, "tags: [c]\n")).tags == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\ncount: x\n", "own.yaml:2: 'count' must be a whole number, not 'x'"),
+        ("inner: {nmae: x}\n", "own.yaml:1: unknown key 'nmae' (did you mean 'name'?)"),
+        ("inner: word\n", "own.yaml:1: inner must be a mapping of keys to values"),
+        ("count: -1\n", "own.yaml:1: count is not negative"),
+    ],
+)
+def test_a_complaint_about_one_of_two_files_names_the_right_one(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        typed_yaml.build(Outer, over(tmp_path, text))
+    assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+def test_a_complaint_about_the_file_below_names_that(tmp_path: Path) -> None:
+    found = over(tmp_path, "count: 5\n").items()["title"]
+    assert found.where == f"{tmp_path / 'base.yaml'}:2"
+
+
+@pytest.mark.parametrize("key", ["more", "count"])
+def test_more_of_no_list_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=rf"own\.yaml:1: '{key}' is !more of a list, and there is none before it"):
+        over(tmp_path, f"{key}: !more [c]\n").plain()

@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from paper_repro.artifacts import catalogue, plan
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned
+from paper_repro.cells.cost import measure
+from paper_repro.cells.estimates import estimate
+
+TABLE3 = {
+    "plain": (33_985, 6_758_400),
+    "gated": (33_941, 6_732_800),
+    "t1": (22_657, 6_732_800),
+    "t2": (22_657, 11_084_800),
+    "t4": (22_657, 19_788_800),
+    "t8": (22_657, 37_196_800),
+}
+"""Parameters, and multiply-adds of a batch of 200, that round to the digits of CEM's Table 3."""
+
+
+@pytest.mark.parametrize("model", TABLE3)
+def test_parameters_and_flops_of_table_3_are_the_printed_ones(model: str) -> None:
+    artifact = catalogue.load("cem/table3")
+    key = (("kernel", "rbf"), ("model", model))
+    cost = measure(compose(artifact.experiment, artifact.overrides(key, artifact.scales["paper"])))
+    assert (cost.parameters, cost.multiply_adds) == TABLE3[model]
+    for name, found in (("parameters", cost.parameters), ("multiply_adds", cost.multiply_adds)):
+        column, printed = artifact.columns[name], artifact.printed(key, name)
+        assert printed is not None
+        assert column.text(found) == f"{printed.mean:.{column.digits}f}{column.unit}"
+
+
+def test_memory_grows_with_inner_steps_and_batch() -> None:
+    def memory(*overrides: str) -> int:
+        return measure(compose("cem/gaussian_process", overrides)).memory_bytes
+
+    one = memory("model.block.num_steps=1")
+    hidden_bytes = 200 * 170 * 4
+    assert memory("model.block.num_steps=8") >= one + 7 * hidden_bytes
+    assert memory("model.block.num_steps=1", "data.batch_size=2000") > 5 * one
+
+
+def test_counting_draws_no_data_and_leaves_the_random_state_usable() -> None:
+    huge = compose("cem/gaussian_process", ["data.num_train=1000000000", "model.width=4096"])
+    assert measure(huge).parameters > 1_000_000
+    assert torch.rand(1).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.lr=-0.1", "learning rate"),
+        ("optimizer.betas=[0.9,1.5]", "beta"),
+        ("+optimizer.momentum=0.9", "unknown key 'momentum'"),
+        ("+model.depth=3", "unknown key 'depth'"),
+        ("+training.stpes=3", "did you mean 'steps'"),
+        ("training.clip_norm=0.0", "clip_norm"),
+        ("model.block._target_=paper_repro.models.cem.mlp.CEMMPL", "did you mean 'CEMMLP'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_its_name(override: str, message: str) -> None:
+    with pytest.raises(UsageError, match=r"(?i).*" + message.replace("(", r"\(")):
+        measure(compose("cem/gaussian_process", [override]))
+
+
+def test_cells_of_one_shape_are_estimated_alike_and_longer_ones_longer(tmp_path: "object") -> None:
+    cells = plan.make(catalogue.load("cem/table3"), "smoke").cells
+    found = estimate(cells, [])
+    by_model = {dict(cell.key)["model"]: found[cell.id] for cell in cells}
+    assert {found[cell.id].seconds for cell in cells if dict(cell.key)["model"] == "t8"} == {by_model["t8"].seconds}
+    assert by_model["t8"].seconds > 4 * by_model["t1"].seconds > 0
+
+
+def test_every_point_is_checked_also_where_only_the_first_of_its_shape_is_counted() -> None:
+    good, other = (compose("cem/gaussian_process", [f"data.kernel={name}"]) for name in ("rbf", "matern"))
+    other["data"]["kernel"] = "mattern"
+    cells = [
+        planned.PlannedCell((("kernel", str(index)),), 0, config, str(index), str(index))
+        for index, config in enumerate((good, other))
+    ]
+    with pytest.raises(UsageError, match="did you mean 'matern'"):
+        estimate(cells, [])

@@ -1,0 +1,300 @@
+import dataclasses
+import errno
+import json
+import logging
+import math
+import os
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base.config import canonical_json
+from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.cells import records
+from paper_repro.cells.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, Outcome
+
+CONFIG = {"seed": 3, "lr": 1e-05, "name": "größe", "machine": {"workers": 2, "data_root": "/somewhere"}}
+PROVENANCE = {"commit": "a" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
+
+
+def small(**changes: Any) -> Record:
+    outcome = Outcome(FINISHED, {"rmse": 0.25}, {"loss": [(0, 1.0), (10, 0.5)]}, parameters=7, seconds=1.23456)
+    return dataclasses.replace(from_outcome("c" * 16, "r" * 16, CONFIG, outcome, PROVENANCE), **changes)
+
+
+def curves(count: int, points: int) -> dict[str, list[tuple[int, float]]]:
+    noise = random.Random(0)
+    return {f"curve {index}": [(step, noise.random()) for step in range(points)] for index in range(count)}
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = record_path(tmp_path, "c" * 16)
+    assert path == tmp_path / "cells" / ("c" * 16) / "record.json"
+    write(path, small())
+    assert read(path) == small() == find(tmp_path, "c" * 16)
+    assert json.loads(path.read_text())["config"]["name"] == "größe"
+
+
+def test_the_same_record_has_the_same_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "one", small())
+    write(tmp_path / "two", dataclasses.replace(small(), config=dict(reversed(small().config.items()))))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_the_machine_section_stays_out_and_the_seed_comes_from_the_config() -> None:
+    assert "machine" not in small().config and small().seed == 3
+    assert small().seconds == 1.235
+
+
+def test_every_flipped_bit_of_every_byte_is_detected(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, small())
+    whole = path.read_bytes()
+    undetected = []
+    for index in range(len(whole)):
+        for bit in range(8):
+            changed = bytearray(whole)
+            changed[index] ^= 1 << bit
+            path.write_bytes(changed)
+            try:
+                read(path)
+                undetected.append((index, bit))
+            except CorruptFileError as error:
+                assert "delete it to run the cell again" in str(error)
+    assert len(whole) > 500 and not undetected
+
+
+def test_every_truncation_and_every_longer_file_is_detected(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, small())
+    whole = path.read_bytes()
+    for damaged in [whole[:length] for length in range(len(whole))] + [
+        whole + b" ",
+        whole + b"\n",
+        b" " + whole,
+        whole * 2,
+    ]:
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFileError):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"1",
+        b'"text"',
+        b"{}",
+        b'{"sha256": 1}',
+        b"\xff\xfe",
+        b"\x00" * 100,
+        b'{"sha256": "0", "cell": NaN}',
+        b"{" * 50,
+    ],
+)
+def test_what_is_no_record_is_detected(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "record.json").write_bytes(content)
+    with pytest.raises(CorruptFileError, match="not a run record"):
+        read(tmp_path / "record.json")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"1e-05", b"1e905"),  # reads as infinity, which cannot be written as JSON
+        (b"0.25", b"NaN "),
+        (b'"finished"', b'"\\ud8000"'),  # half a surrogate pair, which cannot be encoded
+        (b'"rmse":0.25', b'"rmse":0.24'),
+        (b'"cell"', b'"sell"'),
+        ("größe".encode(), b"gr\\u00f6\\u00dfe"),  # the same value, written otherwise
+        (b'"seed":3', b'"seed": 3'),
+    ],
+)
+def test_an_edited_record_counts_as_not_run_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, old: bytes, new: bytes
+) -> None:
+    path = record_path(tmp_path, small().cell)
+    write(path, small())
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new))
+    with caplog.at_level(logging.WARNING):
+        assert find(tmp_path, small().cell) is None
+    assert str(path) in caplog.text and "delete it to run the cell again" in caplog.text
+
+
+def test_a_wrong_hash_is_detected_in_an_otherwise_good_record(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, small())
+    content = json.loads(path.read_bytes())
+    content["sha256"] = sha256_of_bytes(b"something else")
+    path.write_bytes(json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+    with pytest.raises(CorruptFileError, match="its hash does not fit"):
+        read(path)
+
+
+def test_the_record_of_another_cell_is_not_taken_for_this_one_s(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(record_path(tmp_path, "other"), small())
+    assert find(tmp_path, "other") is None and "it is the record of cell" in caplog.text
+
+
+def test_no_record_is_not_a_damaged_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert find(tmp_path, "absent") is None
+    (tmp_path / "cells").write_text("a file where a folder should be")
+    assert find(tmp_path, "absent") is None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("count", "points"), [(1, 100_000), (8, 3_000), (40, 1_000), (150, 500)])
+def test_a_record_is_never_over_the_limit(tmp_path: Path, count: int, points: int) -> None:
+    outcome = Outcome(FINISHED, {"rmse": 0.25}, curves(count, points))
+    path = tmp_path / "record.json"
+    write(path, from_outcome("c", "r", CONFIG, outcome, PROVENANCE))
+    assert path.stat().st_size <= LIMIT_BYTES
+    found = read(path)
+    assert found.metrics == {"rmse": 0.25} and found.curves.keys() == outcome.curves.keys()
+    for curve in found.curves.values():
+        assert len(curve["step"]) == len(curve["value"])
+        if curve["step"]:
+            assert (curve["step"][0], curve["step"][-1]) == (0, points - 1)
+
+
+def test_curves_are_thinned_no_more_than_the_limit_asks_for(tmp_path: Path) -> None:
+    write(tmp_path / "one", from_outcome("c", "r", CONFIG, Outcome(FINISHED, {}, curves(1, 3000)), PROVENANCE))
+    assert len(read(tmp_path / "one").curves["curve 0"]["step"]) == records.CURVE_POINTS
+    write(tmp_path / "many", from_outcome("c", "r", CONFIG, Outcome(FINISHED, {}, curves(30, 3000)), PROVENANCE))
+    assert 2 <= len(read(tmp_path / "many").curves["curve 0"]["step"]) < records.CURVE_POINTS
+
+
+def test_what_cannot_be_thinned_below_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, small())
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=rf"has \d+ bytes, the limit is {LIMIT_BYTES}"):
+        write(path, small(config={"text": "x" * LIMIT_BYTES}))
+    assert path.read_bytes() == before
+
+
+def test_thinning_keeps_first_and_last_and_spaces_evenly() -> None:
+    found = thin([(step, step * 1.23456789) for step in range(1001)], 11)
+    assert found["step"] == list(range(0, 1001, 100))
+    assert found["value"][1] == 123.457
+    assert thin([(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)], 11) == {"step": [0, 3], "value": [1.0, 2.0]}
+    assert thin([], 11) == {"step": [], "value": []}
+
+
+def test_values_that_are_not_finite_do_not_enter_a_record(tmp_path: Path) -> None:
+    outcome = Outcome(DIVERGED, {"rmse": math.nan, "loss": math.inf, "steps": 12}, note="loss is nan at step 12")
+    write(tmp_path / "record.json", from_outcome("c", "r", CONFIG, outcome, PROVENANCE))
+    found = read(tmp_path / "record.json")
+    assert found.metrics == {"steps": 12.0} and found.note == "loss is nan at step 12"
+
+
+@pytest.mark.parametrize("note", ["x" * 10_000, "über " * 400, "bad \udcff name", "line\nbreak \x00 | $"])
+def test_any_note_can_be_recorded(tmp_path: Path, note: str) -> None:
+    write(tmp_path / "record.json", from_outcome("c", "r", CONFIG, Outcome(FAILED, note=note), PROVENANCE))
+    assert read(tmp_path / "record.json").note == note[:500].replace("\udcff", "?")
+
+
+def test_what_diverged_is_a_result_and_what_crashed_is_not() -> None:
+    done = {status: small(status=status).done for status in (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)}
+    assert done == {FINISHED: True, DIVERGED: True, OUT_OF_MEMORY: False, FAILED: False}
+
+
+def test_provenance_names_code_and_device_but_neither_host_nor_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "d0nt-r3c0rd-m3")
+    monkeypatch.setenv("USER", "somebody-by-name")
+    origin = records.provenance(records.cpu_description(1))
+    assert origin.keys() == {"commit", "dirty", "versions", "device"}
+    assert {"python", "torch", "numpy"} <= origin["versions"].keys()
+    assert origin["device"].endswith("threads")
+    write(tmp_path / "record.json", from_outcome("c", "r", CONFIG, Outcome(FINISHED), origin))
+    text = (tmp_path / "record.json").read_text()
+    hidden = ["d0nt-r3c0rd-m3", "somebody-by-name", "A_SECRET", "PATH", "/somewhere", str(Path.home())]
+    hidden += [name for name in (socket.gethostname(), socket.getfqdn()) if len(name) > 3]
+    assert [word for word in hidden if word in text] == []
+
+
+def test_a_full_disk_leaves_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = record_path(tmp_path, "c")
+    write(path, small())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            write(path, small(seed=4))
+    assert caught.value.errno == errno.ENOSPC
+    assert read(path) == small()
+    assert [item.name for item in path.parent.iterdir()] == ["record.json"]
+
+
+def beside(root: Path, record: Record, name: str, content: bytes) -> Path:
+    path = record_path(root, record.cell).parent / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_record_names_what_lies_beside_it_and_what_it_lacks(tmp_path: Path) -> None:
+    lacks = {"perplexity": "needs gpt2: " + "x" * 1000}
+    outcome = Outcome(FINISHED, {"rmse": 0.25}, attachments={"a.txt": sha256_of_bytes(b"text")}, unavailable=lacks)
+    record = from_outcome("c" * 16, "r" * 16, CONFIG, outcome, PROVENANCE)
+    write(record_path(tmp_path, record.cell), record)
+    found = find(tmp_path, record.cell)
+    assert found == record and found.done
+    assert found.attachments == {"a.txt": sha256_of_bytes(b"text")}
+    assert found.unavailable == {"perplexity": lacks["perplexity"][: records.NOTE_CHARACTERS]}
+
+
+def test_an_attachment_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    record = small(attachments={"a.txt": sha256_of_bytes(b"text")})
+    with pytest.raises(CorruptFileError, match=r"a\.txt: the record beside it names this file, which is absent"):
+        records.attachment(tmp_path, record, "a.txt")
+    path = beside(tmp_path, record, "a.txt", b"text")
+    assert records.attachment(tmp_path, record, "a.txt") == b"text"
+    for damaged in (b"", b"tex", b"text ", b"tesu"):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFileError, match="not the file that the record beside it names"):
+            records.attachment(tmp_path, record, "a.txt")
+    beside(tmp_path, record, "b.txt", b"not named by the record")
+    assert records.attachment(tmp_path, record, "b.txt") is None
+
+
+def test_a_record_from_before_there_were_attachments_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write(path, small())
+    content = json.loads(path.read_bytes())
+    del content["attachments"], content["unavailable"], content["sha256"]
+    content["sha256"] = sha256_of_bytes(canonical_json(content).encode())
+    path.write_text(canonical_json(content) + "\n")
+    assert read(path) == small()
+
+
+def test_only_records_that_lack_something_are_dropped_and_nothing_beside_them(tmp_path: Path) -> None:
+    lacking, whole, other = (
+        small(cell=letter * 16, unavailable=lacks)
+        for letter, lacks in (("a", {"score": "needs gpt2"}), ("b", {}), ("d", {"score": "needs gpt2"}))
+    )
+    for record in (lacking, whole, other):
+        write(record_path(tmp_path, record.cell), record)
+    checkpoint = beside(tmp_path, lacking, "checkpoint", b"weights")
+    damaged = record_path(tmp_path, "e" * 16)
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"damaged")
+    records.drop_incomplete(tmp_path, [lacking.cell, whole.cell, "e" * 16, "f" * 16])
+    assert find(tmp_path, lacking.cell) is None and checkpoint.read_bytes() == b"weights"
+    assert find(tmp_path, whole.cell) == whole and find(tmp_path, other.cell) == other
+    assert damaged.read_bytes() == b"damaged"

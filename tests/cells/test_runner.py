@@ -1,0 +1,255 @@
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import records, runner
+from paper_repro.cells.leases import lease_path
+from paper_repro.cells.records import record_path
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
+from paper_repro.tests.support import sweeps
+from paper_repro.tests.support.slow_task import LOG_VARIABLE
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "task.log"
+    monkeypatch.setenv(LOG_VARIABLE, str(path))
+    return path
+
+
+def _record(runs: Path, cell: str) -> records.Record:
+    return records.read(record_path(runs, cell))
+
+
+def test_cells_run_once_and_are_skipped_afterwards(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    cells = sweeps.cells(5, steps=3)
+    first = runner.run(cells, runs, io.StringIO())
+    assert first.exit_code == 0 and first.by_status == {FINISHED: 5}
+    contents = {cell.id: record_path(runs, cell.id).read_bytes() for cell in cells}
+    second = runner.run(cells, runs, io.StringIO())
+    assert second.by_status == {FINISHED: 5}
+    assert sweeps.steps_by_cell(log) == {cell.id: 3 for cell in cells}
+    assert contents == {cell.id: record_path(runs, cell.id).read_bytes() for cell in cells}
+    assert not list(runs.rglob("lease")) and not list(runs.rglob("*.part"))
+
+
+def test_batches_are_even_ordered_and_leave_one_record_a_cell(tmp_path: Path, log: Path) -> None:
+    cells = sweeps.cells(7, batch=3, steps=2)
+    groups = runner.jobs(cells)
+    assert [len(group.cells) for group in groups] == [3, 3, 1]
+    assert [cell.seed for group in groups for cell in group.cells] == list(range(7))
+    runs = tmp_path / "runs"
+    assert runner.run(cells, runs, io.StringIO()).exit_code == 0
+    assert all(_record(runs, cell.id).status == FINISHED for cell in cells)
+    assert not list((runs / "stacks").iterdir())
+
+
+def test_cells_of_another_shape_do_not_share_a_batch() -> None:
+    cells = [*sweeps.cells(2, batch=8, steps=2), *sweeps.cells(2, batch=8, steps=3)]
+    assert [len(group.cells) for group in runner.jobs(cells)] == [2, 2]
+
+
+def test_mishaps_leave_the_other_cells_alone_and_say_what_happened(tmp_path: Path, log: Path) -> None:
+    cases = {"raise": FAILED, "memory": OUT_OF_MEMORY, "diverge": DIVERGED, "die": FAILED}
+    for mishap, status in cases.items():
+        runs = tmp_path / mishap
+        cells = sweeps.cells(3, steps=4, mishap=mishap, only_seed=1)
+        stream = io.StringIO()
+        result = runner.run(cells, runs, stream)
+        assert result.exit_code == 1, mishap
+        assert [_record(runs, cell.id).status for cell in cells] == [FINISHED, status, FINISHED], mishap
+        note = _record(runs, cells[1].id).note
+        expected = {"raise": "the task broke", "memory": "machine.stack.most", "diverge": "step 3", "die": "signal 9"}
+        assert expected[mishap] in note and expected[mishap] in stream.getvalue()
+
+
+def test_a_diverged_cell_is_a_result_and_a_failed_one_is_tried_again(tmp_path: Path, log: Path) -> None:
+    for mishap, again in (("diverge", False), ("raise", True)):
+        runs = tmp_path / mishap
+        cells = sweeps.cells(1, steps=3, mishap=mishap)
+        runner.run(cells, runs, io.StringIO())
+        before = log.read_text().count("begin")
+        runner.run(cells, runs, io.StringIO())
+        assert (log.read_text().count("begin") > before) is again
+
+
+def test_a_worker_killed_once_goes_on_from_its_checkpoint(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    (cell,) = sweeps.cells(1, steps=6, at=4, mishap="die once")
+    assert runner.run([cell], runs, io.StringIO()).exit_code == 0
+    # Steps 1 to 3 were saved; step 4 was taken twice.
+    assert sweeps.steps_by_cell(log) == {cell.id: 7}
+
+
+def test_a_full_disk_stops_the_sweep_and_loses_nothing_finished(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    cells = sweeps.cells(4, workers=1, steps=2, at=1, mishap="disk", only_seed=2)
+    result = runner.run(cells, runs, io.StringIO())
+    assert result.exit_code == 1 and "no space left" in result.fatal and "runs=DIR" in result.fatal
+    kept = {cell.seed for cell in cells if record_path(runs, cell.id).is_file()}
+    assert kept == {0, 1}
+    assert all(_record(runs, cell.id).status == FINISHED for cell in cells if cell.seed in kept)
+
+
+def test_a_real_full_disk_keeps_earlier_records_readable(tmp_path: Path, log: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {mounted.stderr.decode().strip()}")
+    try:
+        runs = disk / "runs"
+        cells = sweeps.cells(60, batch=10, workers=1, steps=2)
+        result = runner.run(cells, runs, io.StringIO())
+        assert result.exit_code == 1 and "no space left" in result.fatal
+        found = list(runs.glob("cells/*/record.json"))
+        assert 0 < len(found) < 60
+        assert all(records.read(path).status == FINISHED for path in found)
+        with pytest.raises(UsageError, match="no space left"):
+            (disk / "filler").write_bytes(b"")
+            _fill(disk / "filler")
+            runner.open_runs_folder(runs)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(b"x" * 1024)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+
+def test_damaged_records_and_checkpoints_are_run_again(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    cells = sweeps.cells(3, steps=2)
+    runner.run(cells, runs, io.StringIO())
+    good = {cell.id: record_path(runs, cell.id).read_bytes() for cell in cells}
+    damaged = [record_path(runs, cell.id) for cell in cells[:2]]
+    damaged[0].write_bytes(good[cells[0].id][:-40])
+    damaged[1].write_bytes(good[cells[1].id].replace(b'"total":', b'"totaI":'))
+    for path in damaged:
+        (path.parent / "state.json").unlink()
+    assert runner.run(cells, runs, io.StringIO()).exit_code == 0
+    assert sweeps.steps_by_cell(log) == {cells[0].id: 4, cells[1].id: 4, cells[2].id: 2}
+    for cell in cells:
+        assert _record(runs, cell.id).metrics == json.loads(good[cell.id])["metrics"]
+
+
+def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    cells = sweeps.cells(10, steps=4, delay=0.02)
+    results: list[runner.Result] = []
+
+    def work() -> None:
+        results.append(runner.run(cells, runs, io.StringIO()))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.by_status for result in results] == [{FINISHED: 10}] * 2
+    assert sweeps.steps_by_cell(log) == {cell.id: 4 for cell in cells}
+
+
+def test_ctrl_c_saves_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
+    sweeps.write_artifact(papers, steps=150, delay=0.02)  # nine seconds, so that the signal finds it at work
+    process = sweeps.start(papers, runs, log)
+    _wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 40)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert not list(runs.rglob("lease"))
+    again = sweeps.start(papers, runs, log)
+    assert again.wait(60) == 0
+    assert set(sweeps.steps_by_cell(log).values()) == {150}, "an interrupted cell repeats no step"
+
+
+def _wait_for(condition: "object", seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    assert callable(condition)
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def test_workers_stop_when_their_runner_is_killed(tmp_path: Path) -> None:
+    papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
+    sweeps.write_artifact(papers, steps=500, delay=0.02)
+    process = sweeps.start(papers, runs, log)
+    _wait_for(lambda: len({line.split()[2] for line in log.read_text().splitlines()} if log.exists() else ()) == 2)
+    pids = {int(line.split()[2]) for line in log.read_text().splitlines()}
+    process.kill()
+    process.wait()
+    _wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert not list(runs.rglob("lease"))
+
+
+def test_a_runs_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("not a folder")
+    with pytest.raises(UsageError, match="runs=DIR"):
+        runner.run(sweeps.cells(1), tmp_path / "runs", io.StringIO())
+
+
+def test_a_read_only_runs_folder_is_refused(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    mounted = os.geteuid() == 0
+    if mounted:  # to whom permissions mean nothing
+        command = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(runs)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("root, and cannot mount a read-only folder")
+    else:
+        runs.chmod(0o555)
+    try:
+        with pytest.raises(UsageError, match=r"cannot write there .*runs=DIR"):
+            runner.run(sweeps.cells(1), runs, io.StringIO())
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(runs)], check=True)
+        else:
+            runs.chmod(0o755)
+
+
+def test_what_a_finished_batch_left_behind_is_cleared(tmp_path: Path) -> None:
+    runs, cells = tmp_path / "runs", sweeps.cells(2, batch=2, steps=1)
+    runner.run(cells, runs, io.StringIO())
+    left = records.work_folder(runs, [cell.id for cell in cells])
+    left.mkdir(parents=True)
+    runner.run(cells, runs, io.StringIO())
+    assert not left.exists()
+
+
+def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    (cell,) = sweeps.cells(1, steps=2)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    path = lease_path(runs, cell.id)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"host": os.uname().nodename, "pid": dead.pid}))
+    assert runner.run([cell], runs, io.StringIO()).exit_code == 0
+
+
+def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paper_repro.cells.progress.PLAIN_EVERY_SECONDS", 0.0)
+    stream = io.StringIO()
+    runner.run(sweeps.cells(4, steps=10, delay=0.1, workers=2), tmp_path / "runs", stream)
+    text = stream.getvalue()
+    assert "/4 cells done" in text and "2 running" in text and "ETA" in text and "loss" in text and "step" in text
