@@ -219,7 +219,8 @@ def test_no_token_hears_of_a_later_one(implementation: str) -> None:
     changed = [value.clone() for value in inputs]
     for by_token in (changed[0], changed[1], changed[4]):
         by_token[:, 20:] += 3
-    assert torch.equal(_descended(size, changed, implementation)[:, :20], whole[:, :20])
+    # Float64: what a kernel adds for a masked token is 0, but not in the same order everywhere.
+    torch.testing.assert_close(_descended(size, changed, implementation)[:, :20], whole[:, :20], rtol=1e-12, atol=1e-12)
     leaves = [inputs[0], inputs[1].requires_grad_(), *inputs[2:]]
     gradient = torch.autograd.grad(_descended(size, leaves, implementation)[:, :20].sum(), leaves[1])[0]
     assert int(gradient[:, 20:].count_nonzero()) == 0 and int(gradient[:, 19].count_nonzero()) > 0

@@ -84,10 +84,11 @@ def test_a_longer_context_changes_nothing_within_the_old_one(name: str) -> None:
     with pytest.raises(ValueError, match=r"1 <= T <= 9 \(block_length\), got \(2, 12\)"):
         model(torch.cat([IDS, IDS], 1))
     model.extend(12)
-    assert torch.equal(model(IDS), before)
+    # Tables of another length: a sine is computed by vector or by scalar instructions, depending on its place.
+    torch.testing.assert_close(model(IDS), before, rtol=0, atol=1e-6)
     assert model(torch.cat([IDS, IDS], 1)).shape == (2, 12, 13)
     model.extend(9)
-    assert torch.equal(model(IDS), before)
+    torch.testing.assert_close(model(IDS), before, rtol=0, atol=1e-6)
     assert set(model.state_dict()) == set(MODELS[name](**SIZES).state_dict())
 
 

@@ -189,10 +189,11 @@ def test_forward_and_backward_make_no_mask_and_no_scores(mask: str) -> None:
 
 @pytest.mark.parametrize("make", MODELS)
 def test_forward_needs_no_autograd(make: type[nrgpt.NRGPT]) -> None:
-    model = make(**SIZES)
+    model = randomised(make(**SIZES))
     with torch.inference_mode():
         inferred = model(_ids(model))
-    assert torch.equal(inferred, model(_ids(model)))
+    # Without a gradient to prepare, the feed-forward part is computed another way: the definition.
+    assert_exact(inferred, model(_ids(model)))
 
 
 @pytest.mark.parametrize("rate", nrgpt.INFERENCE_RATES)

@@ -21,12 +21,12 @@ def _model(**options: Any) -> Any:
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("schedule", [[1.0, 1.0, 1.0], "learned"])
-def test_a_schedule_of_ones_gives_the_bits_of_none(rate: str, schedule: Any) -> None:
+def test_a_schedule_of_ones_gives_what_none_gives(rate: str, schedule: Any) -> None:
     plain, scheduled = _model(inference_rate=rate), _model(inference_rate=rate, inference_rate_schedule=schedule)
     scheduled.load_state_dict(plain.state_dict(), strict=schedule != "learned")
     if schedule == "learned":
         scheduled.log_step_rates.data.zero_()
-    assert torch.equal(scheduled(_ids()), plain(_ids()))
+    assert_exact(scheduled(_ids()), plain(_ids()))
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -37,8 +37,8 @@ def test_each_step_takes_its_own_rate_and_steps_beyond_the_last_take_the_last(ra
     for index, used in enumerate([*c, c[-1], c[-1]]):
         x = states[index]
         assert_exact(states[index + 1], x + used * (plain.step(x) - x))
-        assert torch.equal(states[index + 1], scheduled.step(x, index))
-    assert torch.equal(scheduled.states(_ids()), states[:4])
+        assert_exact(states[index + 1], scheduled.step(x, index))
+    assert_exact(scheduled.states(_ids()), states[:4])
 
 
 def test_a_learned_schedule_is_one_positive_parameter_a_step_with_a_gradient() -> None:

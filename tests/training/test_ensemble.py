@@ -143,7 +143,8 @@ def test_an_empty_group_changes_nothing():
         ensemble = Ensemble(modules, [Columns(seed) for seed in range(2)], 5)
         return torch.stack([ensemble.advance() for _ in range(5)])
 
-    assert torch.equal(one_weight(TwoGroups), one_weight(CEMGaussianProcess))
+    # The groups of a step are one tensor each: with another count, float32 sums may be taken in another order.
+    torch.testing.assert_close(one_weight(TwoGroups), one_weight(CEMGaussianProcess), rtol=1e-6, atol=0)
 
 
 def test_frozen_parameters_and_buffers_stay_each_models_own():
@@ -173,7 +174,7 @@ def test_evaluate_gives_what_lightning_gives(tmp_path):
     )
     trainer.test(module, datamodule=data, verbose=False)
     by_lightning, logged = dict(module.results), {k: float(v) for k, v in trainer.callback_metrics.items()}
-    assert module.evaluate(data) == by_lightning
+    assert module.evaluate(data) == pytest.approx(by_lightning, rel=1e-6)
     assert set(by_lightning) == {"train_rmse", "test_rmse"}
     # Lightning keeps logged values in float32.
     assert logged == pytest.approx(by_lightning, rel=1e-6)
