@@ -1,15 +1,12 @@
-import gzip
-import json
-import os
 import statistics
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 
 from paper_repro.datamodules.listops import EOS, EQUALS, Corpus, Item, ListOps, ListOpsData
+from paper_repro.tests.support import golden
 
 SMALL = ListOps(modulus=10, num_train=300, num_test=20)
 
@@ -19,19 +16,10 @@ def generated(task: ListOps) -> Corpus:
     return task.generate()
 
 
-def golden_paths() -> list[object]:
-    folder = os.environ.get("PAPER_REPRO_GOLDEN")
-    paths = sorted((Path(folder) / "listops").glob("*.json.gz")) if folder else []
-    if paths:
-        return [pytest.param(path, id=path.name) for path in paths]
-    reason = f"no listops/*.json.gz in {folder}" if folder else "PAPER_REPRO_GOLDEN is not set"
-    return [pytest.param(None, id="absent", marks=pytest.mark.skip(reason))]
-
-
-@pytest.mark.parametrize("path", golden_paths())
+@pytest.mark.parametrize("path", golden.files("listops", "*.json.gz"))
 def test_golden_nrgpt_listops(path):
-    golden = json.loads(gzip.decompress(path.read_bytes()))
-    settings = golden["metadata"]
+    record = golden.document(path)
+    settings = record["metadata"]
     task = ListOps(
         modulus=len(settings["input_set"]),
         max_depth=settings["max_depth"],
@@ -43,23 +31,23 @@ def test_golden_nrgpt_listops(path):
         num_test=settings["num_test"],
     )
     corpus = generated(task)
-    assert list(task.vocabulary) == golden["vocab"]
+    assert list(task.vocabulary) == record["vocab"]
     triples = {",".join(task.decode(triple).split()) for triple in corpus.excluded}
     assert triples == set(settings["exclusion_set"])
     stream = [token for item in corpus.train for token in item.tokens]
-    assert (len(corpus.train), len(stream)) == (golden["n_train_samples"], golden["n_train_tokens"])
-    assert stream[: len(golden["first_train_ids"])] == golden["first_train_ids"]
-    assert golden["train"] and golden["test"] and golden["test_single_ops"]
-    for item, words in zip(corpus.train, golden["train"], strict=False):
+    assert (len(corpus.train), len(stream)) == (record["n_train_samples"], record["n_train_tokens"])
+    assert stream[: len(record["first_train_ids"])] == record["first_train_ids"]
+    assert record["train"] and record["test"] and record["test_single_ops"]
+    for item, words in zip(corpus.train, record["train"], strict=False):
         assert item.tokens == task.encode(words)
-    for name, expected in {"": golden["test"], **golden["test_single_ops"]}.items():
+    for name, expected in {"": record["test"], **record["test_single_ops"]}.items():
         items = corpus.single[name.rpartition("_")[0]] if name else corpus.test
         assert len(items) >= len(expected)
         for item, test in zip(items, expected, strict=False):
             assert item.tokens == task.encode(test["tokens"])
             assert (item.prompt, [item.result]) == (test["prompt_ids"], test["result_ids"])
     lengths = [len(item.tokens) for item in corpus.train]
-    stats = golden["stats"]
+    stats = record["stats"]
     assert statistics.fmean(lengths) == pytest.approx(stats["train_len_mean"], abs=1e-12)
     assert (min(lengths), max(lengths)) == (stats["train_len_min"], stats["train_len_max"])
     assert len({tuple(item.tokens) for item in corpus.train}) == stats["unique_train"]

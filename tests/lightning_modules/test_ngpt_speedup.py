@@ -19,7 +19,7 @@ from paper_repro.training.schedules import Constant
 from paper_repro.training.unit_adam import UnitAdamW
 from paper_repro.training.unit_rows import keep_unit_rows
 
-FILES = list(golden.files("ngpt", "*.npz"))
+FILES = golden.files("ngpt", "*.npz")
 SIZES = {"vocabulary_size": 13, "block_length": 9, "width": 12, "num_heads": 3, "num_layers": 2}
 
 

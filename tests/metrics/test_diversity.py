@@ -1,24 +1,15 @@
-import json
 import math
-import os
 import random
-from pathlib import Path
 
 import pytest
 
 from paper_repro.metrics.diversity import DISTINCT_1, DISTINCT_2, distinct_n
+from paper_repro.tests.support import golden
 
 
-def golden_texts():
-    folder = os.environ.get("PAPER_REPRO_GOLDEN")
-    path = Path(folder or "") / "nrgpt" / "metrics.json"
-    if not folder or not path.is_file():
-        pytest.skip("set PAPER_REPRO_GOLDEN to the folder of golden records, with nrgpt/metrics.json in it")
-    return json.loads(path.read_text(encoding="utf-8"))["cases"]
-
-
-def test_golden_nrgpt_distinct_n():
-    cases = golden_texts()
+@pytest.mark.parametrize("path", golden.files("nrgpt", "metrics.json"))
+def test_golden_nrgpt_distinct_n(path):
+    cases = golden.document(path)["cases"]
     assert cases
     for case in cases:
         # one division of the same two integers

@@ -1,5 +1,4 @@
 import json
-import os
 import random
 import subprocess
 import sys
@@ -7,13 +6,13 @@ import threading
 import types
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
 
 from paper_repro.metrics.grammar import PaperRules, flesch_kincaid_grade, grammar_quality
 from paper_repro.metrics.grammar_checkers import Harper, LanguageTool, MissingCheckerError
+from paper_repro.tests.support import golden
 
 
 def readable(_text):
@@ -24,12 +23,9 @@ def unreadable(_text):
     return 5.0
 
 
-def test_golden_nrgpt_grammar():
-    folder = os.environ.get("PAPER_REPRO_GOLDEN")
-    path = Path(folder or "") / "nrgpt" / "metrics.json"
-    if not folder or not path.is_file():
-        pytest.skip("set PAPER_REPRO_GOLDEN to the folder of golden records, with nrgpt/metrics.json in it")
-    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+@pytest.mark.parametrize("path", golden.files("nrgpt", "metrics.json"))
+def test_golden_nrgpt_grammar(path):
+    cases = golden.document(path)["cases"]
     assert cases
     for case in cases:
         quality = grammar_quality(case["text"], PaperRules(), readable)

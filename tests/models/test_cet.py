@@ -11,7 +11,7 @@ from paper_repro.models.cet.energy import CETPatches
 from paper_repro.models.cet.model import CET, CETNudge, CETState, project
 from paper_repro.tests.support import golden, golden_cet
 
-ENERGIES = list(golden.files("cet", "cet_energy*.npz"))
+ENERGIES = golden.files("cet", "cet_energy*.npz")
 ABBREVIATIONS = {"enc": "encoder", "pos": "position", "mem": "memory", "att": "attention", "dec": "decoder"}
 
 

@@ -17,7 +17,7 @@ from paper_repro.models.cet.model import CET
 from paper_repro.models.cet.relaxation import PreparedSteps
 from paper_repro.tests.support import golden, golden_cet
 
-FILES = list(golden.files("cet", "cet_ep*.npz"))
+FILES = golden.files("cet", "cet_ep*.npz")
 
 
 class FromGoldenStart(CET):

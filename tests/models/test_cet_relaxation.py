@@ -16,7 +16,7 @@ from paper_repro.models.cet.model import CET, CETNudge
 from paper_repro.models.cet.relaxation import CapturedSteps, Ended, PlainSteps, PreparedSteps, RelaxationSettings
 from paper_repro.tests.support import golden, golden_cet
 
-FILES = list(golden.files("cet", "cet_ep*.npz"))
+FILES = golden.files("cet", "cet_ep*.npz")
 SMALL = {"channels": 2, "size": 8, "patch": 4, "stride": 2, "width": 6, "num_heads": 2, "head_width": 3}
 NARROW = {"channels": 1, "size": 9, "patch": 9, "stride": 3, "width": 7, "num_heads": 1, "head_width": 5}
 """One token."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from paper_repro.probes.inspection.tools import branches
 from paper_repro.tests.support import golden, golden_ngpt
 
-FILES = list(golden.files("ngpt", "*.npz"))
+FILES = golden.files("ngpt", "*.npz")
 
 
 @pytest.mark.parametrize("path", FILES)

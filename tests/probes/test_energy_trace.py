@@ -14,11 +14,10 @@ from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.gpt import RGPT
 from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF2W, Energies
 from paper_repro.probes.energy_trace import ATTACHMENT, EnergyTrace, metrics
-from paper_repro.tests.models import test_golden_nrgpt as golden_models
-from paper_repro.tests.support import golden
+from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.training.schedules import Constant
 
-DESCENTS = list(golden.files("nrgpt", "nrgpt_*_etaI.npz"))
+DESCENTS = golden.files("nrgpt", "nrgpt_*_etaI.npz")
 WINDOW, TOKENS = 24, 10
 
 
@@ -157,9 +156,9 @@ def test_what_cannot_be_traced_is_refused(data: ListOpsData) -> None:
 @pytest.mark.parametrize("path", DESCENTS)
 @torch.no_grad()
 def test_golden_nrgpt_at_eta_one_every_token_ends_lower_and_the_first_never_rises(path: Path) -> None:
-    record = golden_models._read(path)
+    record = golden.read(path)
     assert bool((record["w.rate"] == torch.eye(len(record["w.rate"]))).all())
-    model = golden_models._build(record, "identity")
+    model = golden_nrgpt.build(record, "identity")
     assert isinstance(model, NRGPT)
     attention, feed_forward = record["out.E_att"], record["out.E_ff"]
     recorded = Energies(attention, feed_forward, attention + record["w.ff_scale"] * feed_forward)

@@ -11,7 +11,7 @@ from paper_repro.tests.support import golden
 from paper_repro.training.build import build
 from paper_repro.training.schedules import Constant, Cosine, Exponential
 
-SCHEDULES = list(golden.files("nrgpt", "schedules*.npz"))
+SCHEDULES = golden.files("nrgpt", "schedules*.npz")
 
 
 def test_cosine_without_warmup_is_half_a_cosine_from_one_towards_zero():
