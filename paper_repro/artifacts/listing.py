@@ -1,4 +1,4 @@
-"""What there is to rerun, and what a plan would cost."""
+"""Lists the artifacts that can be rerun, and shows what a plan would cost."""
 
 import json
 from collections.abc import Sequence
@@ -15,34 +15,37 @@ from paper_repro.cells import records
 from paper_repro.cells.progress import duration
 
 
-def listing(runs: Path | None, results: Path, style: str = "simple") -> str:
-    """Every artifact: id, title, scales, whether its data is present, and at which scales there are results.
-
-    Without ``runs``, nothing of this machine is in it.
-    """
+def listing(runs: Path, results: Path) -> str:
+    """List every artifact: id, title, scales, whether its data is present, and the scales that have results."""
     rows, missing = [], {}
     for name in catalogue.find():
         artifact = catalogue.load(name)
-        row = [name, artifact.title, ", ".join(artifact.scales)]
-        if runs is not None:
-            lacking = {need.title: need.command for need in artifact.needs if find_data(need.path) is None}
-            missing.update(lacking)
-            row.append(f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated")
-        row.append(_scales_with_results(artifact, results))
-        row.append(_judged_claims(artifact, results))
-        if runs is not None:
-            row.append(_scales_with_results(artifact, runs))
-        rows.append(row)
+        lacking = {need.title: need.command for need in artifact.needs if find_data(need.path) is None}
+        missing.update(lacking)
+        data = f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated"
+        scales = ", ".join(artifact.scales)
+        reference, claims = _scales_with_results(artifact, results), _judged_claims(artifact, results)
+        rows.append([name, artifact.title, scales, data, reference, claims, _scales_with_results(artifact, runs)])
     headers = ["artifact", "title", "scales", "data", "reference", "its claims", "yours"]
-    if runs is None:
-        headers = ["artifact", "title", "scales", "reference", "its claims"]
     legend = [f"{title}: {command}" for title, command in missing.items()]
-    table = tabulate(rows, headers, tablefmt=style, disable_numparse=True)
+    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
     return "\n".join([table, "", *legend] if legend else [table])
 
 
+def published_listing(results: Path) -> str:
+    """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
+    rows = []
+    for name in catalogue.find():
+        artifact = catalogue.load(name)
+        folder = _judged_folder(artifact, results)
+        title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
+        scale = "-" if folder is None else folder.name
+        rows.append([title, artifact.title, scale, _judged_claims(artifact, results)])
+    return tabulate(rows, ["artifact", "title", "scale", "claims"], tablefmt="github", disable_numparse=True)
+
+
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
-    """The points of a plan with how many of their cells are done, and counts and expected time of the rest."""
+    """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest."""
     from paper_repro.cells.estimates import estimate
 
     estimates = estimate(plan.cells, roots)
@@ -78,14 +81,19 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
 
 
 def _judged_claims(artifact: Artifact, root: Path) -> str:
-    """How many claims hold, fail and are undecided in the results of the largest scale that there is."""
-    for scale in reversed([word for word in (*SCALES, EXACT) if word in artifact.scales]):
-        path = root / artifact.id / scale / "table.json"
-        if path.is_file():
-            found = [claim["verdict"] for claim in json.loads(path.read_text())["claims"]]
-            counts = {verdict: found.count(verdict) for verdict in (HOLDS, FAILS, UNDECIDED)}
-            return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "-"
-    return "-"
+    """Count the claims that hold, fail and are undecided in the results of the largest scale that has any."""
+    folder = _judged_folder(artifact, root)
+    if folder is None:
+        return "-"
+    found = [claim["verdict"] for claim in json.loads((folder / "table.json").read_text())["claims"]]
+    counts = {verdict: found.count(verdict) for verdict in (HOLDS, FAILS, UNDECIDED)}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "-"
+
+
+def _judged_folder(artifact: Artifact, root: Path) -> Path | None:
+    """Return the folder of the results of the largest scale that has any."""
+    folders = [root / artifact.id / word for word in (*SCALES, EXACT) if word in artifact.scales]
+    return next((folder for folder in reversed(folders) if (folder / "table.json").is_file()), None)
 
 
 def _scales_with_results(artifact: Artifact, root: Path) -> str:

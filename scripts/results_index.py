@@ -1,0 +1,112 @@
+"""Writes the indexes of the committed reference: results/README.md and results/bench/README.md.
+
+results_index.py            write both
+results_index.py --check    write nothing; exit code 1 if one of them is not current
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from paper_repro.artifacts.listing import published_listing
+from paper_repro.base.command_line import RESULTS, parse, run_main
+
+WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
+
+ARTIFACTS = """# The committed reference
+
+One line for each table or figure that this repository can rerun. The link opens the published table, with its claims
+and notes; the figure lies beside it. The scale says how the reference was made: `exact` is arithmetic, `cpu` is reduced
+(cem/table3 is the exception: its models have the paper's size). No artifact has a reference at scale `paper` yet.
+
+{table}
+
+{totals}
+
+How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader should know before quoting a line:
+
+* **cem/table3 is fitted.** The paper does not print its data sizes, lengthscales or optimiser. Ours were chosen to come
+  close to the printed table, so a "reproduced" there says that a fit exists. {fitted} of its {judged} measured numbers
+  lie within one published standard deviation.
+* **Claims at scale `cpu` are judged on small models and small data.** What fails or holds there may do otherwise at
+  full scale. Some of these models have learned little: CET's test error, for one, is above that of filling blanks with
+  the mean pixel.
+* **A title names the paper's data.** The second paragraph of each published table says which data the reference was
+  made from: docstrings of installed Python packages stand in for OpenWebText and SlimPajama, squares of two photographs
+  for CelebA.
+
+Folders: `cells/` holds one record for each cell, `<paper>/<artifact>/<scale>/` the tables and figures made from them,
+[bench/](bench/README.md) the measured speeds. `reproduce.py ARTIFACT --publish` writes records, tables and figures.
+"""
+
+BENCHES = """# Measured speeds
+
+`python scripts/bench.py NAME --json FILE` runs both sides in one process, in turns, and writes the ratio of their
+medians. A ratio above 1 means that ours is faster, or needs less memory. A ratio below the goal is a goal missed.
+"Relative error" is the largest difference between the results of both sides. These files say the device and the
+versions of Python and torch; they carry neither a commit nor a seal, as records of cells do.
+
+{table}
+
+* `ensemble` trains many small models as one stack, against a plain loop over them. The stack wins while a model's step
+  is short. From about 2,000 tokens a step, matrix products take most of the time: at the batch sizes of ListOps the
+  goal is missed.
+* `nrgpt_block` holds the block's closed form against torch.func.grad of the same energy. Its memory rows are the peak
+  of a whole training step, with and without the recomputation of states.
+* `ngpt_step` compares a step of nGPT with one of its GPT, both with the same set of ops.
+* `ngpt_optim` measures Adam with the projection to unit rows. It misses its goal of 1.2 times the time of Adam alone on
+  a CPU: the projection moves 12 bytes a number where Adam moves 28.
+* The Triton kernels have no line here yet; the tests run them under Triton's interpreter.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = parse(arguments, ("--check",), ())
+    pages = {RESULTS / "README.md": _artifacts(RESULTS), RESULTS / "bench" / "README.md": _benches(RESULTS / "bench")}
+    if "--check" in words.flags:
+        return int(any(not path.is_file() or path.read_text() != text for path, text in pages.items()))
+    for path, text in pages.items():
+        path.write_text(text)
+    return 0
+
+
+def _artifacts(results: Path) -> str:
+    """Write the page that lists every artifact with the verdicts of its reference."""
+    tables = [json.loads(path.read_text()) for path in sorted(results.glob("*/*/*/table.json"))]
+    claims = Counter(claim["verdict"] for table in tables for claim in table["claims"])
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(claims.items()))
+    measured = _measured(json.loads((results / "cem/table3/cpu/table.json").read_text()))
+    text = ARTIFACTS.format(
+        table=published_listing(results),
+        totals=f"All {claims.total()} claims together: {counted}.",
+        fitted=sum(verdict.startswith("reproduced") for verdict in measured),
+        judged=len(measured),
+    )
+    return f"{WRITTEN_BY}\n{text}"
+
+
+def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:
+    """Return the verdicts on the measured (not counted) numbers of Table 3 of CEM."""
+    return [row["verdict"] for row in table["rows"] if row["quantity"] in ("train_rmse", "test_rmse")]
+
+
+def _benches(folder: Path) -> str:
+    """Write the page that lists the ratios of every published bench beside their goals."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        bench = json.loads(path.read_text())
+        where = f"{bench['device']}, {bench['threads']} thread"
+        for found in bench["comparisons"]:
+            goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
+            error = f"{found['relative_error']:.1e}"
+            rows.append([bench["bench"], found["case"], found["other"], f"{found['ratio']:.2f}x", goal, error, where])
+    headers = ["bench", "case", "against", "ratio", "goal", "relative error", "where"]
+    return f"{WRITTEN_BY}\n{BENCHES.format(table=tabulate(rows, headers, tablefmt='github', disable_numparse=True))}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

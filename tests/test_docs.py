@@ -1,0 +1,139 @@
+"""Tests that README and the pages of docs/ are true: links and names exist, numbers are current, examples run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.base.command_line import RESULTS, ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ABLATIONS = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), RESULTS / "README.md", RESULTS / "bench" / "README.md"]
+)
+EXAMPLES = re.findall(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", ABLATIONS, re.DOTALL)
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def test_generated_indexes_are_current() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "results_index.py"), "--check"]
+    assert subprocess.run(command, check=False).returncode == 0, "run scripts/results_index.py"
+
+
+def test_readme_is_one_page() -> None:
+    assert len(README.encode()) <= 12_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not link.startswith(("https://", "#")):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_the_excerpt_in_readme_is_the_published_table() -> None:
+    """Each row of the excerpt stands in the published table, and no row of the kernel is left out."""
+    published = (RESULTS / "cem/table3/cpu/table.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in published if line.startswith("| RBF  ")]
+    wanted = [[row[1], *row[-3:]] for row in rows]
+    excerpt = README.partition("<!-- excerpt: cem/table3 rbf test_rmse -->")[2].partition("\n\n")[0].splitlines()[3:]
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in excerpt] == wanted
+
+
+def test_the_counts_in_readme_are_those_of_the_results() -> None:
+    verdicts = [
+        claim["verdict"]
+        for path in RESULTS.glob("*/*/*/table.json")
+        for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]
+    ]
+    counts = [verdicts.count(word) for word in ("holds", "fails", "undecided")]
+    text = " ".join(README.split())
+    assert "Of {} claims, {} hold, {} fail and {} are undecided".format(len(verdicts), *counts) in text
+    rows = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text(encoding="utf-8"))["rows"]
+    measured = [row["verdict"] for row in rows if row["quantity"] in ("train_rmse", "test_rmse")]
+    within = sum(verdict.startswith("reproduced") for verdict in measured)
+    assert f"{within} of the {len(measured)} errors lie within one published standard deviation" in text
+
+
+def test_readme_says_what_is_missing() -> None:
+    """The table of papers and the sentences on absent references agree with what is there."""
+    found = catalogue.find()
+    assert [name for name in found if name.startswith("ebt/")] == ["ebt/tableD1"]
+    ours = [name for name in found if "(ours)" in catalogue.load(name).title or name == "ngpt/initial_weights"]
+    assert ours == ["cem/inner_steps", "cem/training_length", "ngpt/initial_weights"]
+    without = [name for name in found if not list((RESULTS / name).glob("*/table.json"))]
+    assert without == ["ngpt/fig3", "nrgpt/table6"]
+    scales = {path.parent.name for path in RESULTS.glob("*/*/*/table.json")}
+    assert scales == {"cpu", "exact"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_name_scripts_options_and_artifacts_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name, words in re.findall(r"python (scripts/\w+\.py)([^\n`#|]*)", text):
+        script = ROOT / name
+        assert script.is_file(), name
+        for flag in re.findall(r"--[a-z][a-z-]*", words):
+            assert flag in script.read_text(encoding="utf-8"), f"{name} has no {flag}"
+    for artifact in re.findall(r"reproduce\.py (\w+/\w+)", text):
+        known = (ROOT / "paper_repro" / "papers" / f"{artifact}.yaml").is_file()
+        assert known or f"<!-- example: {artifact} -->" in text, artifact
+    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for target in re.findall(r"(?:^    |`)make ([\w-]+)", text, re.MULTILINE):
+        assert target in targets, f"make {target}"
+
+
+def run_example(name: str, folder: Path) -> str:
+    path = folder / "papers" / f"{name}.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(dict(EXAMPLES)[name])
+    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers")}
+    command = [sys.executable, "scripts/reproduce.py", name, "scale=smoke", f"runs={folder / 'runs'}"]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
+    assert "python scripts/reproduce.py cem/activation scale=smoke" in ABLATIONS
+    printed = run_example("cem/activation", tmp_path)
+    axes = yaml.safe_load(dict(EXAMPLES)["cem/activation"])["axes"]
+    labels = {axis: [value["label"] for value in spec["values"].values()] for axis, spec in axes.items()}
+    for activation in labels["activation"]:
+        for steps in labels["steps"]:
+            row = rf"\| {activation} +\| {steps} +\| not run +\| \**\d\.\d+ ± \d\.\d+"
+            assert re.search(row, printed), printed
+    assert "silu_gains_from_recursion" in printed
+
+
+def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((name, text),) = [example for example in EXAMPLES if "like:" in example[1]]
+    path = tmp_path / f"{name}.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
+    plan = plans.make(catalogue.load(name), "cpu")
+    starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
+    assert starts == [None] * 3 + [0.5413] * 3
+
+
+def test_the_citation_file_names_the_five_papers_as_readme_does() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors", "version", "license"} <= set(citation)
+    assert len(citation["references"]) == 5
+    for paper in citation["references"]:
+        assert {"type", "title", "authors", "year", "url"} <= set(paper)
+        assert paper["title"] in README
+        assert paper["url"] in README
