@@ -1,24 +1,26 @@
-"""From ``_target_`` nodes to objects: only this package and torch.optim, and no argument goes unread."""
+"""From ``_target_`` nodes to objects: only classes of listed rooms and optimizers, and no argument goes unread."""
 
 import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from paper_repro.base.errors import UsageError, nearest
 
-ALLOWED = ("paper_repro.", "torch.optim.")
+ROOMS = ("models", "lightning_modules", "datamodules", "probes", "training", "metrics", "papers", "tests")
+"""The parts of the package whose classes a config may name; what runs, reads and writes files is not among them."""
+ALLOWED = (*(f"paper_repro.{room}." for room in ROOMS), "torch.optim.")
+FACTORIES = ("paper_repro.models.", "paper_repro.tests.")
+"""Where a function may be named, too, if its annotation says which class of ours it builds."""
 DIRECTIVES = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
 """The keys of a ``_target_`` node that are for hydra, not for the target."""
-PACKAGE = Path(__file__).parents[1]
 
 
 def check_targets(config: Any) -> None:
-    """Refuse a config that names anything outside ``paper_repro`` and ``torch.optim``.
+    """Refuse a config that names anything outside the ``ROOMS`` of the package and ``torch.optim``.
 
-    This reads the names alone and imports nothing; ``locate`` checks what they lead to.
+    This reads the names alone and imports nothing; ``locate`` and ``require`` check what they lead to.
 
     Raises:
         UsageError: with the offending ``_target_`` and the key under which it stands.
@@ -53,14 +55,48 @@ def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
         raise UsageError(f"{node.get('_target_')}: {cause}") from error
 
 
+def require(node: Any, section: str, expected: type, described: str, nested: bool = False) -> None:
+    """Check what a section's ``_target_`` builds, before anything is built.
+
+    Args:
+        section: the key under which ``node`` stands, for the message.
+        expected: a base class, or a protocol of methods alone that is checkable at runtime.
+        described: ``expected`` in words, for example "a class that has run()".
+        nested: every ``_target_`` below must build an ``expected`` too, as the parts of a model do.
+
+    Raises:
+        UsageError: there is no ``_target_``, or it builds something else.
+    """
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise UsageError(f"{section}: found no _target_, expected that of {described}")
+    for path, call in _calls(node, section):
+        if path == section or nested:
+            found = built_by(call["_target_"])
+            if not issubclass(found, expected):
+                builds = "" if found.__name__ == call["_target_"].rpartition(".")[2] else f", which is {found.__name__}"
+                raise UsageError(f"{path}._target_ {call['_target_']}{builds}: not {described}")
+
+
+def built_by(target: str) -> type:
+    """The class of what a target builds: itself, or for a function what its annotation says.
+
+    Raises:
+        UsageError: as ``locate``.
+    """
+    found = locate(target)
+    return found if isinstance(found, type) else _returned(found)
+
+
 def locate(target: str) -> Any:
     """The class or function of that dotted name.
 
-    It must be defined below paper_repro or torch.optim, not merely be within reach of a module there: the ``os`` that
-    some module imports is refused.
+    It must be defined in one of the ``ROOMS`` or, as an optimizer, below torch.optim, not merely be within reach of a
+    module there: the ``os`` that some module imports is refused.  A function is accepted where it is defined beside
+    models and annotated with the class of ours that it builds.
 
     Raises:
-        UsageError: there is none, its module cannot be imported, or it is defined elsewhere.
+        UsageError: there is none, its module cannot be imported, it is defined elsewhere, or it is neither a class nor
+            such a function.
     """
     if not _may_be_named(target):
         raise UsageError(_refusal(target))
@@ -71,11 +107,22 @@ def locate(target: str) -> Any:
             known = [key for key in vars(found) if not key.startswith("_")] if hasattr(found, "__dict__") else []
             raise UsageError(f"_target_ {target!r} does not exist{nearest(name, known)}")
         found = getattr(found, name)
-    home = getattr(found, "__module__", None)
-    named = inspect.isclass(found) or inspect.isroutine(found)
-    if not named or not isinstance(home, str) or not f"{home}.".startswith(ALLOWED):
+    if not _may_be_built(found):
         raise UsageError(_refusal(target))
     return found
+
+
+def _may_be_built(found: Any) -> bool:
+    home = f"{getattr(found, '__module__', None)}."
+    if isinstance(found, type):
+        if home.startswith("torch.optim."):
+            return issubclass(found, importlib.import_module("torch.optim").Optimizer)
+        return home.startswith(ALLOWED)
+    return isinstance(found, FunctionType) and home.startswith(FACTORIES) and _may_be_built(_returned(found))
+
+
+def _returned(factory: FunctionType) -> Any:
+    return inspect.get_annotations(factory).get("return")
 
 
 def _longest_module(target: str) -> ModuleType:
@@ -95,18 +142,14 @@ def _longest_module(target: str) -> ModuleType:
 def _may_be_named(target: Any) -> bool:
     if not isinstance(target, str) or not target.startswith(ALLOWED):
         return False
-    parts = target.split(".")
-    if not all(part.isidentifier() and not part.startswith("_") for part in parts):
-        return False
-    # A checkout's root lies on the package's path: its setup.py and the package itself are no rooms of the package.
-    first, root = parts[1], PACKAGE.parent
-    inside = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file()
-    beside = first != PACKAGE.name and (root / first).is_dir()
-    return parts[0] == "torch" or inside or beside
+    return all(part.isidentifier() and not part.startswith("_") for part in target.split("."))
 
 
 def _refusal(target: Any) -> str:
-    return f"_target_ {target!r} is refused: only what is defined under paper_repro and torch.optim is accepted"
+    rooms = ", ".join(ROOMS)
+    return (
+        f"_target_ {target!r} is refused: only classes of paper_repro.{{{rooms}}} and torch's optimizers are accepted"
+    )
 
 
 def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any]) -> None:

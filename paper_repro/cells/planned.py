@@ -10,6 +10,7 @@ from paper_repro.base import config as configs
 from paper_repro.base.config import MACHINE
 from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.files import sha256_of_file
+from paper_repro.cells.machine_section import check_machine
 
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
@@ -38,6 +39,12 @@ def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
 
 
 def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
+    """Give a resolved config its identity, or say which data it lacks.
+
+    Raises:
+        UsageError: the machine section asks for what no machine can give.
+    """
+    check_machine(config)
     recipe = configs.recipe(config)
     data = config.get("data") or {}
     wanted: Mapping[str, str] = data.get("files") or {}

@@ -20,6 +20,7 @@ from paper_repro.base import config as configs
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.cells import records
 from paper_repro.cells.leases import clear, holder, lease_path
+from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path, work_folder
@@ -94,8 +95,6 @@ def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
     for members in groups.values():
         stack = members[0].config.get(configs.MACHINE, {}).get("stack") or {"most": 1}
         most = int(stack["most"])
-        if most < 1:
-            raise UsageError(f"machine.stack.most must be 1 or more, got {most}")
         # Even shares: 20 cells at most 12 are 10 and 10, so that two workers end together.
         count = -(-len(members) // most)
         size = -(-len(members) // count)
@@ -115,7 +114,12 @@ def run(
     Args:
         work: expected work of a cell by id, in any unit; the largest jobs go first and the ETA is weighed by it.
         workers: processes at a time; the config's ``machine.workers`` by default.
+
+    Raises:
+        UsageError: ``runs`` cannot be written to, or a machine section asks for what no machine can give.
     """
+    for cell in cells:
+        check_machine(cell.config)
     open_runs_folder(runs)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
@@ -149,7 +153,8 @@ class _WorkerProcess:
     """One worker and the job it is on."""
 
     def __init__(self, runs: Path, config: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "paper_repro.cells.worker", "--runs", str(runs)]
+        # -P: what lies in the working folder is never imported in place of a library.
+        command = [sys.executable, "-P", "-m", "paper_repro.cells.worker", "--runs", str(runs)]
         for part in ("task", "module"):
             if part in config:
                 command += ["--preload", str(config[part]["_target_"]).rpartition(".")[0]]
@@ -357,12 +362,15 @@ class _Pool:
 
 def _cause(code: int) -> str:
     if code == -signal.SIGKILL:
-        return "killed by signal 9: out of memory?"
+        return "killed by signal 9 (out of memory, or somebody killed it)"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _environment(config: Mapping[str, Any]) -> dict[str, str]:
-    threads = str(config.get(configs.MACHINE, {}).get("threads", 1))
+    asked = config.get(configs.MACHINE, {}).get("threads", 1)
+    if asked is None:
+        return dict(os.environ)
+    threads = str(asked)
     return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 

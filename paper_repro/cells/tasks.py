@@ -8,7 +8,7 @@ allows, and a folder of its own in which it may keep whatever lets it go on afte
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 FINISHED = "finished"
 DIVERGED = "diverged"
@@ -63,6 +63,7 @@ class Report(Protocol):
         """True once the user has pressed Ctrl-C, or the runner has died: save and raise StopRequestedError."""
 
 
+@runtime_checkable
 class Task(Protocol):
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         """Run the cells and return their outcomes in the same order.

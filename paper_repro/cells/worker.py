@@ -24,11 +24,11 @@ from typing import Any, TextIO
 
 from paper_repro.base import config as configs
 from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import instantiate
+from paper_repro.base.targets import instantiate, require
 from paper_repro.cells import records
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError
+from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, Task
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
@@ -116,8 +116,9 @@ class Worker:
     def _outcomes(self, batch: Sequence[Cell], folder: Path) -> list[Outcome]:
         local = [Cell(cell.id, _localised(cell.config, self.runs)) for cell in batch]
         try:
-            task = instantiate(local[0].config["task"])
-            outcomes: list[Outcome] = task.run(local, folder, self.channel)
+            require(local[0].config.get("task"), "task", Task, "a task, a class that has run()")
+            task: Task = instantiate(local[0].config["task"])
+            outcomes = task.run(local, folder, self.channel)
         except StopRequestedError:
             raise
         except MemoryError as error:
@@ -201,7 +202,7 @@ def _device(config: dict[str, Any]) -> str:
     torch = sys.modules.get("torch")
     if torch is not None and machine.get("accelerator") in ("gpu", "cuda") and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
-    return records.cpu_description(int(machine.get("threads", 1)))
+    return records.cpu_description(int(machine.get("threads", 1) or os.cpu_count() or 1))
 
 
 def _out_of_memory(error: MemoryError) -> Outcome:

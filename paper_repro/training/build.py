@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.seeds import mix
-from paper_repro.base.targets import instantiate, locate
-from paper_repro.cells.tasks import Cell
+from paper_repro.base.targets import instantiate, locate, require
+from paper_repro.cells.tasks import Cell, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Probe
+from paper_repro.training.schedules import Schedule
 
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
 FROM_MACHINE = ("cache", "data_root")
@@ -77,12 +80,12 @@ def build(cell: Cell) -> BuiltCell:
     for section in SECTIONS:
         if section not in config:
             raise UsageError(f"cell {cell.id}: the config has no section {section!r}, which training needs")
+    _check_targets(config)
     training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
     machine.batches_each(training.accumulate)
     seed = int(config["seed"])
     torch.manual_seed(mix(seed, "init"))
     model = instantiate(config["model"])
-    _check_class(config["module"], "module", PaperModule)
     # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
     make_module = instantiate({**config["module"], "_partial_": True})
     module = make_module(
@@ -108,16 +111,11 @@ def read_training(section: Mapping[str, Any]) -> TrainingSettings:
 
 
 def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:
-    probes = {str(name): instantiate(node) for name, node in section.items() if node is not None}
-    for name, probe in probes.items():
-        if not callable(getattr(probe, "measure", None)):
-            raise UsageError(f"probes.{name}: {type(probe).__name__} has no measure(); see paper_repro.training.probe")
-    return probes
+    return {str(name): instantiate(node) for name, node in section.items() if node is not None}
 
 
 def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
     node = config["data"]
-    _check_class(node, "data", CounterBasedDataModule)
     machine = config.get("machine") or {}
     taken = inspect.signature(locate(node["_target_"])).parameters
     extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
@@ -139,8 +137,15 @@ def check_window(parts: BuiltCell) -> None:
         )
 
 
-def _check_class(node: Mapping[str, Any], section: str, expected: type) -> None:
-    target = node.get("_target_", "(none)")
-    found = locate(target)
-    if not (isinstance(found, type) and issubclass(found, expected)):
-        raise UsageError(f"{section}._target_ {target}: not a {expected.__name__}")
+def _check_targets(config: Mapping[str, Any]) -> None:
+    """Check what each section's ``_target_`` builds before the first of them is built."""
+    if "task" in config:
+        require(config["task"], "task", Task, "a task, a class that has run()")
+    require(config["module"], "module", PaperModule, "a PaperModule")
+    require(config["model"], "model", nn.Module, "an nn.Module", nested=True)
+    require(config["data"], "data", CounterBasedDataModule, "a CounterBasedDataModule")
+    require(config["optimizer"], "optimizer", Optimizer, "an Optimizer")
+    require(config["schedule"], "schedule", Schedule, "a Schedule, a class that has factor()")
+    for name, node in (config.get("probes") or {}).items():
+        if node is not None:
+            require(node, f"probes.{name}", Probe, "a probe, a class that has measure()")

@@ -104,7 +104,7 @@ class _Others:
 
 
 def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-m", "paper_repro.training.launch"], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-P", "-m", "paper_repro.training.launch"], stdin=subprocess.PIPE)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # its exit code says why
         process.stdin.write(json.dumps(job).encode() + b"\n")

@@ -1,7 +1,7 @@
 """What is measured on a trained model beyond its losses: energies along the recurrences, answers, generated texts."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.module import PaperModule
@@ -18,6 +18,7 @@ class Findings:
     """Metric to what it lacks and the command that mends it, for example "needs gpt2: ..."; printed as n/a."""
 
 
+@runtime_checkable
 class Probe(Protocol):
     """Called once, after training, with the weights that are kept; a config lists its probes under ``probes``.
 

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Schedule(Protocol):
     def factor(self, step: int, steps: int) -> float:
         """What the base learning rate is multiplied by at optimiser step ``step`` (0-based) of ``steps``."""

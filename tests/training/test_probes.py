@@ -85,7 +85,7 @@ def test_a_probe_without_measure_is_refused_before_training(cell, run, tmp_path,
 
     monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
     schedule = {"_target_": "paper_repro.training.schedules.Constant"}
-    with pytest.raises(UsageError, match=r"probes\.one: Constant has no measure\(\)"):
+    with pytest.raises(UsageError, match=r"probes\.one\._target_ .*Constant: not a probe"):
         run(cells_of(cell, "single", {"one": schedule}), tmp_path)
 
 

@@ -1,0 +1,76 @@
+"""The machine section of a config, checked before anything heavy is imported and before a process is started."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paper_repro.base.config import MACHINE
+from paper_repro.base.errors import UsageError
+
+
+def check_machine(config: Mapping[str, Any]) -> None:
+    """Check every number and path of the ``machine`` section that the runner and its workers read.
+
+    Raises:
+        UsageError: a value is out of range or of another kind, with its key, what was found and what was expected.
+    """
+    section = config.get(MACHINE) or {}
+    if not isinstance(section, Mapping):
+        raise UsageError(f"{MACHINE}={section!r}: expected a section")
+    for key, (fits, expected) in _EXPECTED.items():
+        if key in section and not fits(section[key]):
+            raise UsageError(f"{MACHINE}.{key}={section[key]!r}: expected {expected}")
+    for key, (fits, expected) in _STACK.items() if section.get("stack") else ():
+        if not fits(section["stack"].get(key)):
+            raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def _not_negative(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, list) and all(_word(item) for item in value)
+
+
+def _section(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _devices(value: Any) -> bool:
+    if not isinstance(value, list):
+        return _whole(value)
+    return all(type(item) is int and item >= 0 for item in value) and 0 < len(value) == len(set(value))
+
+
+def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "workers": (_whole, "a whole number of 1 or more"),
+    "threads": (_or_null(_whole), "a whole number of 1 or more, or null (as many as torch takes)"),
+    "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
+    "checkpoint_every_seconds": (_or_null(_positive), "a number above 0, or null"),
+    "checkpoint_every_steps": (_or_null(_whole), "a whole number of 1 or more, or null"),
+    "progress_every_seconds": (_not_negative, "a number of 0 or more"),
+    "stack": (_or_null(_section), "null, or a section with the keys over and most"),
+    "cache": (_or_null(_word), "a folder, or null"),
+    "data_root": (_or_null(_word), "a folder, or null"),
+}
+_STACK: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "over": (_words, "a list of keys, for example [seed]"),
+    "most": (_whole, "a whole number of 1 or more"),
+}
