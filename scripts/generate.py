@@ -10,9 +10,8 @@ CHECKPOINT is the folder of a cell (record.json and weights.safetensors), or the
     --temperature T     0 takes the likeliest token (default 1)
     --seed N            of every prompt given (default 0); a text depends on its own prompt and seed alone
     --crop              let the model see the last tokens of a prompt that its context cannot hold
-    --settle TOL        NRGPT: stop a token's recurrences when a step changes its energy by less than this share
-    --max-steps N       NRGPT: never more recurrences than this, in the place of those it was trained with
-    --inner-steps T     CEM: so many inner steps in every part that descends, in the place of those it was trained with
+    --inner-steps S     NRGPT, CEM: so many inner steps down an energy, in the place of those that were trained with
+    --settle TOL        NRGPT: stop a token's inner steps when one changes its energy by at most this share
     --data-root DIR     where the data lie from which the vocabulary comes, beside $PAPER_REPRO_DATA
     --device NAME       cpu (default) or gpu
 
@@ -44,8 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     words = _words(arguments)
     model, tokenizer, record = _load(words)
-    settle = _settle(words, model)
-    _set_inner_steps(words, model)
+    settle = _set_inner_steps(words, model)
     for prompt, seed in _prompts(words, record, tokenizer):
         ids = _encode(prompt, tokenizer, model.block_length, words.crop)
         generation = _generate(model, tokenizer, ids, seed, words, settle)
@@ -54,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         if generation.steps:
             counts = ", ".join(f"{steps}: {tokens}" for steps, tokens in generation.histogram.items())
             print(
-                f"recurrences per token: mean {generation.mean_steps:.2f}; tokens by number: {counts}", file=sys.stderr
+                f"inner steps per token: mean {generation.mean_steps:.2f}; tokens by number: {counts}", file=sys.stderr
             )
     return 0
 
@@ -72,9 +70,8 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--crop", action="store_true")
-    parser.add_argument("--settle", type=float)
-    parser.add_argument("--max-steps", type=int)
     parser.add_argument("--inner-steps", type=int)
+    parser.add_argument("--settle", type=float)
     parser.add_argument("--data-root")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     words, unknown = parser.parse_known_args(arguments)
@@ -123,33 +120,27 @@ def _tokenizer(parts: "BuiltCell", record: "Record") -> "Tokenizer":
     return tokenizer
 
 
-def _settle(words: argparse.Namespace, model: "CausalLanguageModel") -> "Settle | None":
+def _set_inner_steps(words: argparse.Namespace, model: "CausalLanguageModel") -> "Settle | None":
+    """Set them in a CEM; for NRGPT, which chooses them token by token, give when to stop."""
     from paper_repro.models.generation import Settle
+    from paper_repro.models.llama import Llama
     from paper_repro.models.nrgpt.model import NRGPT
 
-    if words.settle is None and words.max_steps is None:
-        return None
-    if not isinstance(model, NRGPT):
-        raise UsageError(
-            f"--settle and --max-steps are for NRGPT, {type(model).__name__} has no energies: leave them out"
-        )
+    name = type(model).__name__
+    if words.settle is not None and not isinstance(model, NRGPT):
+        raise UsageError(f"--settle is for NRGPT, {name} has no energies of a token: leave it out")
+    if words.inner_steps is not None and not isinstance(model, NRGPT | Llama):
+        raise UsageError(f"--inner-steps is for NRGPT and CEM, {name} makes none: leave it out")
     try:
-        return Settle(words.settle or 0.0, max_steps=words.max_steps)
+        if isinstance(model, Llama) and words.inner_steps is not None:
+            model.set_inner_steps(words.inner_steps)
+        if not isinstance(model, NRGPT) or (words.settle, words.inner_steps) == (None, None):
+            return None
+        return Settle(words.settle or 0.0, num_steps=words.inner_steps)
     except ValueError as error:
-        raise UsageError(f"--settle {words.settle} --max-steps {words.max_steps}: {error}") from error
-
-
-def _set_inner_steps(words: argparse.Namespace, model: "CausalLanguageModel") -> None:
-    from paper_repro.models.llama import Llama
-
-    if words.inner_steps is None:
-        return
-    if not isinstance(model, Llama):
-        raise UsageError(f"--inner-steps is for CEM, {type(model).__name__} makes none: leave it out")
-    try:
-        model.set_inner_steps(words.inner_steps)
-    except ValueError as error:
-        raise UsageError(f"--inner-steps {words.inner_steps}: {error}") from error
+        given = {"--inner-steps": words.inner_steps, "--settle": words.settle}
+        said = " ".join(f"{option} {value}" for option, value in given.items() if value is not None)
+        raise UsageError(f"{said}: {error}") from error
 
 
 def _prompts(words: argparse.Namespace, record: "Record", tokenizer: "Tokenizer") -> list[tuple[str, int]]:

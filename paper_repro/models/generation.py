@@ -1,12 +1,13 @@
-"""One text from one prompt and one seed, and NRGPT's recurrences stopped once a token's energy has settled.
+"""One text from one prompt and one seed, and NRGPT's descent stopped once a token's energy has settled.
 
-Legend: B sequences, T tokens, D width, H heads.
+Legend: B sequences, T tokens, N tokens that have a key, D width, H heads.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,14 +20,14 @@ from paper_repro.models.nrgpt.model import NRGPT
 
 @dataclass(frozen=True)
 class Settle:
-    """When the recurrences of a generated token stop early.
+    """When the descent for a generated token stops.
 
     The energy that is watched is E_att + s E_ff of the last token, whose successor is predicted.
 
     Args:
-        tolerance: stop after a step that changed the energy by less than this share of its size; 0 never stops.
+        tolerance: stop after a step that changed the energy by at most this share of its size; 0 never stops.
         patience: so many such steps in a row.
-        max_steps: never more steps; the model's own number if None, and it may exceed that.
+        num_steps: the most inner steps; the model's own number if None, and it may exceed that.
 
     Raises:
         ValueError: a negative or infinite tolerance, or a number below 1.
@@ -34,14 +35,14 @@ class Settle:
 
     tolerance: float
     patience: int = 1
-    max_steps: int | None = None
+    num_steps: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < math.inf:
             raise ValueError(f"tolerance must be a finite number of at least 0, got {self.tolerance!r}")
         at_least("patience", self.patience)
-        if self.max_steps is not None:
-            at_least("max_steps", self.max_steps)
+        if self.num_steps is not None:
+            at_least("num_steps", self.num_steps)
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Generation:
     """A generated text, in tokens."""
 
     ids: list[int]
-    """The prompt's, then the new ones."""
+    """The prompt's ids, then the new ones."""
     steps: list[int] = field(default_factory=list)
-    """Recurrences for each new token; empty where none were stopped early."""
+    """The inner steps for each new token; empty without ``settle``."""
 
     @property
     def mean_steps(self) -> float:
@@ -59,7 +60,7 @@ class Generation:
 
     @property
     def histogram(self) -> dict[int, int]:
-        """Number of recurrences to number of tokens, ascending."""
+        """Count the tokens by their number of inner steps, ascending."""
         return dict(sorted(Counter(self.steps).items()))
 
 
@@ -80,7 +81,7 @@ def generate(
     Args:
         prompt: at least one id; of more than ``block_length`` the model sees the last.
         seed: of the draws; without effect at temperature 0.
-        settle: stop the recurrences early; for models with energies.
+        settle: stop the descent for each token early; for models with energies.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, arguments out of range, or ``settle`` for a model
@@ -104,41 +105,37 @@ def generate(
 
 @torch.no_grad()
 def energy_of_last(model: NRGPT, x: Tensor) -> Tensor:
-    """E_att + s E_ff of the last token, (B,), at the state x, (B, T, D): ``model.energies(x).total[:, -1]``.
+    """Compute E_att + s E_ff of the last token, (B,), at the state x, (B, T, D): ``model.energies(x).total[:, -1]``.
 
-    Cheaper than that: g_A . J_h g_B is taken as (J_h^T g_A) . g_B, so no key is formed.
+    This is cheaper: g_A . J_h g_B is taken as (J_h^T g_A) . g_B, so no key is formed.
     """
     attention, g = model.attention, model.norm(x)
-    last = g[:, -1]
-    feed_forward = model.feed_forward_scale * model.feed_forward.energy(g[:, -1:])[:, 0]
-    sources = g[:, :-1] if attention.mask == "strict" else g
+    last = g[:, -1]  # (B, D)
+    feed_forward = model.feed_forward_scale * model.feed_forward.energy(g[:, -1:])[:, 0]  # (B,)
+    sources = g[:, :-1] if attention.mask == "strict" else g  # (B, N, D)
     if not sources.shape[1]:
         return feed_forward
-    maps = attention.key.weight.unflatten(0, (attention.num_heads, -1))
-    queries = torch.einsum("bi,hij->bhj", last, maps)
-    log_sums = (attention.beta * torch.matmul(queries, sources.mT)).logsumexp(-1)
+    maps = attention.key.weight.unflatten(0, (attention.num_heads, -1))  # (H, D, D)
+    queries = torch.einsum("bi,hij->bhj", last, maps)  # (B, H, D)
+    log_sums = (attention.beta * torch.matmul(queries, sources.mT)).logsumexp(-1)  # (B, H, N) -> (B, H)
     weighted = log_sums if attention.head_weights is None else attention.head_weights * log_sums
     return feed_forward - weighted.sum(-1) / attention.beta
 
 
 class _Settling:
-    """ids (1, T) to the state at which the last token's energy has settled; remembers the steps that this took."""
+    """Maps ids (1, T) to the state at which the last token's energy has settled; remembers the steps that this took."""
 
     def __init__(self, model: NRGPT, settle: Settle) -> None:
         self.model, self.settle = model, settle
-        self.most = model.num_steps if settle.max_steps is None else settle.max_steps
         self.used: list[int] = []
 
     def __call__(self, ids: Tensor) -> Tensor:
-        layers = self.model.layers()
-        x, calm, taken = self.model.embed(ids), 0, 0
-        energy = energy_of_last(self.model, x).item() if self.settle.tolerance else 0.0
-        while taken < self.most and calm < self.settle.patience:
-            x = layers[min(taken, len(layers) - 1)](x)
-            taken += 1
-            if self.settle.tolerance:
-                before, energy = energy, energy_of_last(self.model, x).item()
-                scale = max(abs(before), abs(energy))
-                calm = calm + 1 if abs(energy - before) < self.settle.tolerance * scale else 0
-        self.used.append(taken)
-        return x
+        found = self.model.descend(
+            ids,
+            self.settle.num_steps,
+            energy=partial(energy_of_last, self.model),
+            tolerance=self.settle.tolerance or None,
+            patience=self.settle.patience,
+        )
+        self.used.append(found.num_steps)
+        return found.state

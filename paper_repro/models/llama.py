@@ -4,13 +4,13 @@ Legend: B sequences, J tokens, V vocabulary, P block length, D width, K heads, m
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
-from paper_repro.models.cem.descent import CEMPart
+from paper_repro.models.cem.part import CEMPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
 INIT_STD = 0.02
@@ -70,6 +70,26 @@ class Block(nn.Module):
         found: Tensor = self.feed_forward(self.attention(stream, tables))
         return found
 
+    def trace(self, stream: Tensor, tables: RotaryTables, num_steps: int) -> "LlamaTrace":
+        """Compute the next stream with ``num_steps`` inner steps, and the energies of the parts that descend."""
+        found: dict[str, list[Tensor]] = {}
+        for name, part in self.named_children():
+            if isinstance(part, CEMPart):
+                descent = part.descend(stream, num_steps, energies_at=(num_steps,))
+                found[name], stream = [descent.energies[-1]], descent.state
+            else:
+                stream = part(stream, tables) if part is self.attention else part(stream)
+        return LlamaTrace(stream, found)
+
+
+class LlamaTrace(NamedTuple):
+    """The end of a forward pass with other inner steps, and its energies."""
+
+    state: Tensor
+    """The last stream, (B, J, D)."""
+    energies: dict[str, list[Tensor]]
+    """Every layer's energies at the last inner step, (B, J), by the name of the part in the block."""
+
 
 class Llama(RotaryLanguageModel):
     """Embeddings, L blocks, RMSNorm, an output table of its own (CEM, table 1 and appendix D).
@@ -124,6 +144,20 @@ class Llama(RotaryLanguageModel):
         parts = (part for block in self.blocks for part in block.children())
         return (part for part in parts if isinstance(part, CEMPart))
 
+    def trace(self, ids: Tensor, num_steps: int) -> LlamaTrace:
+        """Compute the final states of ids, (B, J), with ``num_steps`` inner steps in every part that descends.
+
+        Raises:
+            ValueError: ``num_steps`` < 1, or ids as in ``embed``.
+        """
+        state, found = self.embed(ids), dict[str, list[Tensor]]()
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            state, energies = block.trace(state, self.tables(), num_steps)  # (B, J, D)
+            for name, own in energies.items():
+                found.setdefault(name, []).extend(own)
+        return LlamaTrace(state, found)
+
     def set_inner_steps(self, number: int) -> None:
         """Let every part that descends make ``number`` steps from now on, whatever it was trained with (section 5.2).
 
@@ -134,4 +168,4 @@ class Llama(RotaryLanguageModel):
         if not parts:
             raise ValueError("no part descends an energy: choose attention=cem or feed_forward=cem")
         for part in parts:
-            part.num_steps = at_least("inner steps", number)
+            part.num_steps = at_least("num_steps", number)

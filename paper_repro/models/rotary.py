@@ -257,8 +257,12 @@ class RotaryLanguageModel(CausalLanguageModel):
             self.register_buffer(f"rotary_{name}", table.to(device), persistent=False)
 
     def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        tables = RotaryTables(*(getattr(self, f"rotary_{name}") for name in RotaryTables._fields))
+        tables = self.tables()
         return tuple(partial(block, tables=tables) for block in self.blocks)
+
+    def tables(self) -> RotaryTables:
+        """Give the tables that every block reads."""
+        return RotaryTables(*(getattr(self, f"rotary_{name}") for name in RotaryTables._fields))
 
     def logits(self, x: Tensor) -> Tensor:
         scale = self.logit_scale()
@@ -281,7 +285,11 @@ class RotaryLanguageModel(CausalLanguageModel):
 
     def negative_log_likelihoods(self, ids: Tensor, following: Tensor) -> Tensor:
         """-log p of every next token, (B, T), in nats; without gradients, the logits never whole in memory."""
-        x = self.normalized(self.final_state(ids))
+        return self.negative_log_likelihoods_of(self.final_state(ids), following)
+
+    def negative_log_likelihoods_of(self, x: Tensor, following: Tensor) -> Tensor:
+        """Give the same, (B, T), from final states x, (B, T, D)."""
+        x = self.normalized(x)
         return negative_log_likelihoods(
             x, self.output.weight, following, self.logit_scale(), implementation=self.implementation
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.nrgpt.bounds import attention_bounds, feed_forward_bound, radius
-from paper_repro.models.nrgpt.model import NRGPT, Energies
+from paper_repro.models.nrgpt.model import NRGPT, NRGPTEnergies
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Findings
 
@@ -61,11 +61,11 @@ class EnergyTrace:
         if ids.shape[1] < self.num_tokens:
             raise UsageError(f"probes.energy traces {self.num_tokens} tokens, sequences have {ids.shape[1]}")
         model = copy.deepcopy(module.model).to("cpu", torch.float64)
-        energies = Energies(*(part[:, 0] for part in model.trace(ids.cpu(), self.num_steps).energies))
+        energies = NRGPTEnergies(*(part[:, 0] for part in model.trace(ids.cpu(), self.num_steps).energies))
         return Findings(metrics(model, energies, self.settled_within), {ATTACHMENT: _csv(energies)})
 
 
-def metrics(model: NRGPT, energies: Energies, settled_within: float) -> dict[str, float]:
+def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dict[str, float]:
     """The metrics of ``EnergyTrace`` from energies (N + 1, T)."""
     total = energies.total
     span = (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)
@@ -85,7 +85,7 @@ def metrics(model: NRGPT, energies: Energies, settled_within: float) -> dict[str
     }
 
 
-def _bound_use(model: NRGPT, energies: Energies) -> float:
+def _bound_use(model: NRGPT, energies: NRGPTEnergies) -> float:
     r = radius(model)
     low, high = attention_bounds(model.attention, r, energies.attention.shape[1])
     middle, reach = (low + high) / 2, (high - low) / 2
@@ -95,7 +95,7 @@ def _bound_use(model: NRGPT, energies: Energies) -> float:
     return float(torch.maximum(attention.max(), feed_forward.max()))
 
 
-def _csv(energies: Energies) -> bytes:
+def _csv(energies: NRGPTEnergies) -> bytes:
     stream = io.StringIO()
     stream.write("step,token,total,attention,feed_forward\n")
     rows: list[Tensor] = [energies.total, energies.attention, energies.feed_forward]

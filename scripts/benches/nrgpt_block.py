@@ -64,18 +64,18 @@ class _Functional:
     def __init__(self, model: nrgpt.NRGPT) -> None:
         self.model = model
 
-    def __call__(self, x: Tensor) -> nrgpt.Gradients:
+    def __call__(self, x: Tensor) -> nrgpt.NRGPTGradients:
         attention, feed_forward = self.model.attention, self.model.feed_forward
         g = self.model.norm(x)
         key = attention.key(g[:, :-1]).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-        return nrgpt.Gradients(
+        return nrgpt.NRGPTGradients(
             torch.func.grad(lambda at: attention_energy(at[:, 1:], key, attention.beta).sum())(g),
             torch.func.grad(lambda at: feed_forward.energy(at).sum())(g),
         )
 
 
 def _pass(
-    model: nrgpt.NRGPT, gradients: Callable[[Tensor], nrgpt.Gradients], x: Tensor, direction: Tensor
+    model: nrgpt.NRGPT, gradients: Callable[[Tensor], nrgpt.NRGPTGradients], x: Tensor, direction: Tensor
 ) -> Callable[[], list[Tensor]]:
     """What computes the update, and the gradients of x and of all that it depends on, along ``direction``."""
     state = x.clone().requires_grad_()

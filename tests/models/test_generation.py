@@ -49,7 +49,7 @@ def test_tolerance_zero_is_plain_generation(kind: type[nrgpt.NRGPT], options: di
 @pytest.mark.parametrize(("tolerance", "patience"), [(0.02, 1), (0.02, 3), (1e-3, 1)])
 def test_steps_are_counted_to_where_the_energy_of_the_trace_settles(tolerance: float, patience: int) -> None:
     model = descending()
-    settle = Settle(tolerance, patience, max_steps=60)
+    settle = Settle(tolerance, patience, num_steps=60)
     found = generate(model, [1, 2, 3], 6, seed=1, settle=settle)
     for end, steps in zip(range(3, 9), found.steps, strict=True):
         trace = model.trace(torch.tensor([found.ids[:end]]), 60).energies.total[:, 0, -1].tolist()
@@ -64,7 +64,7 @@ def test_more_steps_than_trained_and_fewer_are_taken() -> None:
     for steps in (1, 9):
         other = randomised(nrgpt.NRGPT_H_FF1(**{**SIZES, "num_steps": steps}))
         other.load_state_dict(model.state_dict())
-        settle = Settle(0.0, max_steps=steps)
+        settle = Settle(0.0, num_steps=steps)
         assert generate(model, [5], 10, 0, settle=settle).ids == generate(other, [5], 10, 0).ids
 
 
@@ -109,7 +109,7 @@ def test_wrong_arguments_are_refused() -> None:
         ({"tolerance": -0.1}, "tolerance must be a finite number of at least 0"),
         ({"tolerance": math.inf}, "tolerance"),
         ({"tolerance": 0.1, "patience": 0}, "patience"),
-        ({"tolerance": 0.1, "max_steps": 0}, "max_steps"),
+        ({"tolerance": 0.1, "num_steps": 0}, "num_steps"),
     ]:
         with pytest.raises(ValueError, match=message):
             Settle(**options)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.gpt import RGPT
-from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF2W, Energies
+from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF2W, NRGPTEnergies
 from paper_repro.probes.energy_trace import ATTACHMENT, EnergyTrace, metrics
 from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.training.schedules import Constant
@@ -41,7 +41,7 @@ def judged(*tokens: list[float], settled_within: float = 0.01) -> dict[str, floa
     total = torch.tensor(tokens, dtype=torch.float64).T
     model = build()
     assert isinstance(model, NRGPT)
-    return metrics(model.double(), Energies(torch.zeros_like(total), total, total), settled_within)
+    return metrics(model.double(), NRGPTEnergies(torch.zeros_like(total), total, total), settled_within)
 
 
 FALLING = [10.0, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
@@ -115,7 +115,7 @@ def test_the_bounds_are_used_up_in_proportion_to_the_energies_and_none_without_a
     total = torch.tensor([FALLING], dtype=torch.float64).T
     unbounded = build(norm="none")
     assert isinstance(unbounded, NRGPT)
-    found = metrics(unbounded, Energies(total, total, total), 0.01)
+    found = metrics(unbounded, NRGPTEnergies(total, total, total), 0.01)
     assert set(once) - set(found) == {"bound_use"} and found["ends_lower"] == 1
 
 
@@ -140,7 +140,7 @@ def test_the_csv_holds_the_energies_of_the_model_s_own_trace(data: ListOpsData) 
         # Five digits are written.
         torch.testing.assert_close(column(name), getattr(trace, name)[:, 0], rtol=5e-5, atol=0)
     assert not torch.allclose(column("total"), column("attention") + column("feed_forward"), rtol=1e-3)
-    assert found.metrics == metrics(copy.deepcopy(model).double(), Energies(*(part[:, 0] for part in trace)), 0.01)
+    assert found.metrics == metrics(copy.deepcopy(model).double(), NRGPTEnergies(*(part[:, 0] for part in trace)), 0.01)
     assert found.metrics["bound_use"] <= 1
     assert all(tensor.dtype == torch.float32 for tensor in model.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -161,9 +161,9 @@ def test_golden_nrgpt_at_eta_one_every_token_ends_lower_and_the_first_never_rise
     model = golden_nrgpt.build(record, "identity")
     assert isinstance(model, NRGPT)
     attention, feed_forward = record["out.E_att"], record["out.E_ff"]
-    recorded = Energies(attention, feed_forward, attention + record["w.ff_scale"] * feed_forward)
+    recorded = NRGPTEnergies(attention, feed_forward, attention + record["w.ff_scale"] * feed_forward)
     for sequence in range(record["in.ids"].shape[0]):
-        found = metrics(model, Energies(*(part[:, sequence] for part in recorded)), 0.01)
+        found = metrics(model, NRGPTEnergies(*(part[:, sequence] for part in recorded)), 0.01)
         assert found["ends_lower"] == 1
         assert found["first_token_rise"] <= 1e-9  # rounding of the recorded numbers, over the token's span
         assert found["bound_use"] <= 1

@@ -125,15 +125,15 @@ def test_the_command_itself(make: Callable[..., Path]) -> None:
 
 def test_settling_is_reported(make: Callable[..., Path], capsys: Any) -> None:
     folder = make()
-    assert run(folder, "--prompt", "ROMEO", "--tokens", "9", "--settle", "0.05", "--max-steps", "40") == 0
+    assert run(folder, "--prompt", "ROMEO", "--tokens", "9", "--settle", "0.05", "--inner-steps", "40") == 0
     output = capsys.readouterr()
     tokenizer = CharacterTokenizer(CORPUS)
-    settle = Settle(0.05, max_steps=40)
+    settle = Settle(0.05, num_steps=40)
     found = generate(
         model_of(folder), tokenizer.encode("ROMEO"), 9, seed=0, settle=settle, num_allowed=len(tokenizer.characters)
     )
     assert output.out == tokenizer.decode(found.ids) + "\n"
-    assert f"recurrences per token: mean {found.mean_steps:.2f}; tokens by number: " in output.err
+    assert f"inner steps per token: mean {found.mean_steps:.2f}; tokens by number: " in output.err
     assert max(found.steps) < 40
 
 
@@ -147,7 +147,7 @@ def test_inner_steps_are_others_than_those_of_the_training(make: Callable[..., P
     assert run(folder, *words) == 0
     assert capsys.readouterr().out == texts[0] != texts[1]
     assert run(folder, *words, "--inner-steps", "0") == 2
-    assert "--inner-steps 0: inner steps must be" in capsys.readouterr().err
+    assert "--inner-steps 0: num_steps must be" in capsys.readouterr().err
 
 
 def test_without_prompts_those_of_the_cells_probe_or_four_of_the_papers_kind(
@@ -194,8 +194,7 @@ def test_a_prompt_longer_than_the_context(make: Callable[..., Path], capsys: Any
         (["--prompt", "be", "--temperature", "-1"], "temperature must be a positive finite number"),
         (["--prompt", "xyz"], "the character 'x' (U+0078) at position 0"),
         (["--settle", "-1"], "tolerance must be a finite number of at least 0"),
-        (["--max-steps", "0"], "max_steps must be a whole number of at least 1"),
-        (["--inner-steps", "2"], "--inner-steps is for CEM, NRGPT_H_FF1 makes none: leave it out"),
+        (["--inner-steps", "0"], "num_steps must be a whole number of at least 1"),
     ],
 )
 def test_wrong_words(make: Callable[..., Path], capsys: Any, words: list[str], message: str) -> None:
@@ -204,6 +203,8 @@ def test_wrong_words(make: Callable[..., Path], capsys: Any, words: list[str], m
 
 
 def test_what_is_no_checkpoint(make: Callable[..., Path], capsys: Any, tmp_path: Path) -> None:
+    assert run(make(RGPT), "--inner-steps", "2") == 2
+    assert "--inner-steps is for NRGPT and CEM, RGPT makes none: leave it out" in capsys.readouterr().err
     assert run(make(RGPT), "--settle", "0.1") == 2
     assert "RGPT has no energies" in capsys.readouterr().err
     assert run(tmp_path / "cells" / "none") == 2

@@ -1,6 +1,7 @@
 """CEM, "Recasting Transformer layers as energy models": attention as gradient steps on the interaction energy.
 
-Legend: B sequences, J tokens, D width, K heads, R = D/K, T inner steps, r rank of the preconditioners.
+Legend: B sequences, J tokens, D width, K heads, Y = D/K head width, S inner steps (the paper's T), r rank of the
+preconditioners.
 """
 
 import math
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.arguments import one_of, positive
-from paper_repro.kernels.tied_attention import IMPLEMENTATIONS, descend
-from paper_repro.models.cem.descent import CEMPart, Preconditioner
+from paper_repro.kernels import tied_attention
+from paper_repro.kernels.tied_attention import IMPLEMENTATIONS
+from paper_repro.models.cem.part import CEMPart, Preconditioner
 from paper_repro.models.gpt import check_heads
 
 DIAGONALS = ("none", "shared", "per_head")
@@ -21,9 +23,9 @@ DEFAULT_RANK = 4
 
 
 def press_slopes(num_heads: int) -> list[float]:
-    """ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
+    """Give ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
 
-    For another K those of the next lower power of two, then every second one of the next higher.
+    For another K they are those of the next lower power of two, then every second one of the next higher.
     """
     lower = 2 ** int(math.log2(num_heads))
     found = [2 ** (-8 * k / lower) for k in range(1, lower + 1)]
@@ -32,12 +34,12 @@ def press_slopes(num_heads: int) -> list[float]:
 
 
 def power_slopes(num_heads: int) -> list[float]:
-    """2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
+    """Give 2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
     return [2.0**-k for k in range(1, num_heads + 1)]
 
 
 class CEMAttention(CEMPart):
-    """T preconditioned gradient steps on the interaction energy of CEM (equations 1, 4, 12 to 14, 16; Algorithm 1).
+    """S preconditioned gradient steps on the interaction energy of CEM (equations 1, 4, 12 to 14, 16; Algorithm 1).
 
         epsilon(u_i | h) = -tau sum_k log sum_{j<=i} exp(s_ijk)
         s_ijk = (k_jk . q_ik + h_j . (d_k * u_i)) / tau - m_k (i - j) + (b_self where i = j, else b_cross)
@@ -52,10 +54,10 @@ class CEMAttention(CEMPart):
 
     Args:
         width, num_heads: D, K.
-        num_steps: T.
+        num_steps: S.
         diagonal: "none", "shared" by the heads, (D,), or "per_head", (K, D); it starts at ``diagonal_init``.
         value_diagonal: see above; needs a diagonal.
-        temperature: tau = sqrt(R) ("head", which makes standard attention the special case that the text claims) or
+        temperature: tau = sqrt(Y) ("head", which makes standard attention the special case that the text claims) or
             sqrt(D) ("model", the paper's letter).
         slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
             absent too.
@@ -121,34 +123,35 @@ class CEMAttention(CEMPart):
         )
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
-        """epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""
-        return -self.tau * torch.logsumexp(self._scores(u, context), -1).sum(1)
+        """Compute epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""
+        log_sums = torch.logsumexp(self._scores(u, context), -1)  # (B, K, J)
+        return -self.tau * log_sums.sum(1)  # (B, J)
 
     def update(self, x: Tensor, context: Tensor) -> Tensor:
-        """sum_k P_k (W^Q_k^T sum_j a_ijk k_jk [+ d_k * sum_j a_ijk h_j]), (B, J, D), at x and h (equation 14)."""
-        weights = torch.softmax(self._scores(self.point(x), context), -1)
-        read = torch.matmul(weights, self._heads(context, self.key_weight))
-        written = read.transpose(1, 2).flatten(2) @ self._writing_weight()
+        """Compute sum_k P_k (W^Q_k^T sum_j a_ijk k_jk [+ d_k * sum_j a_ijk h_j]), (B, J, D) (equation 14)."""
+        weights = torch.softmax(self._scores(self.point(x), context), -1)  # (B, K, J, J)
+        read = torch.matmul(weights, self._heads(context, self.key_weight))  # (B, K, J, Y)
+        written = read.transpose(1, 2).flatten(2) @ self._writing_weight()  # (B, J, K Y) -> (B, J, D)
         if not self.value_diagonal:
             return written
-        along = torch.matmul(weights, context.unsqueeze(1)) * self._diagonals()
-        return written + (along if self.preconditioner is None else self.preconditioner.fold(along)).sum(1)
+        along = torch.matmul(weights, context.unsqueeze(1)) * self._diagonals()  # (B, K, J, D)
+        folded = along if self.preconditioner is None else self.preconditioner.fold(along)  # (B, K, J, D)
+        return written + folded.sum(1)  # (B, J, D)
 
     def forward(self, stream: Tensor, tables: object = None) -> Tensor:
-        context = self.context(stream)
-        x = self.first(stream, context)
+        return self.descend(stream).state
+
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
         if self.diagonal_kind == "per_head" or self.value_diagonal:
-            for _ in range(self.num_steps):
-                x = x + self.step_size * self.update(x, context)
-            return x
-        return descend(
+            return None
+        return tied_attention.descend(
             x,
-            self._heads(context, self.key_weight).transpose(1, 2),
+            self._heads(context, self.key_weight).transpose(1, 2),  # (B, J, K, Y)
             self.query_weight,
             self._writing_weight(),
             context * self.diagonal if self.diagonal_kind == "shared" else None,
             self.norm_weight if self.norm_inside else None,
-            num_steps=self.num_steps,
+            num_steps=num_steps,
             step_size=float(self.step_size),
             tau=self.tau,
             norm_eps=self.norm_eps,
@@ -168,30 +171,32 @@ class CEMAttention(CEMPart):
         self.register_buffer("slopes", values, persistent=False)
 
     def _heads(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, K, J, Y)
 
     def _diagonals(self) -> Tensor:
-        """d_k, (1 or K, 1, D)."""
+        """Give d_k, (1 or K, 1, D)."""
         return self.diagonal.view(-1, 1, self.width)
 
     def _scores(self, u: Tensor, context: Tensor) -> Tensor:
-        """s_ijk, (B, K, J, J); minus infinity where j > i."""
+        """Compute s_ijk, (B, K, J, J); minus infinity where j > i."""
         scores = torch.matmul(self._heads(u, self.query_weight), self._heads(context, self.key_weight).mT)
         if self.diagonal_kind != "none":
-            scores = scores + torch.matmul(u.unsqueeze(1) * self._diagonals(), context.unsqueeze(1).mT)
+            scaled = u.unsqueeze(1) * self._diagonals()  # (B, 1 or K, J, D)
+            scores = scores + torch.matmul(scaled, context.unsqueeze(1).mT)  # (B, K, J, J)
         scores = scores / self.tau
-        positions = torch.arange(u.shape[1], device=u.device)
-        distance = positions.unsqueeze(1) - positions
+        positions = torch.arange(u.shape[1], device=u.device)  # (J,)
+        distance = positions.unsqueeze(1) - positions  # (J, J)
         if self.slopes is not None and self.bias_self is not None and self.bias_cross is not None:
             scores = scores - self.slopes.view(-1, 1, 1) * distance
             scores = scores + torch.where(distance == 0, self.bias_self, self.bias_cross)
         return scores.masked_fill(distance < 0, -torch.inf)
 
     def _writing_weight(self) -> Tensor:
-        """W^Q_k P_k of all heads, (D, D)."""
+        """Give W^Q_k P_k of all heads, (D, D)."""
         if self.preconditioner is None:
             return self.query_weight
-        return self.preconditioner.fold(self.query_weight.unflatten(0, (self.num_heads, -1))).flatten(0, 1)
+        by_head = self.query_weight.unflatten(0, (self.num_heads, -1))  # (K, Y, D)
+        return self.preconditioner.fold(by_head).flatten(0, 1)  # (K, Y, D) -> (D, D)
 
     def extra_repr(self) -> str:
         return (

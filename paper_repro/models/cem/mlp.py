@@ -1,18 +1,20 @@
 """CEM, "Recasting Transformer layers as energy models": the element-wise energy (MLP) and the models of its Table 3.
 
-Legend: D width, m hidden width, T inner steps, N tokens, r rank of the preconditioner.
+Legend: D width, m hidden width, S inner steps (the paper's T), r rank of the preconditioner; ``...`` for the tokens.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.kernels.cem_mlp import IMPLEMENTATIONS, descend
+from paper_repro.kernels import cem_mlp
+from paper_repro.kernels.cem_mlp import IMPLEMENTATIONS
 from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
-from paper_repro.models.cem.descent import CEMPart, Preconditioner
+from paper_repro.models.cem.part import CEMPart, Preconditioner
 
 DEFAULT_RANK = 16
 
@@ -54,7 +56,7 @@ POTENTIALS = {"silu": silu_potential, "gelu": gelu_potential}
 
 
 class CEMMLP(CEMPart):
-    """T preconditioned gradient steps on xi(x | h) = -gamma . phi(V x), gamma = W h (CEM, equations 7, 8, 13, 15, 17).
+    """S preconditioned gradient steps on xi(x | h) = -gamma . phi(V x), gamma = W h (CEM, equations 7, 8, 13, 15, 17).
 
         x <- x + eta P V^T (gamma * act(V u)),  act = phi'
 
@@ -66,7 +68,7 @@ class CEMMLP(CEMPart):
     Args:
         width: D.
         hidden: m.
-        num_steps, norm_context, norm_inside, start, norm_eps: see ``CEMPart``.
+        num_steps, norm_context, norm_inside, start, norm_eps: see ``CEMPart``; num_steps is S.
         activation: "silu" (Algorithm 1) or "gelu" (exact).
         preconditioner: "none" (P = I), "diagonal" or "diagonal_low_rank".
         rank: r of "diagonal_low_rank"; 16 if None.
@@ -124,31 +126,35 @@ class CEMMLP(CEMPart):
             self.step_size = nn.Parameter(torch.tensor(float(step_size)))
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
-        """xi(u | h) = -gamma . phi(V u), (...,), for u and h (..., D) (CEM, equation 7)."""
-        gamma = functional.linear(context, self.context_weight)
-        return -(gamma * POTENTIALS[self.activation](functional.linear(u, self.reading_weight))).sum(-1)
+        """Compute xi(u | h) = -gamma . phi(V u), (...,), for u and h (..., D) (CEM, equation 7)."""
+        gamma = functional.linear(context, self.context_weight)  # (..., m)
+        read = functional.linear(u, self.reading_weight)  # (..., m)
+        return -(gamma * POTENTIALS[self.activation](read)).sum(-1)  # (...,)
 
     def update(self, x: Tensor, context: Tensor) -> Tensor:
-        """P V^T (gamma * act(V u)), (..., D): -P times the gradient of the energy at u (equation 15)."""
+        """Compute P V^T (gamma * act(V u)), (..., D): -P times the gradient of the energy at u (equation 15)."""
         return self._update(x, functional.linear(context, self.context_weight), self._writing_weight())
 
     def forward(self, stream: Tensor) -> Tensor:
-        context = self.context(stream)
-        x = self.first(stream, context)
-        gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()
+        return self.descend(stream).state
+
+    def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
+        gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
+        return lambda x: x + self.step_size * self._update(x, gamma, writing)
+
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
         if self.norm_inside:
-            for _ in range(self.num_steps):
-                x = x + self.step_size * self._update(x, gamma, writing)
-            return x
+            return None
+        gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
         step_size = self.step_size
         if isinstance(step_size, Tensor):
             writing, step_size = step_size * writing, 1.0
-        return descend(
+        return cem_mlp.descend(
             x,
             gamma,
             self.reading_weight,
             writing,
-            num_steps=self.num_steps,
+            num_steps=num_steps,
             step_size=step_size,
             activation=self.activation,
             implementation=self.implementation,
@@ -158,9 +164,8 @@ class CEMMLP(CEMPart):
         return self.reading_weight if self.preconditioner is None else self.preconditioner.fold(self.reading_weight)
 
     def _update(self, x: Tensor, gamma: Tensor, writing: Tensor) -> Tensor:
-        return torch.matmul(
-            gamma * ACTIVATIONS[self.activation](functional.linear(self.point(x), self.reading_weight)), writing
-        )
+        read = functional.linear(self.point(x), self.reading_weight)  # (..., D) -> (..., m)
+        return torch.matmul(gamma * ACTIVATIONS[self.activation](read), writing)  # (..., D)
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, activation={self.activation}, {super().extra_repr()}"

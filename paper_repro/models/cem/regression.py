@@ -21,7 +21,7 @@ class PlainMLP(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, h: Tensor) -> Tensor:
-        return h + self.down(ACTIVATIONS[self.activation](self.up(h)))
+        return h + self.down(ACTIVATIONS[self.activation](self.up(h)))  # (..., D) -> (..., m) -> (..., D)
 
 
 class GatedMLP(nn.Module):
@@ -42,7 +42,8 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, h: Tensor) -> Tensor:
-        return h + self.down(ACTIVATIONS[self.activation](self.up(h)) * self.gate(h))
+        gated = ACTIVATIONS[self.activation](self.up(h)) * self.gate(h)  # (..., m)
+        return h + self.down(gated)  # (..., D)
 
 
 class GaussianProcessRegressor(nn.Module):
@@ -68,4 +69,5 @@ class GaussianProcessRegressor(nn.Module):
         self.output = nn.Linear(width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.block(self.norm(self.input(x)))).squeeze(-1)
+        h = self.norm(self.input(x))  # (..., num_inputs) -> (..., width)
+        return self.output(self.block(h)).squeeze(-1)  # (...,)

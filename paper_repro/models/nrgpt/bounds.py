@@ -17,7 +17,7 @@ GELU_LIPSCHITZ = 0.5 * (1 + math.erf(1.0)) + math.sqrt(2) * math.exp(-1.0) / mat
 
 
 def radius(model: NRGPT) -> float:
-    """r, the largest length that a normed state of the model can have.
+    """Give r, the largest length that a normed state of the model can have.
 
     Raises:
         ValueError: a model without norm, whose states have no bound.
@@ -31,24 +31,24 @@ def radius(model: NRGPT) -> float:
 
 
 def attention_bounds(attention: NRGPTAttention, r: float, num_tokens: int) -> tuple[Tensor, Tensor]:
-    """Lowest and highest E_A of each token, (T,) each (equations 42 and 43, summed over heads with their weights).
+    """Give the lowest and highest E_A of each token, (T,) each (equations 42 and 43, summed over weighted heads).
 
     With n keys and scores of at most s = |J| r^2 the log-sum lies in log n / beta + [-s, s].
     """
-    maps = attention.key.weight.detach().double().unflatten(0, (attention.num_heads, -1))
-    spectral = torch.linalg.matrix_norm(maps, 2)
+    maps = attention.key.weight.detach().double().unflatten(0, (attention.num_heads, -1))  # (H D, D) -> (H, D, D)
+    spectral = torch.linalg.matrix_norm(maps, 2)  # (H,)
     weights = torch.ones_like(spectral)
     if attention.head_weights is not None:
         weights = attention.head_weights.detach().double()
     strict = attention.mask == "strict"
-    keys = torch.arange(0 if strict else 1, num_tokens + (0 if strict else 1), dtype=torch.float64)
+    keys = torch.arange(0 if strict else 1, num_tokens + (0 if strict else 1), dtype=torch.float64)  # (T,)
     middle = -weights.sum() * keys.clamp(min=1).log() / attention.beta
     reach = (weights.abs() * spectral).sum() * r**2 * (keys > 0)
     return middle - reach, middle + reach
 
 
 def feed_forward_bound(energy: FeedForwardEnergy, r: float) -> float:
-    """The largest |E| of a token (equation 48 for FF1, the same argument for the others; biases counted)."""
+    """Give the largest |E| of a token (equation 48 for FF1, the same argument for the others; biases counted)."""
     if isinstance(energy, OneLayerEnergy):
         return _after(energy.up, r) ** 2
     if isinstance(energy, TwoLayerEnergy):
@@ -59,7 +59,7 @@ def feed_forward_bound(energy: FeedForwardEnergy, r: float) -> float:
 
 
 def _after(layer: nn.Linear, length: float) -> float:
-    """The largest |gelu(W g + b)| for |g| <= length; gelu(0) = 0."""
+    """Give the largest |gelu(W g + b)| for |g| <= length; gelu(0) = 0."""
     return GELU_LIPSCHITZ * (_spectral(layer) * length + _length(layer))
 
 

@@ -1,6 +1,7 @@
 """The energies of NRGPT: attention and feed-forward, per token, each with its gradient in closed form.
 
-Legend: B sequences, T tokens, D width, H heads, Y = D/H, M hidden width; g is the normed state, A and B are tokens.
+Legend: B sequences, T tokens, N tokens that have a key, D width, H heads, Y = D/H, M hidden width; g is the normed
+state, A and B are tokens.
 """
 
 import math
@@ -58,16 +59,19 @@ class NRGPTAttention(nn.Module):
         self.head_weights = nn.Parameter(torch.ones(num_heads)) if learn_head_weights else None
 
     def energy(self, g: Tensor) -> Tensor:
-        """E_A, (B, T), at g (B, T, D), without dropout.  For measurement: holds H T^2 scores per sequence."""
+        """Compute E_A, (B, T), at g (B, T, D), without dropout.
+
+        It is for measurement, for it holds H T^2 scores per sequence.
+        """
         query, key = self._query_and_key(g)
-        scores = self.beta * torch.matmul(query, key.mT)
+        scores = self.beta * torch.matmul(query, key.mT)  # (B, H, N, N)
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
-        log_sums = scores.masked_fill(future, -math.inf).logsumexp(-1)
-        energy = -self._sum_heads(log_sums.unsqueeze(-1)).squeeze(-1) / self.beta
-        return functional.pad(energy, (g.shape[1] - energy.shape[1], 0))
+        log_sums = scores.masked_fill(future, -math.inf).logsumexp(-1)  # (B, H, N)
+        energy = -self._sum_heads(log_sums.unsqueeze(-1)).squeeze(-1) / self.beta  # (B, N)
+        return functional.pad(energy, (g.shape[1] - energy.shape[1], 0))  # (B, N) -> (B, T)
 
     def gradient(self, g: Tensor) -> Tensor:
-        """The gradient with the keys fixed, (B, T, D), at g (B, T, D).
+        """Compute the gradient with the keys fixed, (B, T, D), at g (B, T, D).
 
         Under the strict mask queries 1 ... T-1 meet keys 0 ... T-2, between which causal attention is the plain one.
         """
@@ -75,17 +79,18 @@ class NRGPTAttention(nn.Module):
         if not query.shape[-2]:
             return torch.zeros_like(g)
         dropout = self.dropout if self.training else 0.0
-        read = causal_attention(query.expand_as(key), key, key, self.beta, dropout)
-        gradient = -functional.dropout(self._sum_heads(read), self.dropout, self.training)
-        return functional.pad(gradient, (0, 0, g.shape[1] - gradient.shape[1], 0))
+        read = causal_attention(query.expand_as(key), key, key, self.beta, dropout)  # (B, H, N, D)
+        gradient = -functional.dropout(self._sum_heads(read), self.dropout, self.training)  # (B, N, D)
+        return functional.pad(gradient, (0, 0, g.shape[1] - gradient.shape[1], 0))  # (B, N, D) -> (B, T, D)
 
     def _query_and_key(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 1, N, D) and (B, H, N, D), N = T or, under the strict mask, T - 1."""
+        """Give queries (B, 1, N, D) and keys (B, H, N, D); N is T or, under the strict mask, T - 1."""
         query, source = (g[:, 1:], g[:, :-1]) if self.mask == "strict" else (g, g)
-        return query.unsqueeze(1), self.key(source).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        keys = self.key(source).unflatten(-1, (self.num_heads, -1))  # (B, N, D) -> (B, N, H D) -> (B, N, H, D)
+        return query.unsqueeze(1), keys.transpose(1, 2)
 
     def _sum_heads(self, read: Tensor) -> Tensor:
-        """(B, H, N, d) -> (B, N, d), weighted with alpha."""
+        """Sum over heads, weighted with alpha: (B, H, N, d) -> (B, N, d)."""
         if self.head_weights is not None:
             read = read * self.head_weights[:, None, None]
         return read.sum(1)
@@ -106,11 +111,11 @@ class FeedForwardEnergy(nn.Module):
         self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
 
     def energy(self, g: Tensor) -> Tensor:
-        """E, (...,), at g (..., D)."""
+        """Compute E, (...,), at g (..., D)."""
         raise NotImplementedError(f"{type(self).__name__} must define energy(g)")
 
     def gradient(self, g: Tensor) -> Tensor:
-        """dE/dg, (..., D), at g (..., D)."""
+        """Compute dE/dg, (..., D), at g (..., D)."""
         raise NotImplementedError(f"{type(self).__name__} must define gradient(g)")
 
 
@@ -126,7 +131,7 @@ class OneLayerEnergy(FeedForwardEnergy):
         self.up = linear(width, hidden)
 
     def energy(self, g: Tensor) -> Tensor:
-        return -functional.gelu(self.up(g)).square().sum(-1)
+        return -functional.gelu(self.up(g)).square().sum(-1)  # (..., D) -> (..., M) -> (...,)
 
     def gradient(self, g: Tensor) -> Tensor:
         return nrgpt_block.one_layer_gradient(g, self.up.weight, self.up.bias)
@@ -145,7 +150,7 @@ class TwoWeightEnergy(FeedForwardEnergy):
         self.down = linear(hidden, width)
 
     def energy(self, g: Tensor) -> Tensor:
-        return -(g * self.down(functional.gelu(self.up(g)))).sum(-1)
+        return -(g * self.down(functional.gelu(self.up(g)))).sum(-1)  # (..., D) -> (..., M) -> (..., D) -> (...,)
 
     def gradient(self, g: Tensor) -> Tensor:
         up, down = self.up, self.down
@@ -164,10 +169,11 @@ class TwoLayerEnergy(FeedForwardEnergy):
         self.up = linear(width, hidden)
 
     def energy(self, g: Tensor) -> Tensor:
-        return -functional.gelu(self.up(functional.gelu(self.inner(g)))).square().sum(-1)
+        y = self.up(functional.gelu(self.inner(g)))  # (..., D) -> (..., D) -> (..., M)
+        return -functional.gelu(y).square().sum(-1)  # (...,)
 
     def gradient(self, g: Tensor) -> Tensor:
-        z = self.inner(g)
-        y = self.up(functional.gelu(z))
-        through = torch.matmul(gelu_slope(functional.gelu(y), y), self.up.weight)
-        return -2 * torch.matmul(gelu_slope(through, z), self.inner.weight)
+        z = self.inner(g)  # (..., D)
+        y = self.up(functional.gelu(z))  # (..., M)
+        through = torch.matmul(gelu_slope(functional.gelu(y), y), self.up.weight)  # (..., M) -> (..., D)
+        return -2 * torch.matmul(gelu_slope(through, z), self.inner.weight)  # (..., D)

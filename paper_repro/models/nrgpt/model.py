@@ -1,9 +1,10 @@
 """NRGPT: one block whose update is an inference rate times the gradient of an energy, applied S times.
 
-Legend: B sequences, T tokens, V vocabulary, P block length, D width, H heads, M hidden width, S steps.
+Legend: B sequences, T tokens, V vocabulary, P block length, D width, H heads, M hidden width, S steps, R recorded
+steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -13,6 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.models.descent import Energy, Trajectory, descend
 from paper_repro.models.gpt import INIT_STD, NORM_EPS, PositionalLanguageModel
 from paper_repro.models.nrgpt.energy import (
     FeedForwardEnergy,
@@ -27,8 +29,8 @@ WITH_LEARNABLE_SCALE = ("layer_norm", "rms_norm")
 INFERENCE_RATES = ("full", "identity", "positive_scalar", "norm_scale", "psd_skew")
 
 
-class Energies(NamedTuple):
-    """Energies per token at one state, or at many."""
+class NRGPTEnergies(NamedTuple):
+    """The energies of every token, at one state or at many."""
 
     attention: Tensor
     """E_att, (..., B, T), summed over heads."""
@@ -38,8 +40,8 @@ class Energies(NamedTuple):
     """E_att + s E_ff, (..., B, T)."""
 
 
-class Gradients(NamedTuple):
-    """What the update is made of, at one state."""
+class NRGPTGradients(NamedTuple):
+    """The two gradients that an update is made of, at one state."""
 
     attention: Tensor
     """dE_att/dg with the keys fixed, (B, T, D)."""
@@ -47,20 +49,11 @@ class Gradients(NamedTuple):
     """dE_ff/dg, (B, T, D), without the scale s."""
 
 
-class Trace(NamedTuple):
-    """What the recurrence went through."""
-
-    states: Tensor
-    """x_0 ... x_S, (S + 1, B, T, D)."""
-    energies: Energies
-    """At these states, each (S + 1, B, T)."""
-
-
 class InferenceRate(nn.Module):
     """eta of x <- x - eta dE/dg (NRGPT, equation 6); a variant is a subclass."""
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor | None:
-        """eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
+        """Give eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
 
         Args:
             norm_scale: gamma, (D,), the learnable scale of the block's norm, or None where it has none.
@@ -121,7 +114,7 @@ class PsdSkewRate(InferenceRate):
         self.skew = nn.Parameter(torch.randn(width, width) * INIT_STD)
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor:
-        return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)
+        return torch.addmm(self.skew - self.skew.mT, self.root.mT, self.root)  # (D, D) + (D, D') (D', D)
 
 
 class NRGPT(PositionalLanguageModel):
@@ -188,22 +181,22 @@ class NRGPT(PositionalLanguageModel):
 
     @property
     def norm_scale(self) -> Tensor | None:
-        """gamma, (D,), where the norm has a learnable one."""
+        """Give gamma, (D,), where the norm has a learnable one."""
         return cast(Tensor, self.norm.weight) if self.norm_kind in WITH_LEARNABLE_SCALE else None
 
-    def energies(self, x: Tensor) -> Energies:
-        """The energies of every token at the state x, (B, T, D), without dropout."""
-        g = self.norm(x)
-        attention, feed_forward = self.attention.energy(g), self.feed_forward.energy(g)
-        return Energies(attention, feed_forward, attention + self.feed_forward_scale * feed_forward)
+    def energies(self, x: Tensor) -> NRGPTEnergies:
+        """Compute the energies of every token at the state x, (B, T, D), without dropout."""
+        g = self.norm(x)  # (B, T, D)
+        attention, feed_forward = self.attention.energy(g), self.feed_forward.energy(g)  # (B, T) each
+        return NRGPTEnergies(attention, feed_forward, attention + self.feed_forward_scale * feed_forward)
 
-    def gradients(self, x: Tensor) -> Gradients:
-        """The two gradients of the update at the state x, (B, T, D)."""
-        g = self.norm(x)
-        return Gradients(self.attention.gradient(g), self.feed_forward.gradient(g))
+    def gradients(self, x: Tensor) -> NRGPTGradients:
+        """Compute the two gradients of the update at the state x, (B, T, D)."""
+        g = self.norm(x)  # (B, T, D)
+        return NRGPTGradients(self.attention.gradient(g), self.feed_forward.gradient(g))
 
     def step(self, x: Tensor, index: int = 0) -> Tensor:
-        """The state after x, (B, T, D), at the step of that index, from 0; without a schedule all steps are alike."""
+        """Take the step of that index, from 0, at x, (B, T, D); without a schedule all steps are alike."""
         return self._step(x, self._coefficients()[min(index, self.num_steps - 1)])
 
     def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
@@ -215,21 +208,51 @@ class NRGPT(PositionalLanguageModel):
             steps.append(step)
         return steps
 
-    def trace(self, ids: Tensor, num_steps: int | None = None) -> Trace:
-        """States and energies on ids, (B, T), over ``num_steps`` steps, S if None; more than trained with is allowed.
+    def final_state(self, ids: Tensor) -> Tensor:
+        return self.descend(ids).state
+
+    def descend(
+        self,
+        ids: Tensor,
+        num_steps: int | None = None,
+        *,
+        energy: Energy[Tensor] | None = None,
+        energies_at: Collection[int] = (),
+        states_at: Collection[int] = (),
+        tolerance: float | None = None,
+        patience: int = 1,
+    ) -> Trajectory[Tensor]:
+        """Descend from the embedded ids, (B, T); see ``models.descent.descend``.
+
+        Args:
+            ids: the tokens.
+            num_steps: the steps of this descent, the model's own S if None; it may exceed S.
+            energy: of a state (B, T, D); ``energies`` if None.
+            energies_at, states_at: the steps at which energies, (R, B, T) each, and states, (R, B, T, D), are recorded.
+            tolerance, patience: stop early; for an ``energy`` that gives one tensor.
 
         Raises:
             ValueError: ``num_steps`` < 1, or ids as in ``embed``.
         """
         steps = self.layers()
-        states = [self.embed(ids)]
-        for index in range(self.num_steps if num_steps is None else at_least("num_steps", num_steps)):
-            states.append(steps[min(index, self.num_steps - 1)](states[-1]))
-        energies = [self.energies(x) for x in states]
-        return Trace(torch.stack(states), Energies(*map(torch.stack, zip(*energies, strict=True))))
+        return descend(
+            lambda x, index, draws: steps[min(index, len(steps) - 1)](x),
+            self.embed(ids),  # (B, T) -> (B, T, D)
+            self.num_steps if num_steps is None else num_steps,
+            energy=self.energies if energy is None else energy,
+            energies_at=energies_at,
+            states_at=states_at,
+            tolerance=tolerance,
+            patience=patience,
+        )
+
+    def trace(self, ids: Tensor, num_steps: int | None = None) -> Trajectory[Tensor]:
+        """Descend with the states, (S + 1, B, T, D), and energies, (S + 1, B, T) each, of all steps."""
+        every = range((self.num_steps if num_steps is None else num_steps) + 1)
+        return self.descend(ids, num_steps, energies_at=every, states_at=every)
 
     def _coefficients(self) -> list[Tensor | float | None]:
-        """c_t eta for each of the S steps."""
+        """Give c_t eta for each of the S steps."""
         eta = self.inference_rate.coefficient(self.norm_scale)
         rates: Sequence[Tensor | float] | None = self.fixed_step_rates
         if self.log_step_rates is not None:
@@ -239,12 +262,12 @@ class NRGPT(PositionalLanguageModel):
         return [rate if eta is None else rate * eta for rate in rates]
 
     def _step(self, x: Tensor, coefficient: Tensor | float | None) -> Tensor:
-        attention, feed_forward = self.gradients(x)
+        attention, feed_forward = self.gradients(x)  # (B, T, D) each
         gradient = attention + self.feed_forward_scale * feed_forward
         if coefficient is None:
             return x - gradient
         if isinstance(coefficient, Tensor) and coefficient.ndim == 2:
-            return x - functional.linear(gradient, coefficient)
+            return x - functional.linear(gradient, coefficient)  # (B, T, D) (D, D)
         return x - coefficient * gradient
 
 

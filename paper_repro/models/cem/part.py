@@ -1,30 +1,23 @@
-"""What CEM's attention and MLP share: T steps down an energy, and the preconditioner of a step.
+"""What CEM's attention and MLP share: S steps down an energy, and the preconditioner of a step.
 
-Legend: D width, T inner steps, r rank of the preconditioner.
+Legend: D width, S inner steps (the paper's T), R recorded steps, r rank of the preconditioner, m rows of a matrix, and
+``...`` for the tokens, such as (B, J).
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.models.descent import Trajectory, descend
 
 PRECONDITIONERS = ("none", "diagonal", "diagonal_low_rank")
 STARTS = ("raw", "normed")
 PRECONDITIONER_DIAGONAL = 1.0
 PRECONDITIONER_STD = 0.02
-
-
-class Descent(NamedTuple):
-    """What the inner loop went through."""
-
-    states: Tensor
-    """(T + 1, ..., D): x_0 ... x_T."""
-    energies: Tensor
-    """(T + 1, ...): the energy at u_0 ... u_T, the points at which the gradient is taken (u = x without inner norm)."""
 
 
 class Preconditioner(nn.Module):
@@ -75,7 +68,9 @@ class Preconditioner(nn.Module):
         diagonal_init: float | None = None,
         init_std: float | None = None,
     ) -> "Preconditioner | None":
-        """By the words of a config: "none" (P = I), "diagonal", or "diagonal_low_rank"; None is the default.
+        """Build the preconditioner that a config names: "none" (P = I), "diagonal" or "diagonal_low_rank".
+
+        A rank, ``diagonal_init`` or ``init_std`` of None takes the default.
 
         Raises:
             ValueError: an unknown word, a value that has no effect, or one out of range.
@@ -100,10 +95,12 @@ class Preconditioner(nn.Module):
         )
 
     def fold(self, matrix: Tensor) -> Tensor:
-        """matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, instead of work for every token."""
-        folded = matrix * functional.softplus(math.sqrt(self.width) * self.diagonal).unsqueeze(-2)
+        """Give matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, not for every token."""
+        diagonal = functional.softplus(math.sqrt(self.width) * self.diagonal).unsqueeze(-2)  # (*stack, 1, D)
+        folded = matrix * diagonal  # (..., *stack, m, D)
         if self.rank:
-            folded = folded + (matrix @ self.left) @ self.right.mT + (matrix @ self.right) @ self.left.mT
+            folded = folded + (matrix @ self.left) @ self.right.mT  # (m, D) (D, r) (r, D)
+            folded = folded + (matrix @ self.right) @ self.left.mT
         return folded
 
     def extra_repr(self) -> str:
@@ -111,20 +108,21 @@ class Preconditioner(nn.Module):
 
 
 class CEMPart(nn.Module):
-    """A part of a block that takes T steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
+    """A part of a block that takes S steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
 
-    A subclass says what ``energy`` and ``update`` are.  RMSNorm(x) = x / rms(x) * g with one learnable g, (D,), for:
+    A subclass defines ``energy`` and ``update``, and may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one
+    learnable g, (D,), stands for:
 
     * ``norm_context``: h = RMSNorm(stream), else h = stream;
     * ``norm_inside``: u = RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule
       through the norm;
 
-    and ``start``: x_0 is the stream ("raw", with which T = 1, P = I is a weight-tied pre-norm block) or h ("normed",
+    and ``start``: x_0 is the stream ("raw", with which S = 1, P = I is a weight-tied pre-norm block) or h ("normed",
     Algorithm 1 read literally, which loses the residual stream).
 
     Args:
         width: D.
-        num_steps: T.
+        num_steps: S.
         step_size: eta.
         norm_eps: added to the mean square under the root; only read with a norm.
 
@@ -153,33 +151,74 @@ class CEMPart(nn.Module):
         self.step_size: float | nn.Parameter = positive("step_size", step_size)
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
-        """Of every token, (...,), for u and h (..., D)."""
+        """Compute the energy of every token, (...,), for u and h (..., D)."""
         raise NotImplementedError(f"{type(self).__name__} must say what its energy is")
 
     def update(self, x: Tensor, context: Tensor) -> Tensor:
-        """What a step adds at x, (..., D), before eta."""
+        """Compute what a step adds at x, (..., D), before eta."""
         raise NotImplementedError(f"{type(self).__name__} must say what its update is")
 
     def context(self, stream: Tensor) -> Tensor:
-        """h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
+        """Give h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
         return self._rms_norm(stream) if self.norm_context else stream
 
     def point(self, x: Tensor) -> Tensor:
-        """u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
+        """Give u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
         return self._rms_norm(x) if self.norm_inside else x
 
     def first(self, stream: Tensor, context: Tensor) -> Tensor:
-        """x_0, (..., D)."""
+        """Give x_0, (..., D)."""
         return context if self.start == "normed" else stream
 
-    def trace(self, stream: Tensor) -> Descent:
-        """The states and energies of the forward pass on ``stream``, (..., D)."""
-        context = self.context(stream)
-        states = [self.first(stream, context)]
-        for _ in range(self.num_steps):
-            states.append(states[-1] + self.step_size * self.update(states[-1], context))
-        energies = [self.energy(self.point(x), context) for x in states]
-        return Descent(torch.stack(states), torch.stack(energies))
+    def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
+        """Give the map from one state to the next, (..., D) -> (..., D), at the context h, (..., D)."""
+        return lambda x: x + self.step_size * self.update(x, context)
+
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
+        """Take all steps in one op: the last state, (..., D), from x_0 and h; None where there is no such op."""
+        return None
+
+    def descend(
+        self,
+        stream: Tensor,
+        num_steps: int | None = None,
+        *,
+        energies_at: Collection[int] = (),
+        states_at: Collection[int] = (),
+    ) -> Trajectory[Tensor]:
+        """Descend from ``stream``, (..., D); what only asks for the last step goes through ``all_steps``.
+
+        Args:
+            stream: what the block hands on to this part.
+            num_steps: S of this descent; the part's own if None.
+            energies_at, states_at: the steps at which energies, (R, ...), and states, (R, ..., D), are recorded.  The
+                energy of x is the one at u, where the gradient is taken.
+
+        Raises:
+            ValueError: ``num_steps`` < 1.
+        """
+        count = self.num_steps if num_steps is None else at_least("num_steps", num_steps)
+        context = self.context(stream)  # (..., D)
+        start = self.first(stream, context)  # (..., D)
+        if not states_at and all(number == count for number in energies_at):
+            last = self.all_steps(start, context, count)
+            if last is not None:
+                energies = self.energy(self.point(last), context).unsqueeze(0) if energies_at else None  # (1, ...)
+                return Trajectory(last, count, energies=energies)
+        step = self.stepper(context)
+        return descend(
+            lambda x, index, draws: step(x),
+            start,
+            count,
+            energy=lambda x: self.energy(self.point(x), context),
+            energies_at=energies_at,
+            states_at=states_at,
+        )
+
+    def trace(self, stream: Tensor) -> Trajectory[Tensor]:
+        """Descend with the states, (S + 1, ..., D), and the energies, (S + 1, ...), of all steps."""
+        every = range(self.num_steps + 1)
+        return self.descend(stream, energies_at=every, states_at=every)
 
     def _rms_norm(self, x: Tensor) -> Tensor:
         return functional.rms_norm(x, (self.width,), self.norm_weight, self.norm_eps)

@@ -1,0 +1,248 @@
+"""The one descent on a toy energy whose steps and parameter gradients are derived by hand, and under the papers."""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.models.cem.attention import CEMAttention
+from paper_repro.models.cem.mlp import CEMMLP
+from paper_repro.models.cem.part import CEMPart
+from paper_repro.models.descent import GradientStep, Trajectory, descend, gradient, normal_draws
+from paper_repro.models.nrgpt.model import NRGPT_H_FF2W
+from paper_repro.tests.support.float64 import randomised
+
+RATE = 0.05
+X = torch.tensor([[0.7, -1.2, 0.4], [1.1, 0.3, -0.8]], dtype=torch.float64)
+W = torch.tensor([0.5, 1.5, 0.9], dtype=torch.float64)
+C = torch.tensor([[0.3, -0.7, 1.9], [0.2, 1.3, -0.4]], dtype=torch.float64)
+"""What the last state is read with: the loss is sum C x_S."""
+
+
+def energy(x: Tensor, w: Tensor = W) -> Tensor:
+    """E = sum_d w_d x_d^2 / 2 + x_d^4 / 4, (B,), for x (B, D) and the parameters w (D,)."""
+    return (w * x.square() / 2 + x**4 / 4).sum(-1)
+
+
+def by_hand(x: Tensor, w: Tensor, num_steps: int) -> tuple[list[Tensor], Tensor, Tensor]:
+    """The states, d(sum C x_S)/dw and d(sum C x_S)/dx_0 of x <- x - a (w x + x^3), by the chain rule forwards."""
+    states, by_w, by_x = [x], torch.zeros_like(x), torch.ones_like(x)
+    for _ in range(num_steps):
+        slope = 1 - RATE * (w + 3 * x**2)
+        by_w, by_x = slope * by_w - RATE * x, slope * by_x
+        x = x - RATE * (w * x + x**3)
+        states.append(x)
+    return states, (C * by_w).sum(0), C * by_x
+
+
+def down(x: Tensor, w: Tensor, num_steps: int, **options: Any) -> Trajectory[Tensor]:
+    def of(at: Tensor) -> Tensor:
+        return energy(at, w)
+
+    return descend(GradientStep(of, RATE), x, num_steps, energy=of, **options)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_states_and_energies_are_those_by_hand_whether_gradients_are_on_or_off(mode: Any) -> None:
+    states, _, _ = by_hand(X, W, 7)
+    with mode():
+        found = down(X.clone(), W.clone(), 7, energies_at=range(8), states_at=(0, 3, 7))
+    assert found.num_steps == 7 and found.change is None and found.changes is None
+    close(found.state, states[7])
+    close(found.states, torch.stack([states[0], states[3], states[7]]))
+    close(found.energies, torch.stack([energy(state) for state in states]))
+    assert bool((found.energies.diff(dim=0) < 0).all())
+
+
+def test_nothing_is_recorded_that_was_not_asked_for() -> None:
+    found = down(X, W, 2)
+    assert (found.states, found.energies, found.change, found.changes) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("num_steps", [1, 2, 5])
+def test_with_create_graph_gradients_of_the_parameters_are_those_by_hand(num_steps: int, mode: Any) -> None:
+    x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+    with mode():
+        end = down(x, w, num_steps, create_graph=True).state
+    found = torch.autograd.grad((C * end).sum(), (w, x))
+    _, by_w, by_x = by_hand(X, W, num_steps)
+    close(found[0], by_w)
+    close(found[1], by_x)
+
+
+def test_the_surroundings_decide_where_create_graph_is_not_given_and_without_it_nothing_is_recorded() -> None:
+    w = W.clone().requires_grad_()
+    assert down(X, w, 2).state.requires_grad
+    assert not down(X, w, 2, create_graph=False).state.requires_grad
+    with torch.no_grad():
+        assert not down(X, w, 2).state.requires_grad
+    assert torch.is_grad_enabled()
+
+
+def test_models_stacked_by_vmap_go_down_as_each_alone_and_learn_the_same() -> None:
+    w = torch.stack([W, 2 * W, W.flip(0)])
+    noise = torch.randn(3, 4, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def end(own: Tensor, draws: Tensor) -> Tensor:
+        rule = GradientStep(lambda at: energy(at, own), RATE, noise_scale=0.1)
+        return descend(rule, X, 4, draws=draws, create_graph=True).state
+
+    def loss(own: Tensor, draws: Tensor) -> Tensor:
+        return (C * end(own, draws)).sum()
+
+    stacked = torch.func.vmap(end)(w, noise)
+    learned = torch.func.vmap(torch.func.grad(loss))(w, noise)
+    plain = torch.func.vmap(torch.func.grad(lambda own: (C * down(X, own, 4).state).sum()))(w)
+    for index, own in enumerate(w):
+        close(stacked[index], end(own, noise[index]))
+        leaf = own.clone().requires_grad_()
+        close(learned[index], torch.autograd.grad(loss(leaf, noise[index]), leaf)[0])
+        close(plain[index], by_hand(X, own, 4)[1])
+
+
+def test_a_tolerance_stops_where_the_energy_has_settled_for_so_many_steps() -> None:
+    energies = [energy(state) for state in by_hand(X, W, 400)[0]]
+    changes = [((two - one).abs() / torch.maximum(one, two)).max() for one, two in pairwise(energies)]
+    tolerance = float(changes[20]) * (1 + 1e-9)
+    first = next(number for number, change in enumerate(changes, 1) if change <= tolerance)
+    found = down(X, W, 400, tolerance=tolerance)
+    assert found.num_steps == first and found.change is not None and bool((found.change <= tolerance).all())
+    later = down(X, W, 400, tolerance=tolerance, patience=3, energies_at=range(401))
+    calm = [all(change <= tolerance for change in changes[end - 3 : end]) for end in range(3, 401)]
+    assert later.num_steps == calm.index(True) + 3 > first
+    assert len(later.energies) == later.num_steps + 1 and later.changes is not None
+    close(later.changes.amax(1), torch.stack(changes[: later.num_steps]))
+    assert down(X, W, 400, tolerance=0.0).num_steps == 400
+
+
+def test_a_tolerance_looks_at_the_change_that_is_given() -> None:
+    def moved(before: Tensor, after: Tensor) -> Tensor:
+        return (after - before).abs().amax(1) / RATE
+
+    states = by_hand(X, W, 60)[0]
+    tolerance = float(moved(states[30], states[31]).max()) * (1 + 1e-9)
+    found = descend(GradientStep(energy, RATE), X, 60, change=moved, tolerance=tolerance)
+    assert found.num_steps <= 31 and found.change is not None
+    close(found.change, moved(*states[found.num_steps - 1 : found.num_steps + 1]))
+    without = descend(GradientStep(energy, RATE), X, 9, energy=energy, energies_at=(0, 4, 9), change=moved)
+    assert without.change is not None and without.changes is not None
+    close(without.changes, torch.stack([moved(states[3], states[4]), moved(states[8], states[9])]))
+
+
+def test_draws_reach_the_step_that_they_are_for() -> None:
+    noise = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rule = GradientStep(energy, RATE, noise_scale=0.3)
+    expected = X
+    for own in noise[:4]:
+        expected = expected - RATE * (W * expected + expected**3) + 0.3 * own
+    close(descend(rule, X, 4, draws=noise).state, expected)
+    close(descend(rule, X, 4, draws=lambda index: noise[index]).state, expected)
+    seen: list[Any] = []
+    descend(lambda x, index, draws: (seen.append((index, draws)), x)[1], X, 3)
+    assert seen == [(0, None), (1, None), (2, None)]
+
+
+def test_normal_draws_follow_from_their_generator_and_differ_from_step_to_step() -> None:
+    rule = GradientStep(energy, RATE, noise_scale=1.0)
+
+    def end(seed: int) -> Tensor:
+        return descend(rule, X, 3, draws=normal_draws(X, torch.Generator().manual_seed(seed))).state
+
+    assert torch.equal(end(1), end(1)) and not torch.equal(end(1), end(2))
+    draw = normal_draws((X, X[0].float()))
+    (one, short), (two, _) = draw(0), draw(1)
+    assert one.shape == X.shape and one.dtype == torch.float64 and not torch.equal(one, two)
+    assert short.shape == (3,) and short.dtype == torch.float32
+
+
+class Pair(NamedTuple):
+    tokens: Tensor
+    image: Tensor
+
+
+def test_a_state_may_be_a_tree() -> None:
+    def together(state: Pair) -> Tensor:
+        return energy(state.tokens) + (state.tokens * state.image).sum(1) + state.image.square().sum(1)
+
+    start = Pair(X, C)
+    slope = gradient(together, start)
+    close(slope.tokens, W * X + X**3 + C)
+    close(slope.image, X + 2 * C)
+    found = descend(GradientStep(together, RATE), start, 2, states_at=range(3))
+    one = Pair(X - RATE * slope.tokens, C - RATE * slope.image)
+    assert isinstance(found.state, Pair) and isinstance(found.states, Pair)
+    close(found.states.tokens[:2], torch.stack([X, one.tokens]))
+    close(found.state.image, one.image - RATE * (one.tokens + 2 * one.image))
+
+
+def test_recorded_states_outlive_a_rule_that_writes_into_them() -> None:
+    found = descend(lambda x, index, draws: x.mul_(0.5), X.clone(), 3, states_at=range(4))
+    close(found.states, torch.stack([X, X / 2, X / 4, X / 8]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be a whole number of at least 1, got 0"),
+        ({"patience": 0, "tolerance": 0.1, "energy": energy}, "patience must be a whole number of at least 1"),
+        ({"tolerance": -0.1, "energy": energy}, "tolerance must be None or at least 0, got -0.1"),
+        ({"tolerance": float("nan"), "energy": energy}, "tolerance must be None or at least 0, got nan"),
+        ({"tolerance": 0.1}, "give energy="),
+        ({"energies_at": (1,)}, "give energy="),
+        ({"tolerance": 0.1, "energy": lambda x: (x, x)}, "looks at one tensor of energies"),
+        ({"draws": torch.zeros(1, 2, 3)}, "draws are for 1 steps and the descent has 2: draw for every step"),
+        ({"draws": torch.zeros(2, 2, 3)}, "noise_scale=0.0 and draws go together"),
+        ({"step": GradientStep(energy, RATE, 0.1)}, "noise_scale=0.1 and draws go together"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    given = {"step": GradientStep(energy, RATE), "start": X, "num_steps": 2, **options}
+    with pytest.raises(ValueError, match=message):
+        descend(**given)
+
+
+def test_nrgpt_s_trace_is_its_steps_one_after_the_other() -> None:
+    model = randomised(NRGPT_H_FF2W(11, 8, 6, 2, num_steps=3, inference_rate_schedule=[1.0, 0.5, 0.25]))
+    ids = torch.randint(11, (2, 7))
+    states = [model.embed(ids)]
+    for index in range(5):
+        states.append(model.step(states[-1], index))
+    found = model.trace(ids, 5)
+    close(found.states, torch.stack(states))
+    for name, part in found.energies._asdict().items():
+        close(part, torch.stack([getattr(model.energies(x), name) for x in states]))
+    close(model.final_state(ids), states[3])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        CEMMLP(6, 9, num_steps=3, norm_context=True, norm_inside=True, preconditioner="diagonal_low_rank", rank=2),
+        CEMMLP(6, 9, num_steps=3, learn_step_size=True),
+        CEMAttention(6, 2, num_steps=3, init_std=0.5),
+        CEMAttention(6, 2, num_steps=3, init_std=0.5, diagonal="per_head", diagonal_init=0.3, value_diagonal=True),
+    ],
+)
+def test_cem_s_trace_is_its_updates_one_after_the_other(part: CEMPart) -> None:
+    part = randomised(part)
+    stream = torch.randn(2, 5, 6, dtype=torch.float64)
+    context = part.context(stream)
+    states = [part.first(stream, context)]
+    for _ in range(3):
+        states.append(states[-1] + part.step_size * part.update(states[-1], context))
+    energies = torch.stack([part.energy(part.point(x), context) for x in states])
+    found = part.trace(stream)
+    close(found.states, torch.stack(states))
+    close(found.energies, energies)
+    last = part.descend(stream, 2, energies_at=(2,))
+    assert last.num_steps == 2
+    close(last.state, states[2])
+    close(last.energies, energies[2:3])
+    close(part(stream), states[3])
