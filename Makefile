@@ -1,14 +1,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SCALE ?= cpu
+# Processes that run tests at once, each on one core and with about 1 GB of memory.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+# What other processors compute with: vectors of 128 bits and products from before AVX, then AVX2.
+OLD := ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
+AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
+NUMERICS := --fast tests/models tests/kernels tests/training
 
-.PHONY: reproduce test lint stress clean
+.PHONY: reproduce test test-fast test-processors lint stress clean
 
 reproduce: $(VENV)/.ready
-	$(BIN)/python scripts/reproduce.py cem/table3
+	$(BIN)/python scripts/reproduce.py cem/table3 scale=$(SCALE)
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
+
+test-fast: $(VENV)/.ready
+	$(PYTEST) --fast
+
+test-processors: $(VENV)/.ready
+	$(OLD) $(PYTEST) $(NUMERICS)
+	$(AVX2) $(PYTEST) $(NUMERICS)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -16,9 +31,12 @@ lint: $(VENV)/.ready
 	$(BIN)/python scripts/typecheck.py
 
 stress: $(VENV)/.ready
-	$(BIN)/python -m pytest -q -m stress
+	$(PYTEST) -m stress
 
+# An environment without .ready is half built: it goes, and the next one is built from nothing.
 $(VENV)/.ready: constraints.txt pyproject.toml setup.py
+	[ -e $@ ] || rm -rf $(VENV)
+	rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
