@@ -65,7 +65,7 @@ class Manifest:
         return [shard for shard in self.shards if shard.split == split]
 
     def totals(self) -> dict[str, int]:
-        """Images of each split."""
+        """Return images of each split."""
         return {split: sum(shard.images for shard in self.of(split)) for split in (TRAIN, VAL, TEST)}
 
     def to_bytes(self) -> bytes:
@@ -75,7 +75,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """The manifest in a file.
+        """Return the manifest in a file.
 
         Raises:
             UsageError: it is no manifest, or one of another format.
@@ -203,7 +203,7 @@ class CelebAData(MaskedImageData):
         return {split: shards[-1][1] for split, shards in self.shards.items()}
 
     def square(self, split: str, index: int) -> Pixels:
-        """The central square of an image, (178, 178, 3)."""
+        """Return the central square of an image, (178, 178, 3)."""
         shards = self.shards[split]
         path, end = shards[bisect_right(shards, index, key=lambda shard: shard[1])]
         if path not in self._maps:
@@ -217,7 +217,7 @@ class CelebAData(MaskedImageData):
         return random_resized_crop(self.square(TRAIN, index), self.size, self.scale, self.ratio, draws)
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the manifest, which holds those of the files."""
+        """Return SHA-256 of the manifest, which holds those of the files."""
         self.prepare_data()
         return {"manifest": sha256_of_file(self._manifest())}
 

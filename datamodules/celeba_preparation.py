@@ -45,7 +45,7 @@ class Source:
 
 
 def load(path: Path | None, hub: str = HUB) -> Source:
-    """The images of a folder, or of the hub's data set ``hub`` if ``path`` is None.
+    """Return the images of a folder, or of the hub's data set ``hub`` if ``path`` is None.
 
     Raises:
         UsageError: the folder holds neither the official files nor parquet files, its split file does not fit its
@@ -130,7 +130,9 @@ def _local(path: Path) -> Source:
 
 
 def _rows(rows: Any, where: str, settings: Mapping[str, Any]) -> Source:
-    """Of a dict of data sets; the images stay encoded, so that a damaged one is found where it is decoded."""
+    """Return the rows of a dict of data sets; images stay encoded, so that a damaged one is found where it is
+    decoded.
+    """
     from datasets import Image
 
     splits = {}
@@ -223,7 +225,7 @@ class _Writing:
         return manifest
 
     def _write(self, name: str, split: str, places: range) -> Shard | None:
-        """One file; None where an image of it is refused."""
+        """Write one file; return None where one of its images is refused."""
         pixels = np.empty((len(places), *SHAPE), np.uint8)
         images, unfit = 0, {}
         for title, read in self.source.read(split, places):
@@ -242,7 +244,7 @@ class _Writing:
         return Shard(name, split, images, sha256_of_bytes(content), unfit)
 
     def _known(self) -> Sequence[Shard]:
-        """What an earlier call with the same settings finished."""
+        """Return what an earlier call with the same settings finished."""
         path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
         if path is None:
             return ()
@@ -274,7 +276,7 @@ class _Writing:
 
 
 def square(content: bytes) -> Pixels:
-    """The central 178 x 178 pixels of an encoded aligned image.
+    """Return the central 178 x 178 pixels of an encoded aligned image.
 
     Raises:
         UnfitImageError: it is damaged, constant, or of another size or mode.
@@ -287,7 +289,7 @@ def square(content: bytes) -> Pixels:
 
 
 def named(unfit: Mapping[str, str]) -> str:
-    """The first unfit images by name, each with its reason."""
+    """Return the first unfit images by name, each with its reason."""
     shown = [f"{name}: {reason}" for name, reason in list(unfit.items())[:MOST_NAMED]]
     return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 

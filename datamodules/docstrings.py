@@ -72,7 +72,8 @@ class Docstrings:
 
 
 def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docstrings:
-    """Every English docstring of the standard library and the packages, once; the first ``most`` of them if given.
+    """Return every English docstring of the standard library and the packages, once; the first ``most`` of them if
+    given.
 
     A document belongs to val if ``mix(2357, "val", its hash)`` lies in the lowest 5 %, so another package moves no
     document from one split to the other.
@@ -97,7 +98,9 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
 
 
 def is_english(text: str) -> bool:
-    """Whether a text reads as English prose: enough words, mostly letters, a due share of the commonest words."""
+    """Return whether a text reads as English prose: enough words, mostly letters, a due share of the
+    commonest words.
+    """
     words = WORD.findall(text)
     if len(words) < LEAST_WORDS or not text.isascii():
         return False
@@ -130,7 +133,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def of_source(content: bytes) -> Iterator[str]:
-    """The English docstrings of one source file, dedented; none of a file that does not parse."""
+    """Yield the English docstrings of one source file, dedented; none of a file that does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

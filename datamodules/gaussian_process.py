@@ -105,7 +105,7 @@ class Kernel:
     def of(
         cls, name: str, lengthscale: float | None = None, smoothness: float | None = None, alpha: float | None = None
     ) -> "Kernel":
-        """The kernel ``name``; what is None takes the value fitted to Table 3."""
+        """Return the kernel ``name``; what is None takes the value fitted to Table 3."""
         family = FAMILIES[one_of("kernel", name, FAMILIES)]
         given = {"smoothness": smoothness, "alpha": alpha}
         for parameter, value in given.items():
@@ -125,18 +125,18 @@ class Kernel:
         return FAMILIES[self.name]
 
     def covariance(self, left: Array, right: Array) -> Array:
-        """The covariance matrix (N, M) of the function's values at ``left`` (N, K) and ``right`` (M, K)."""
+        """Return the covariance matrix (N, M) of the function's values at ``left`` (N, K) and ``right`` (M, K)."""
         squared = cdist(self.embed(left), self.embed(right), "sqeuclidean") / self.lengthscale**2
         stationary = self.family.correlation(squared, self.shape)
         return stationary + left @ right.T if self.family.linear else stationary
 
     def embed(self, points: Array) -> Array:
-        """The points between which distances are taken: (N, K), or (N, 2K) on circles."""
+        """Return the points between which distances are taken: (N, K), or (N, 2K) on circles."""
         return np.concatenate([np.cos(points), np.sin(points)], axis=1) if self.family.on_circles else points
 
 
 def uniforms(shape: tuple[int, ...], *stream: int | str) -> Array:
-    """Uniform numbers inside (0, 1), the middles of 2^52 equal cells, from Philox keyed by the stream's name.
+    """Draw uniform numbers inside (0, 1), the middles of 2^52 equal cells, from Philox keyed by the stream's name.
 
     Bit-equal on every machine: NumPy guarantees the raw output of its bit generators.
     """
@@ -182,7 +182,7 @@ class RandomFeatures:
         )
 
     def __call__(self, points: Array) -> Array:
-        """The function's values, (N,), at ``points``, (N, K)."""
+        """Return the function's values, (N,), at ``points``, (N, K)."""
         z = torch.from_numpy(np.ascontiguousarray(self.kernel.embed(points)))
         phases, weights = torch.from_numpy(self.phases), torch.from_numpy(self.weights)
         transposed = torch.from_numpy(self.frequencies).T.contiguous()
@@ -195,7 +195,7 @@ class RandomFeatures:
 
 
 def draw_exactly(kernel: Kernel, points: Array, seed: int) -> Array:
-    """The values, (N,), of one draw at ``points``, (N, K): L n with L L^T = covariance + 1e-8 I and n ~ N(0, I).
+    """Return the values, (N,), of one draw at ``points``, (N, K): L n with L L^T = covariance + 1e-8 I and n ~ N(0, I).
 
     N^3 / 3 multiply-adds and 40 N^2 bytes: 25 s on one thread and 6 GB for 12,000 points.
     """
@@ -305,7 +305,7 @@ class GaussianProcessData(CounterBasedDataModule):
         return inputs[rows], targets[rows]
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Zeros of a training batch's shapes; nothing is drawn."""
+        """Return zeros of a training batch's shapes; nothing is drawn."""
         inputs = torch.zeros(self.batch_size, self.num_inputs, dtype=self.dtype)
         return inputs, inputs[:, 0]
 
@@ -314,7 +314,7 @@ class GaussianProcessData(CounterBasedDataModule):
         return zip(inputs.split(EVALUATION_ROWS), targets.split(EVALUATION_ROWS), strict=True)
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the inputs and of the targets as they are served: training rows, then test rows."""
+        """Return SHA-256 of the inputs and of the targets as they are served: training rows, then test rows."""
         hashes = {}
         for position, name in enumerate(("inputs", "targets")):
             digest = hashlib.sha256()
@@ -329,7 +329,7 @@ class GaussianProcessData(CounterBasedDataModule):
         return self._splits[split]
 
     def _drawn(self) -> tuple[Array, Array]:
-        """Inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
+        """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
         if self.cache is None:
             return self._draw()
         content = cached(self.cache / f"gaussian_process-{self._identity()}.npz", lambda: _pack(*self._draw()))

@@ -107,10 +107,12 @@ class MaskedImageData(CounterBasedDataModule):
 
     @abstractmethod
     def image(self, split: str, index: int) -> Pixels:
-        """One image of a split, (H, H, C)."""
+        """Return one image of a split, (H, H, C)."""
 
     def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
-        """One training image, (H, H, C), changed at random: ``draws`` are 10 times 4 numbers uniform in [0, 1)."""
+        """Return one training image, (H, H, C), changed at random: ``draws`` are 10 times 4 numbers uniform
+        in [0, 1).
+        """
         return self.image(TRAIN, index)
 
     @property
@@ -130,7 +132,7 @@ class MaskedImageData(CounterBasedDataModule):
         return self._masked(images, blank)
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Zeros of a training batch's shapes; nothing is read."""
+        """Return zeros of a training batch's shapes; nothing is read."""
         images = torch.zeros(self.batch_size, self.channels, self.size, self.size)
         return images, images
 
@@ -146,12 +148,14 @@ class MaskedImageData(CounterBasedDataModule):
             yield self._masked([self.image(split, index) for index in order[some].tolist()], blank[some])
 
     def _trained(self, place: int) -> int:
-        """The training image at a place of the endless sequence of epochs."""
+        """Return the training image at a place of the endless sequence of epochs."""
         epoch, row = divmod(place, self.counts[TRAIN])
         return int(_order(self.counts[TRAIN], mix(self.seed, "images", "order", epoch))[row])
 
     def _blank(self, count: int, generator: torch.Generator) -> Tensor:
-        """Which cells of ``count`` images are blank, (count, (H/c)^2): equally many of each, all choices alike."""
+        """Return which cells of ``count`` images are blank, (count, (H/c)^2): equally many of each, all
+        choices alike.
+        """
         ranks = torch.rand(count, self.num_cells, generator=generator, dtype=torch.float64).argsort(dim=1, stable=True)
         return torch.zeros(count, self.num_cells, dtype=torch.bool).scatter_(1, ranks[:, : self.num_blank], True)
 
@@ -169,7 +173,7 @@ def _order(length: int, seed: int) -> Tensor:
 
 
 def decode(content: bytes, size: tuple[int, int] | None = None) -> Pixels:
-    """The pixels, (height, width, 3), of an encoded RGB image of ``size``, (width, height); None: of any.
+    """Return the pixels, (height, width, 3), of an encoded RGB image of ``size``, (width, height); None: of any.
 
     Raises:
         UnfitImageError: it is damaged, or of another mode (grey, RGBA, palette, 16 bit) or size.
@@ -192,7 +196,7 @@ def decode(content: bytes, size: tuple[int, int] | None = None) -> Pixels:
 
 
 def resized(pixels: Pixels, size: int) -> Pixels:
-    """The image at ``size`` x ``size``: bilinear with antialiasing, as torchvision's Resize of a PIL image."""
+    """Return the image at ``size`` x ``size``: bilinear with antialiasing, as torchvision's Resize of a PIL image."""
     from PIL import Image
 
     if pixels.shape[:2] == (size, size):
@@ -207,7 +211,7 @@ def random_box(
     ratio: Sequence[float],
     draws: Sequence[Sequence[float]],
 ) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of a crop, distributed as that of torchvision's RandomResizedCrop.
+    """Draw (top, left, height, width) of a crop, distributed as that of torchvision's RandomResizedCrop.
 
     Its area is uniform in ``scale`` times the image's and the logarithm of width over height uniform in those of
     ``ratio``; the first of the tries that fits is placed uniformly.  If none fits it is the largest central crop whose
@@ -231,7 +235,7 @@ def random_box(
 def random_resized_crop(
     pixels: Pixels, size: int, scale: Sequence[float], ratio: Sequence[float], draws: Sequence[Sequence[float]]
 ) -> Pixels:
-    """A random crop of an image (height, width, C) at ``size`` x ``size``; arguments as of ``random_box``.
+    """Return a random crop of an image (height, width, C) at ``size`` x ``size``; arguments as of ``random_box``.
 
     Cropped first: resized from a box within the whole image, the crop's border would mix in what lies beyond it.
     """
@@ -240,7 +244,7 @@ def random_resized_crop(
 
 
 def interval(name: str, value: Sequence[float], most: float = math.inf) -> tuple[float, float]:
-    """Two positive numbers, the lower first, at most ``most``.
+    """Return two positive numbers, the lower first, at most ``most``.
 
     Raises:
         ValueError: anything else.
@@ -255,7 +259,7 @@ def interval(name: str, value: Sequence[float], most: float = math.inf) -> tuple
 
 
 def _sample_file(name: str) -> bytes:
-    """A data file that scikit-learn ships; it is found without importing scikit-learn."""
+    """Return a data file that scikit-learn ships; it is found without importing scikit-learn."""
     package = importlib.util.find_spec("sklearn")
     places = list(package.submodule_search_locations or ()) if package else []
     path = Path(places[0]) / "datasets" / name if places else None
@@ -308,7 +312,7 @@ class PhotographData(MaskedImageData):
         return (part.shape[0] - self.size + 1) * (part.shape[1] - self.size + 1)
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the pixels of each split, as they were decoded here."""
+        """Return SHA-256 of the pixels of each split, as they were decoded here."""
         return {
             split: hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
             for split, parts in self.photographs.items()
@@ -367,5 +371,5 @@ class DigitData(MaskedImageData):
         return self.digits[split][index]
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of each split's pixels."""
+        """Return SHA-256 of each split's pixels."""
         return {split: hashlib.sha256(digits.tobytes()).hexdigest() for split, digits in self.digits.items()}

@@ -135,7 +135,7 @@ class ListOps:
         return (*MARKS, *functions, *(str(number) for number in range(self.modulus)))
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Token ids of words.
+        """Return token ids of words.
 
         Raises:
             ValueError: a word that is not in the vocabulary.
@@ -144,7 +144,7 @@ class ListOps:
         return [ids[one_of("word", word, ids)] for word in words]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The words of token ids, joined by blanks."""
+        """Return the words of token ids, joined by blanks."""
         return " ".join(self.vocabulary[token] for token in tokens)
 
     def generate(self) -> Corpus:
@@ -167,7 +167,9 @@ class ListOps:
     def _split(
         self, draws: random.Random, excluded: set[tuple[int, ...]], functions: Sequence[str], num_train: int
     ) -> tuple[list[Item], list[Item]]:
-        """Samples without an excluded triple, and ``num_test`` with one; what is drawn beyond that is dropped."""
+        """Split samples: those without an excluded triple, and ``num_test`` with one; what is drawn beyond that is
+        dropped.
+        """
         without: list[Item] = []
         holding: list[Item] = []
         most = MOST_DRAWS * (num_train + self.num_test)
@@ -202,7 +204,9 @@ class ListOps:
         return node
 
     def _work_out_one(self, root: list[Any]) -> Node:
-        """The tree with one function node replaced by its value: from the root, the first function child until none."""
+        """Return the tree with one function node replaced by its value: from the root, the first function child until
+        none.
+        """
         node, parent, place = root, root, 0
         while True:
             inner = next((index for index, child in enumerate(node) if isinstance(child, list)), None)
@@ -298,7 +302,7 @@ class ListOpsData(CounterBasedDataModule):
         return self._windows("train", mix(self.seed, "listops", "batch", step))
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Zeros of a training batch's shapes; nothing is generated."""
+        """Return zeros of a training batch's shapes; nothing is generated."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
 
@@ -308,7 +312,7 @@ class ListOpsData(CounterBasedDataModule):
             yield self._windows(split, mix(self.seed, "listops", "evaluation", split, index))
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the tokens of each split and of the tests, as int64."""
+        """Return SHA-256 of the tokens of each split and of the tests, as int64."""
         self.prepare_data()
         tests = chain(self.corpus.test, *self.corpus.single.values())
         parts = {**self._streams, "test": torch.tensor(list(chain.from_iterable(item.tokens for item in tests)))}

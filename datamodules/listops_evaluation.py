@@ -33,7 +33,8 @@ class Answers:
 
 
 def choose(items: Sequence[Item], count: int, seed: int) -> list[Item]:
-    """``count`` different items in an order that the seed gives; the authors draw 20 while training, 100 at the end.
+    """Choose ``count`` different items in an order that the seed gives; the authors draw 20 while training, 100 at the
+    end.
 
     Raises:
         ValueError: fewer items than ``count``.
@@ -45,7 +46,7 @@ def choose(items: Sequence[Item], count: int, seed: int) -> list[Item]:
 
 
 def pad_left(items: Sequence[Item], corpus: Corpus, seed: int) -> list[list[int]]:
-    """Real training text before each prompt, so that all are ``corpus.longest`` tokens long, as while training.
+    """Put real training text before each prompt, so that all are ``corpus.longest`` tokens long, as while training.
 
     The text ends with a sample's end of sequence, at a place that the seed and the item's position give.
 
@@ -126,7 +127,9 @@ def _answer(text: list[int]) -> int:
 
 
 def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None, num_tokens: int) -> list[list[int]]:
-    """Prompts of any lengths side by side: a causal model does not see what lies right of a row's last token."""
+    """Continue prompts of any lengths side by side: a causal model does not see what lies right of a row's
+    last token.
+    """
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     rows = torch.arange(len(prompts))
     ids = torch.full((len(prompts), int(lengths.max()) + num_tokens), EOS)
@@ -145,6 +148,8 @@ def _continue(logits: Logits, prompts: list[list[int]], uniforms: Tensor | None,
 
 
 def _draw(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """The token at which the distribution function of softmax(scores), (B, V), passes the uniform number, (B,)."""
+    """Return the token at which the distribution function of softmax(scores), (B, V), passes the uniform
+    number, (B,).
+    """
     passed = scores.softmax(-1).cumsum(-1) <= uniforms[:, None]
     return passed.sum(-1).clamp(max=scores.shape[-1] - 1)

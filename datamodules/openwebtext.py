@@ -43,7 +43,7 @@ class WebText:
 
 
 def load(path: Path | None = None, most: int | None = None) -> WebText:
-    """The first ``most`` documents of a file, a folder or the hub's OpenWebText, 0.05 % of them validation.
+    """Return the first ``most`` documents of a file, a folder or the hub's OpenWebText, 0.05 % of them validation.
 
     Args:
         path: a parquet, jsonl or txt file (a txt file is one document), a folder of files of one such kind, or a
@@ -74,7 +74,9 @@ def load(path: Path | None = None, most: int | None = None) -> WebText:
 
 
 def _hub() -> Any:
-    """All of OpenWebText: from the repository's own files, or where these are a script, from the hub's conversion."""
+    """Return all of OpenWebText: from the repository's own files, or where these are a script, from the hub's
+    conversion.
+    """
     from datasets import load_dataset
 
     reasons = []

@@ -19,7 +19,8 @@ FILES = "https://storage.googleapis.com/deepmind-gutenberg/"
 
 
 def load(path: Path, most: int | None = None) -> tuple[list[str], dict[str, Any]]:
-    """The first ``most`` books (None: all) of a folder of .txt files, in the order of their names; and what they are.
+    """Return the first ``most`` books (None: all) of a folder of .txt files, in the order of their names; and what they
+    are.
 
     Raises:
         UsageError: the folder holds none, or one is empty or not UTF-8.

@@ -57,7 +57,7 @@ def write_shards(
 
 
 def settings_of(source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size: Any) -> dict[str, Any]:
-    """All that the content of a folder of shards depends on.
+    """Return all that the content of a folder of shards depends on.
 
     Raises:
         UsageError: as ``end_of_text``.
@@ -89,7 +89,7 @@ def told_of_the_disk(folder: Path) -> Iterator[None]:
 
 
 def end_of_text(tokenizer: BytePairTokenizer) -> int:
-    """The id that is written after each document.
+    """Return the id that is written after each document.
 
     Raises:
         UsageError: the tokenizer has none, or more ids than uint16 holds.
@@ -137,7 +137,7 @@ class ShardFolder:
                 )
 
     def is_whole(self, shard: Shard, tell: bool = True) -> bool:
-        """Whether the file is what was noted; with ``tell`` it is said where not."""
+        """Return whether the file is what was noted; with ``tell``, log where it is not."""
         try:
             check_shard(self.folder / shard.file, shard.tokens, shard.sha256, self.tokenizer.vocabulary_size, None)
         except UsageError as error:
@@ -200,7 +200,7 @@ class _Writing(ShardFolder):
         return manifest
 
     def _known(self) -> Sequence[Shard]:
-        """The shards that an earlier call finished, if it had the same settings."""
+        """Return the shards that an earlier call finished, if it had the same settings."""
         path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
         if path is None:
             return ()

@@ -33,7 +33,7 @@ class SlimPajamaData(TokenData):
 
 
 def load(path: Path | None = None) -> tuple[list[Part], dict[str, Any]]:
-    """The streams of the splits train, val and test of the hub's SlimPajama or of a folder; and what they are.
+    """Return the streams of the splits train, val and test of the hub's SlimPajama or of a folder; and what they are.
 
     The first 8,192 documents of the source's own validation and test splits are val and test.  A source without them
     gives its first 8,192 documents to val, the next 8,192 to test and the rest to training.  Neither depends on how

@@ -105,7 +105,7 @@ class _Streaming(ShardFolder):
             return self._assembled(parts)
 
     def _noted(self, path: Path) -> dict[str, Shard]:
-        """The shards in a file of notes that are what this call would write."""
+        """Return the shards in a file of notes that are what this call would write."""
         try:
             earlier = Manifest.read(path)
         except FileNotFoundError:  # never written, or just removed by the rank that wrote the manifest
@@ -124,7 +124,7 @@ class _Streaming(ShardFolder):
         }
 
     def _known(self) -> dict[str, Shard]:
-        """The shards that any rank, now or earlier, has noted."""
+        """Return the shards that any rank, now or earlier, has noted."""
         known = self._noted(self.folder / MANIFEST)
         for path in sorted(self.folder.glob(NOTES)):
             known |= self._noted(path)
@@ -162,7 +162,7 @@ class _Streaming(ShardFolder):
         return shard
 
     def _texts(self, part: Part, first: int) -> Iterator[Sequence[str]]:
-        """A block's texts, some at a time, read on from where the last block ended."""
+        """Yield a block's texts, some at a time, read on from where the last block ended."""
         if self.reading is None or self.reading[0] is not part or self.place > first:
             self.reading, self.place = (part, part.read(first)), first
         stream = self.reading[1]
@@ -185,7 +185,9 @@ class _Streaming(ShardFolder):
         return manifest
 
     def _finished(self) -> list[Shard]:
-        """The shards of a manifest that another rank, or the same call earlier, wrote; none if one is damaged."""
+        """Return the shards of a manifest that another rank, or the same call earlier, wrote; none if one is
+        damaged.
+        """
         try:
             manifest = Manifest.read(self.folder / MANIFEST)
         except FileNotFoundError:
@@ -196,7 +198,7 @@ class _Streaming(ShardFolder):
         return list(manifest.shards) if whole else []
 
     def _gathered(self, parts: Sequence[Part]) -> list[Shard]:
-        """All ranks' shards, what is beyond the tokens asked for cut off; none as long as one is missing."""
+        """Return all ranks' shards, what is beyond the tokens asked for cut off; none as long as one is missing."""
         found = [self._found(part) for part in parts]
         shards: list[Shard] = []
         if not all(found):
@@ -209,7 +211,7 @@ class _Streaming(ShardFolder):
         return shards
 
     def _found(self, part: Part) -> list[Shard]:
-        """The blocks of a part up to the one that is enough; none if one is missing."""
+        """Return the blocks of a part up to the one that is enough; none if one is missing."""
         known = self._known()
         blocks: list[Shard] = []
         left = self._most_tokens(part)
@@ -226,7 +228,7 @@ class _Streaming(ShardFolder):
         return blocks
 
     def _goes_beyond(self, shard: Shard, most_tokens: float) -> bool:
-        """Whether ``most_tokens`` are reached before a shard's last document."""
+        """Return whether ``most_tokens`` are reached before a shard's last document."""
         if shard.tokens < most_tokens:
             return False
         ends = np.flatnonzero(np.fromfile(self.folder / shard.file, DTYPE) == self.end)

@@ -102,7 +102,7 @@ class StreamData(CounterBasedDataModule):
 
     @abstractmethod
     def open(self) -> Mapping[str, Stream]:
-        """The stream of each split, checked.
+        """Return the stream of each split, checked.
 
         Raises:
             UsageError: a file is absent or not what it must be.
@@ -128,7 +128,7 @@ class StreamData(CounterBasedDataModule):
         return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
 
     def example_batch(self) -> tuple[Tensor, Tensor]:
-        """Zeros of a training batch's shapes; nothing is read."""
+        """Return zeros of a training batch's shapes; nothing is read."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
 
@@ -161,7 +161,7 @@ class StreamData(CounterBasedDataModule):
 
 
 def read_text(path: Path, characters: int | None = None) -> str:
-    """The text of a UTF-8 file, its line ends as they are.
+    """Return the text of a UTF-8 file, its line ends as they are.
 
     Raises:
         UsageError: it is empty, not UTF-8, or of another length than ``characters``.
@@ -222,7 +222,7 @@ class CharacterData(StreamData):
         return {TRAIN: _Characters(ids[:border]), VAL: _Characters(ids[border:])}
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the text and of the vocabulary."""
+        """Return SHA-256 of the text and of the vocabulary."""
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
 
 
@@ -282,7 +282,9 @@ class TokenData(StreamData):
         return paths
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of the two files."""
+        """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of the
+        two files.
+        """
         self.prepare_data()
         hashes = {role: sha256_of_file(self._find(role)) for role in sorted(self.files)}
         return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}

@@ -63,7 +63,7 @@ class Manifest:
         return [shard for shard in self.shards if shard.split == split]
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Documents, tokens and bytes of each split."""
+        """Return documents, tokens and bytes of each split."""
         return {
             split: {
                 name: sum(getattr(shard, name) for shard in self.of(split)) for name in ("documents", "tokens", "bytes")
@@ -82,7 +82,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """The manifest in a file.
+        """Return the manifest in a file.
 
         Raises:
             UsageError: it is no manifest, or one of another format.
@@ -186,7 +186,7 @@ class TokenStream:
         return {**vars(self), "_maps": {}}
 
     def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
-        """The ids from ``start`` on, (length,), across the ends of shards."""
+        """Return the ids from ``start`` on, (length,), across the ends of shards."""
         pieces = []
         while length:
             index = bisect_right(self.ends, start)

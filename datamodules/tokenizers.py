@@ -72,7 +72,7 @@ class CharacterTokenizer:
         return _hash(["characters", self.characters])
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text.
+        """Return token ids of a text.
 
         Raises:
             UsageError: a character that the vocabulary lacks.
@@ -109,7 +109,7 @@ class BytePairTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "BytePairTokenizer":
-        """From a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt.
+        """Load a tokenizer from a tokenizer.json, or a folder with one or with GPT-2's vocab.json and merges.txt.
 
         Raises:
             UsageError: neither is there, or the library cannot read it, or it loses what some texts say.
@@ -153,7 +153,7 @@ class BytePairTokenizer:
 
     @classmethod
     def train(cls, texts: Sequence[str], vocabulary_size: int) -> "BytePairTokenizer":
-        """The byte pairs of ``texts``, most frequent first; id 0 ends a text, ids 1 to 256 are the bytes.
+        """Return the byte pairs of ``texts``, most frequent first; id 0 ends a text, ids 1 to 256 are the bytes.
 
         Raises:
             ValueError: ``vocabulary_size`` below 257, which holds the bytes and the end of text.
@@ -200,12 +200,13 @@ class BytePairTokenizer:
         return ids
 
     def encode_many(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """``encode`` of each text, on as many cores as there are."""
+        """Encode each text, on as many cores as there are."""
         for encoding in self.library.encode_batch_fast(list(texts), add_special_tokens=False):
             yield encoding.ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a document's ids, exactly; with the blank put before a text and U+2581 for blanks, not always.
+        """Return the text of a document's ids, exactly; with the blank put before a text and U+2581 for blanks, not
+        always.
 
         There a U+2581 of the text comes back as a blank, ids cut from within a text lose one leading blank, and a text
         that follows an end of text has one too many.
@@ -214,12 +215,13 @@ class BytePairTokenizer:
         return text
 
     def to_bytes(self) -> bytes:
-        """The content of its tokenizer.json."""
+        """Return the content of its tokenizer.json."""
         return str(self.library.to_str(pretty=True)).encode() + b"\n"
 
 
 def known(name: str, root: str | Path | None = None, download: bool = False) -> BytePairTokenizer:
-    """A tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the hub.
+    """Return a tokenizer of ``HUB``, from a folder of its name among the data, or else, with ``download``, from the
+    hub.
 
     Raises:
         UsageError: it is in no place; the message says which, what they should hold and what gets it.

@@ -84,7 +84,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
-    """The model with its weights, and the vocabulary that it was trained with."""
+    """Return the model with its weights, and the vocabulary that it was trained with."""
     from paper_repro.cells import records
     from paper_repro.cells.tasks import Cell
     from paper_repro.models.causal import CausalLanguageModel
@@ -102,7 +102,7 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
 
 
 def _tokenizer(parts: "BuiltCell", record: "Record") -> "Tokenizer":
-    """The data's tokenizer, if it is the one of the training."""
+    """Return the data's tokenizer, if it is the one of the training."""
     from paper_repro.datamodules.tokenizers import Tokenizer
 
     tokenizer = getattr(parts.data, "tokenizer", None)
@@ -144,7 +144,9 @@ def _set_inner_steps(words: argparse.Namespace, model: "CausalLanguageModel") ->
 
 
 def _prompts(words: argparse.Namespace, record: "Record", tokenizer: "Tokenizer") -> list[tuple[str, int]]:
-    """What is asked for; else the prompts of the cell's own probe, or of the shipped one for such a vocabulary."""
+    """Return what is asked for; else the prompts of the cell's own probe, or of the shipped one for such a
+    vocabulary.
+    """
     if words.prompt:
         return [(prompt, words.seed or 0) for prompt in words.prompt]
     own = [node for node in (record.config.get("probes") or {}).values() if node and node.get("_target_") == PROBE]

@@ -73,7 +73,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]]":
-    """What to call the model, the checkpoint's folder, and what each inspection finds."""
+    """Return what to call the model, the checkpoint's folder, and what each inspection finds."""
     import torch
 
     from paper_repro.cells import records

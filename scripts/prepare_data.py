@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _joined(arguments: Sequence[str]) -> Iterator[str]:
-    """``--key value`` and ``--key=value`` as the word ``key=value``."""
+    """Join ``--key value`` and ``--key=value`` to the word ``key=value``."""
     words = iter(arguments)
     for word in words:
         key, equals, _ = word.removeprefix("--").partition("=")
@@ -298,7 +298,7 @@ def _celeba(words: Words, root: Path) -> None:
 
 
 def _rank_and_world() -> tuple[int, int]:
-    """$RANK and $WORLD_SIZE, as torchrun sets them."""
+    """Read $RANK and $WORLD_SIZE, as torchrun sets them."""
     texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if not all(text.isascii() and text.isdigit() for text in texts) or int(texts[0]) >= int(texts[1]):
         raise UsageError(

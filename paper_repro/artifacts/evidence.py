@@ -14,13 +14,13 @@ class Evidence(Protocol):
     def scale_name(self) -> str: ...
 
     def covers(self, place: Mapping[str, str]) -> bool:
-        """Whether the scale has a point at a (partial) place."""
+        """Return whether the scale has a point at a (partial) place."""
 
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
-        """A metric by seed, of the finished cells at a place."""
+        """Return a metric by seed, of the finished cells at a place."""
 
     def absence(self, name: str, place: Mapping[str, str]) -> str:
-        """Why there are no samples: "not run", or what the metric lacks."""
+        """Return why there are no samples: "not run", or what the metric lacks."""
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
-        """A column's value at a place."""
+        """Return a column's value at a place."""

@@ -43,7 +43,7 @@ class Figure(ABC):
 
     @abstractmethod
     def rows(self) -> list[Row]:
-        """All that is drawn, as the rows of figure.csv (every row with the same keys)."""
+        """Return all that is drawn, as the rows of figure.csv (every row with the same keys)."""
 
     @abstractmethod
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:

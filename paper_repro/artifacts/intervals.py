@@ -23,7 +23,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def sample_std(values: Sequence[float]) -> float | None:
-    """The sample standard deviation (n - 1); None for a single value."""
+    """Return the sample standard deviation (n - 1); None for a single value."""
     if len(values) < 2:
         return None
     center = mean(values)
@@ -31,7 +31,7 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def compare(left: Mapping[int, float], right: Mapping[int, float]) -> Interval:
-    """The interval of mean(left) - mean(right) over seeds.
+    """Return the interval of mean(left) - mean(right) over seeds.
 
     Paired where two or more seeds are common to both sides (the seed fixes data and initialisation, so the pair shares
     its noise); otherwise Welch's two-sample interval.
@@ -43,7 +43,7 @@ def compare(left: Mapping[int, float], right: Mapping[int, float]) -> Interval:
 
 
 def welch(left: Sequence[float], right: Sequence[float]) -> Interval:
-    """Welch's 95 % interval of mean(left) - mean(right) for samples that share nothing."""
+    """Return Welch's 95 % interval of mean(left) - mean(right) for samples that share nothing."""
     difference = mean(left) - mean(right)
     if len(left) < 2 or len(right) < 2:
         return Interval(difference, -math.inf, math.inf, min(len(left), len(right)), paired=False)

@@ -23,13 +23,13 @@ class Grid:
 
 
 def markdown_table(grid: Grid) -> str:
-    """In GitHub's form."""
+    """Write a grid in GitHub's form of Markdown."""
     headers, *rows = [[one_line(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
     return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
 
 def latex_table(grid: Grid, comment: str) -> str:
-    """A tabular of booktabs, under a comment."""
+    """Write a tabular of booktabs, under a comment."""
     lines = [f"% {comment}; needs the booktabs package"]
     lines += [f"\\begin{{tabular}}{{{'l' * len(grid.headers)}}}", "\\toprule"]
     lines += [" & ".join(_latex(header) for header in grid.headers) + " \\\\", "\\midrule"]
@@ -42,5 +42,5 @@ def _latex(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space as one blank."""
+    """Replace every run of white space by one blank."""
     return " ".join(text.split())

@@ -28,7 +28,7 @@ def on_metric(
     comparable: bool,
     altered: bool,
 ) -> Verdict:
-    """The verdict on a metric's mean over seeds.
+    """Return the verdict on a metric's mean over seeds.
 
     ``reproduced`` and ``off by`` are said only of runs at the paper's scale with the artifact's own settings.
     """
@@ -48,7 +48,9 @@ def on_metric(
 
 
 def on_column(column: Column, printed: Number | None, found: float | None, comparable: bool = True) -> Verdict:
-    """The verdict on a counted column: at the paper's scale it must agree with the printed digits, if there are any."""
+    """Return the verdict on a counted column: at the paper's scale it must agree with the printed digits, if there are
+    any.
+    """
     if found is None:
         return Verdict(NOT_RUN, NOT_RUN)
     if printed is None:
@@ -62,7 +64,7 @@ def on_column(column: Column, printed: Number | None, found: float | None, compa
 
 
 def within(ours: float, printed: Number, tolerance: Tolerance, text: "object") -> bool:
-    """Whether ``ours`` lies within the tolerance of the printed number.
+    """Return whether ``ours`` lies within the tolerance of the printed number.
 
     Raises:
         ValueError: the tolerance counts published standard deviations and the paper prints none.
@@ -81,7 +83,7 @@ def within(ours: float, printed: Number, tolerance: Tolerance, text: "object") -
 
 
 def trouble(found: Mapping[int, Record]) -> str:
-    """What happened to the cells that have no result, in words; empty if all finished."""
+    """Return what happened to the cells that have no result, in words; empty if all finished."""
     parts = []
     for seed, record in sorted(found.items()):
         if record.status != FINISHED:
@@ -90,13 +92,13 @@ def trouble(found: Mapping[int, Record]) -> str:
 
 
 def lack(found: Mapping[int, Record], name: str) -> str:
-    """What a metric lacks, "n/a: needs gpt2", as far as its reason's first colon; empty if it lacks nothing."""
+    """Return what a metric lacks, "n/a: needs gpt2", as far as its reason's first colon; empty if it lacks nothing."""
     reasons = [record.unavailable[name] for record in found.values() if name in record.unavailable]
     return f"n/a: {reasons[0].partition(':')[0]}" if reasons else ""
 
 
 def agreement(own: Mapping[int, float], reference: Mapping[int, float]) -> str:
-    """Whether the user's runs agree with the reference within seed noise.
+    """Return whether the user's runs agree with the reference within seed noise.
 
     ``agrees`` if Welch's 95 % interval of the difference of means holds zero, ``differs`` otherwise.  Seeds are treated
     as independent: on another processor the same seed is a new sample once training has amplified the rounding.

@@ -27,7 +27,7 @@ class Words:
         return Path(self.settings.get("runs", str(RUNS))).expanduser()
 
     def seeds(self) -> list[int] | None:
-        """The seeds asked for, as ``seeds=0,1,2``; None if none were.
+        """Return the seeds asked for, as ``seeds=0,1,2``; None if none were.
 
         Raises:
             UsageError: something other than whole numbers.

@@ -9,7 +9,7 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def places(root: str | Path | None = None) -> list[tuple[str, Path | None]]:
-    """The folders that are looked in, in order, each with its name; None where it is not set."""
+    """Return the folders that are looked in, in order, each with its name; None where it is not set."""
     named = (
         ("machine.data_root", root),
         (f"${DATA_VARIABLE}", os.environ.get(DATA_VARIABLE)),
@@ -19,13 +19,15 @@ def places(root: str | Path | None = None) -> list[tuple[str, Path | None]]:
 
 
 def find_data(name: str, root: str | Path | None = None) -> Path | None:
-    """The file or folder ``name`` in the configured folder, $PAPER_REPRO_DATA or ``data/``; None if it is in none."""
+    """Return the file or folder ``name`` in the configured folder, $PAPER_REPRO_DATA or ``data/``; None if it is in
+    none.
+    """
     paths = (folder / name for _, folder in places(root) if folder is not None)
     return next((path for path in paths if path.exists()), None)
 
 
 def absent(name: str, root: str | Path | None = None, command: str = "") -> str:
-    """That ``name`` is in none of the places, each spelled out, and the command that mends it."""
+    """Say that ``name`` is in none of the places, name each place, and give the command that mends it."""
     looked = [f"{where} ({folder / name if folder else 'not set'})" for where, folder in places(root)]
     advice = f"put it there, or run: {command}" if command else "put it there"
     return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; {advice}"

@@ -12,7 +12,7 @@ class UsageError(ValueError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` with the valid name nearest to ``name``, or the valid names if none is near."""
+    """Return `` (did you mean 'x'?)`` with the valid name nearest to ``name``, or the valid names if none is near."""
     names = sorted({str(item) for item in valid})
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:

@@ -4,7 +4,7 @@ import hashlib
 
 
 def mix(*parts: int | str) -> int:
-    """A 63-bit seed for the stream that ``parts`` name, for example ``mix(seed, "batch", epoch)``.
+    """Return a 63-bit seed for the stream that ``parts`` name, for example ``mix(seed, "batch", epoch)``.
 
     Streams of different names are independent for all practical purposes, so nothing has to be drawn in order: step t
     of a resumed run sees what step t of an uninterrupted run saw.

@@ -57,7 +57,7 @@ class Evaluator:
         self.num_requests = self.num_cropped = 0
 
     def pair(self, context: str, continuation: str) -> tuple[Ids, Ids]:
-        """The ids of a context and of the continuation, both cut from the ids of the joined text.
+        """Return the ids of a context and of the continuation, both cut from the ids of the joined text.
 
         Blanks at the end of the context go to the continuation, with which they are tokenised; an empty context becomes
         the end-of-text token.
@@ -75,7 +75,7 @@ class Evaluator:
         return tuple(whole[: len(first)]), tuple(whole[len(first) :])
 
     def start(self) -> int:
-        """The token that stands before a text.
+        """Return the token that stands before a text.
 
         Raises:
             UsageError: the tokenizer has none.
@@ -88,7 +88,8 @@ class Evaluator:
         return self.tokenizer.end_of_text
 
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Score]:
-        """``sum_t log p(continuation_t | what precedes it)`` for each (context, continuation), float32 log-softmax.
+        """Return ``sum_t log p(continuation_t | what precedes it)`` for each (context, continuation), float32
+        log-softmax.
 
         Pairs that share all but the last token share a forward pass.
 
@@ -114,7 +115,7 @@ class Evaluator:
         return scores
 
     def rolling_log_likelihoods(self, texts: Sequence[str]) -> list[float]:
-        """The log-likelihood of whole texts, each token predicted once, after the end-of-text token.
+        """Return the log-likelihood of whole texts, each token predicted once, after the end-of-text token.
 
         A text longer than P is cut into windows of P predictions; the last one is moved back so that it is full.
 
@@ -137,7 +138,7 @@ class Evaluator:
     def continuations(
         self, prompts: Sequence[str], num_tokens: int, until: Sequence[str] = (), stop_at_end: bool = True
     ) -> list[str]:
-        """Greedy continuations of at most ``num_tokens`` tokens, without the prompt.
+        """Return greedy continuations of at most ``num_tokens`` tokens, without the prompt.
 
         Each ends before the first of ``until`` and, with ``stop_at_end``, before an end-of-text token.  The context
         slides: every token is predicted from the last P.
@@ -230,7 +231,7 @@ class Evaluator:
 
 
 def _score(logits: Tensor, continuation: Ids) -> Score:
-    """Of logits (T, V) at the positions that predict the T tokens of the continuation."""
+    """Score logits (T, V) at the positions that predict the T tokens of the continuation."""
     target = torch.tensor(continuation, device=logits.device)
     precise = logits if logits.dtype is torch.float64 else logits.float()
     chosen = precise.log_softmax(dim=-1).gather(-1, target[:, None])

@@ -77,7 +77,7 @@ def run_tasks(
 
 
 def harness_model(evaluator: Evaluator) -> "LM":
-    """The model as the harness's ``LM``.
+    """Return the model as the harness's ``LM``.
 
     Its ``generate_until`` is greedy and refuses tasks that sample.
 
@@ -114,7 +114,7 @@ def harness_model(evaluator: Evaluator) -> "LM":
 
 
 def _options(given: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """The number of new tokens and the stopping texts of a request."""
+    """Return the number of new tokens and the stopping texts of a request."""
     if given.get("do_sample") or given.get("temperature"):
         raise UsageError(
             f"a task asks for sampling, {given}: generation for the harness is greedy; set do_sample: false"

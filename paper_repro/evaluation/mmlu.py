@@ -46,7 +46,7 @@ FALLBACK = "A"
 class Question:
     text: str
     choices: tuple[str, ...]
-    """Four."""
+    """Each question has four answers."""
     answer: int
     """The index of the right one."""
 
@@ -61,7 +61,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of one subject's questions."""
+    """Counts of one subject's questions by outcome."""
 
     questions: int
     correct: int
@@ -85,7 +85,7 @@ class Reading:
 
 
 def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
-    """The subjects that ``sizes`` names, each with as many test questions as it says.
+    """Return the subjects that ``sizes`` names, each with as many test questions as it says.
 
     Two layouts: the hub's, ``all/dev-00000-of-00001.parquet`` and ``all/test-00000-of-00001.parquet`` with the columns
     subject, question, choices, answer; or the original, ``dev/<subject>_dev.csv`` and ``test/<subject>_test.csv`` whose
@@ -108,20 +108,20 @@ def read(folder: Path, sizes: Mapping[str, int]) -> dict[str, Subject]:
 
 
 def digest(subjects: Mapping[str, Subject]) -> str:
-    """SHA-256 of all questions and answers: equal for the two layouts."""
+    """Return SHA-256 of all questions and answers: equal for the two layouts."""
     content = {name: asdict(subject) for name, subject in subjects.items()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def prompt(subject: str, examples: Sequence[Question], question: Question) -> str:
-    """The original paper's prompt: a heading, the answered examples, the question, "Answer:"."""
+    """Return the original paper's prompt: a heading, the answered examples, the question, "Answer:"."""
     shots = [f"{_posed(example)} {LETTERS[example.answer]}\n\n" for example in examples]
     heading = f"The following are multiple choice questions (with answers) about {subject.replace('_', ' ')}.\n\n"
     return heading + "".join(shots) + _posed(question)
 
 
 def by_log_likelihood(evaluator: Evaluator, subjects: Mapping[str, Subject]) -> dict[str, Tally]:
-    """The answer is the likeliest of " A", " B", " C", " D" after the prompt (of equals the first)."""
+    """Read the answer as the likeliest of " A", " B", " C", " D" after the prompt (of equals the first)."""
 
     def answers(prompts: Sequence[str]) -> list[Reading]:
         pairs = [evaluator.pair(text, f" {letter}") for text in prompts for letter in LETTERS]
@@ -135,7 +135,7 @@ def by_log_likelihood(evaluator: Evaluator, subjects: Mapping[str, Subject]) -> 
 def by_generation(
     evaluator: Evaluator, subjects: Mapping[str, Subject], num_tokens: int = 50, instruction: str = INSTRUCTION
 ) -> dict[str, Tally]:
-    """The answer is read from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
+    """Read the answer from a greedy text of ``num_tokens`` tokens (NRGPT, Table 6, as the authors score it).
 
     Biased towards A, and kept so: a text without any letter counts as A, and so does an English article.  The context
     keeps the last P tokens, so that five long examples lose their beginning.  The exact patterns and the version of
@@ -150,12 +150,14 @@ def by_generation(
 
 
 def by_fallback(subjects: Mapping[str, Subject]) -> dict[str, Tally]:
-    """What a model scores that always says "A": the share of questions with that answer, 25 % give or take some."""
+    """Return what a model scores that always says "A": the share of questions with that answer, 25 % give or
+    take some.
+    """
     return _tallies(subjects, lambda prompts: [Reading(FALLBACK)] * len(prompts))
 
 
 def read_answer(text: str) -> Reading:
-    """The letter of the first of ``ANSWER_PATTERNS`` that is found in ``text``; "A" if none is."""
+    """Return the letter of the first of ``ANSWER_PATTERNS`` that is found in ``text``; "A" if none is."""
     for pattern in ANSWER_PATTERNS:
         if match := pattern.search(text):
             letter, rest = match[1], text[match.end(1) :]
@@ -165,7 +167,7 @@ def read_answer(text: str) -> Reading:
 
 
 def column_accuracies(tallies: Mapping[str, Tally], columns: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """The mean over each column's subjects of their accuracies, every subject with equal weight."""
+    """Return the mean over each column's subjects of their accuracies, every subject with equal weight."""
     return {
         column: math.fsum(tallies[subject].accuracy for subject in subjects) / len(subjects)
         for column, subjects in columns.items()

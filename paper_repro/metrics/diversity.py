@@ -10,7 +10,7 @@ DISTINCT_2 = Quantity("distinct-2", "", higher_is_better=True)
 
 
 def words_of(text: str) -> list[str]:
-    """The pieces of ``text`` between white space, case and punctuation kept.
+    """Return the pieces of ``text`` between white space, case and punctuation kept.
 
     Raises:
         TypeError: ``text`` is not a str.
@@ -21,7 +21,8 @@ def words_of(text: str) -> list[str]:
 
 
 def distinct_n(text: str, n: int) -> float:
-    """Different n-grams of words over all n-grams of words in one text (NRGPT, appendix F.2).
+    """Divide the number of different n-grams of words by the number of all n-grams of words in one text (NRGPT,
+    appendix F.2).
 
     Between 0 and 1, no unit, higher is better.  Words are what white space separates, as in the authors' code.
 

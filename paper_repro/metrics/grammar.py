@@ -87,7 +87,7 @@ class GrammarQuality:
 
 
 def flesch_kincaid_grade(text: str) -> float:
-    """School grade of a text: ``0.39 words / sentences + 11.8 syllables / words - 15.59`` (Flesch-Kincaid).
+    """Return school grade of a text: ``0.39 words / sentences + 11.8 syllables / words - 15.59`` (Flesch-Kincaid).
 
     Words are runs of letters, apostrophes inside, sentences end with ".", "!" or "?".
     Deviation: the authors take textstat, whose syllables come from a dictionary to be downloaded; here they are counted
@@ -143,7 +143,7 @@ class Family:
 
 
 def _spaced(*phrases: str) -> tuple[str, ...]:
-    """Patterns of whole words."""
+    """Compile patterns of whole words."""
     return tuple(rf"\b{phrase}\b" for phrase in phrases)
 
 
@@ -338,14 +338,14 @@ def _singular_at_are(phrase: Sequence[str]) -> bool:
 
 
 def _plural(word: str) -> bool:
-    """As far as the ending tells."""
+    """Return whether a noun is a plural, as far as its ending tells."""
     if re.fullmatch(r".*(?:people|men|children|feet|teeth|mice|geese|sheep|fish|deer|police|cattle|data)", word):
         return True
     return re.fullmatch(r"\w+[^sui\W]s", word) is not None and re.fullmatch(r"news|series|its|\w+ics", word) is None
 
 
 def _apart(found: Sequence[tuple[tuple[int, int], Finding]]) -> list[Finding]:
-    """In the order of the text, without those that overlap a more severe one, or an equal one that begins earlier."""
+    """Sort findings by place and drop each that overlaps a more severe one, or an equal one that begins earlier."""
     kept: list[tuple[tuple[int, int], Finding]] = []
     for (start, end), finding in sorted(found, key=lambda item: (-item[1].severity, item[0])):
         if all(end <= other[0] or other[1] <= start for other, _ in kept):

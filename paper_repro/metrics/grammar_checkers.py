@@ -70,7 +70,7 @@ class LanguageTool:
         self._tool.close()
 
     def _unavailable(self, error: BaseException) -> MissingCheckerError:
-        """What went wrong, from the many ways in which the client says so, and what mends it."""
+        """Return what went wrong, from the many ways in which the client says so, and what mends it."""
         detail = f"{type(error).__name__}: {error}"[:300]
         if self.url is not None:
             return MissingCheckerError(
@@ -81,7 +81,7 @@ class LanguageTool:
 
 
 def _cause(error: BaseException) -> str:
-    """In words, what an exception of the client means where the server is to run on this machine."""
+    """Say in words what an exception of the client means where the server is to run on this machine."""
     if isinstance(error, ModuleNotFoundError):
         return "no Java was found"
     if isinstance(error, SystemError):

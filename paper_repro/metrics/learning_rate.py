@@ -50,7 +50,8 @@ class LearningRateOptimum:
 
 
 def optimal_learning_rate(rates: Sequence[float], values: Sequence[float]) -> LearningRateOptimum:
-    """The rate at which the Akima interpolant of ``values`` over ``log2(rates)`` is lowest (CEM, Figures 3a and 5).
+    """Return the rate at which the Akima interpolant of ``values`` over ``log2(rates)`` is lowest (CEM, Figures 3a and
+    5).
 
     The interpolant is piecewise cubic, so its minimum is found exactly, among its knots and its stationary points.
     Nothing is extrapolated: if the lowest measured value stands at an end of the grid, that point is returned as it

@@ -22,7 +22,8 @@ _ROUNDING_PER_TOKEN = 1e-3
 
 
 def summed_negative_log_likelihood(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> tuple[Tensor, int]:
-    """What ``update`` of the metrics below takes: ``-sum_t log softmax(logits_t)[target_t]`` in nats, and the count.
+    """Return what ``update`` of the metrics below takes: ``-sum_t log softmax(logits_t)[target_t]`` in nats, and the
+    count.
 
     The log-softmax is taken in float32 (float64 for float64 logits), the sum in float64.
 

@@ -51,7 +51,7 @@ class TextPerplexity:
 
     @torch.no_grad()
     def __call__(self, text: str) -> float:
-        """The text's perplexity; ``inf`` above 709 nats per token.
+        """Return the text's perplexity; ``inf`` above 709 nats per token.
 
         Raises:
             TypeError: ``text`` is not a str.
@@ -72,7 +72,7 @@ class TextPerplexity:
 
 
 def find_model(name: str) -> Path | None:
-    """The folder that ``name`` means; None for a name that is not among the data.  Reads no weights.
+    """Return the folder that ``name`` means; None for a name that is not among the data. Reads no weights.
 
     A folder that holds neither configuration nor weights, as one with a tokenizer alone, is no model of that name.
 

@@ -28,7 +28,7 @@ class Quantity:
         return " ".join(part for part in (self.name, unit, self.arrow) if part)
 
     def is_better(self, first: float, second: float) -> bool:
-        """True if ``first`` is strictly better than ``second``; NaN is never better and never worse.
+        """Return True if ``first`` is strictly better than ``second``; NaN is never better and never worse.
 
         Raises:
             ValueError: the quantity has no better direction.

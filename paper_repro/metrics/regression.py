@@ -11,7 +11,7 @@ from paper_repro.metrics.quantities import Quantity
 
 
 def squared_error(preds: Tensor, target: Tensor) -> Tensor:
-    """``(preds - target)^2`` in float64, element by element; the shape of both.
+    """Return ``(preds - target)^2`` in float64, element by element; the shape of both.
 
     Raises:
         ValueError: the shapes differ (nothing is broadcast), or there is no element.

@@ -25,7 +25,7 @@ class PowerLaw:
     """Natural logarithm of the reducible loss at compute 1."""
     irreducible_loss: float
     r_squared: float
-    """Of log(loss - irreducible_loss); NaN if all losses are equal, for then there is nothing to explain."""
+    """R^2 in log(loss - irreducible_loss); NaN if all losses are equal, because nothing is left to explain."""
     exponent_standard_error: float
     exponent_interval: tuple[float, float]
     confidence: float
@@ -37,14 +37,14 @@ class PowerLaw:
         return len(self.residuals) - 2
 
     def loss(self, compute: float) -> float:
-        """The fitted loss at ``compute`` (positive, in the unit of the fit)."""
+        """Return the fitted loss at ``compute`` (positive, in the unit of the fit)."""
         return self.irreducible_loss + math.exp(self.intercept - self.exponent * math.log(compute))
 
 
 def fit_power_law(
     compute: Sequence[float], loss: Sequence[float], *, irreducible_loss: float = 0.0, confidence: float = 0.95
 ) -> PowerLaw:
-    """Ordinary least squares of ``log(L - E) = a - alpha log C`` over all points, seeds pooled and not averaged.
+    """Fit by ordinary least squares ``log(L - E) = a - alpha log C`` over all points, seeds pooled and not averaged.
 
     Equation: EBT, appendix D.1.1.  The paper's 8.97 % gap comes out with E = 0 and with every (size, seed) as a point
     of its own.  The interval is Student's t with n - 2 degrees of freedom.  It takes the points as independent:
@@ -98,7 +98,7 @@ class ExponentGap:
 
 
 def exponent_gap(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float = 0.95) -> ExponentGap:
-    """``100 (alpha_candidate / alpha_baseline - 1)``, in percent, with an interval by the delta method.
+    """Return ``100 (alpha_candidate / alpha_baseline - 1)``, in percent, with an interval by the delta method.
 
     On the logarithm of the ratio the variance is ``(se_c / alpha_c)^2 + (se_b / alpha_b)^2``, and the quantile is
     Student's t with Welch-Satterthwaite degrees of freedom.  Not a bootstrap over points: with five sizes, the largest

@@ -24,7 +24,7 @@ Embed = Callable[[list[str]], Tensor]
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text, blank ones included as empty strings: the authors' "sentences".
+    """Return the lines of a text, blank ones included as empty strings: the authors' "sentences".
 
     Text without line breaks is one piece, and blank lines, all alike, raise the similarity.
     """
@@ -33,7 +33,7 @@ def lines(text: str) -> list[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text: they end at ".", "!" or "?", a closing quote behind it, or at a blank line."""
+    """Return the sentences of a text: they end at ".", "!" or "?", a closing quote behind it, or at a blank line."""
     words_of(text)
     pieces = re.split(r"(?:(?<=[.!?])|(?<=[.!?][\"'”’)\]]))\s+|\n\s*\n", text)
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]
@@ -47,7 +47,7 @@ SPLITS: dict[str, tuple[Quantity, Callable[[str], list[str]]]] = {
 
 
 def mean_pairwise_cosine(embeddings: Tensor) -> float:
-    """Mean of ``cos(e_i, e_j)`` over the N (N - 1) / 2 pairs i < j, in float64, from -1 to 1.
+    """Return mean of ``cos(e_i, e_j)`` over the N (N - 1) / 2 pairs i < j, in float64, from -1 to 1.
 
     With unit vectors u_i it is ``(|sum_i u_i|^2 - sum_i |u_i|^2) / (N (N - 1))``, so no pair is formed.
 
@@ -97,7 +97,7 @@ class PairwiseSimilarity:
         return SPLITS[self.by][0]
 
     def __call__(self, text: str) -> float:
-        """The text's similarity.
+        """Return the text's similarity.
 
         Deviation: the authors' code says 0 where there is no pair.
 

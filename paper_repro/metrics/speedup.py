@@ -55,7 +55,7 @@ class Speedup:
     """Candidate's seconds per token over the baseline's, by which the ratio has been divided."""
 
     def step_time_corrected(self, step_time_ratio: float) -> "Speedup":
-        """The speedup in time instead of tokens: everything divided by ``t_candidate / t_baseline``, per token.
+        """Return the speedup in time instead of tokens: everything divided by ``t_candidate / t_baseline``, per token.
 
         Raises:
             ValueError: a ratio of times that is not positive and finite, or a speedup that is corrected already.
@@ -74,7 +74,7 @@ class Speedup:
 
 
 def tune(runs: Sequence[FinishedRun]) -> tuple[TunedBudget, ...]:
-    """For each token budget, ascending, the learning rate whose loss is lowest in the mean over seeds.
+    """Return, for each token budget in ascending order, the learning rate whose loss is lowest in the mean over seeds.
 
     A learning rate of which any seed diverged at a budget is not a candidate there.
 
@@ -98,7 +98,7 @@ def tokens_to_same_loss(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[Speedup, ...]:
-    """``tokens_baseline(l) / tokens_candidate(l)`` at the final loss l of each of the candidate's budgets.
+    """Return ``tokens_baseline(l) / tokens_candidate(l)`` at the final loss l of each of the candidate's budgets.
 
     Source: nGPT, Figure 2, whose way of reading the ratio off the curves is not given; this is ours.
 
@@ -149,7 +149,7 @@ def tokens_to_same_loss(
 
 
 def _converged_groups(runs: Sequence[FinishedRun]) -> dict[tuple[float, float], np.ndarray]:
-    """Losses by (tokens, learning rate), of those pairs at which no seed diverged, in a fixed order."""
+    """Return losses by (tokens, learning rate), of those pairs at which no seed diverged, in a fixed order."""
     if not runs:
         raise ValueError("no finished runs: run the cells of the sweep first")
     losses: dict[tuple[float, float], dict[int, float]] = defaultdict(dict)
@@ -181,7 +181,7 @@ def _best(tried: Sequence[TunedBudget]) -> tuple[TunedBudget, ...]:
 
 
 def _envelope(budgets: Sequence[TunedBudget]) -> list[TunedBudget]:
-    """The budgets whose loss is below that of every smaller budget: tokens rise and losses fall."""
+    """Return the budgets whose loss is below that of every smaller budget: tokens rise and losses fall."""
     kept: list[TunedBudget] = []
     for budget in budgets:
         if not kept or budget.loss < kept[-1].loss:
@@ -226,7 +226,7 @@ def _resampled(
 
 
 def _percentiles(bounds: Sequence[tuple[float, float]], confidence: float) -> tuple[float, float]:
-    """Order statistics, not interpolated between: an infinite bound stays infinite and touches no other."""
+    """Return order statistics without interpolation: an infinite bound stays infinite and touches no other."""
     tail = (1 - confidence) / 2
     lower, upper = np.array(bounds).T
     return (

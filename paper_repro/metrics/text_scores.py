@@ -125,7 +125,8 @@ class TextScorer:
 
 
 def metric_names(perplexity_model: str = GPT2, gqs_engines: Sequence[str] = ENGINES) -> list[str]:
-    """``perplexity``, ``distinct_1``, ``distinct_2``, ``apcs_lines`` (the authors'), ``apcs_sentences``, ``gqs_...``.
+    """Return the names ``perplexity``, ``distinct_1``, ``distinct_2``, ``apcs_lines`` (the authors'),
+    ``apcs_sentences``, ``gqs_...``.
 
     Perplexity under another model than GPT-2 has a name of its own, ``perplexity_<model>``.
 

@@ -26,7 +26,7 @@ class Transition:
     num_points: int
 
     def accuracy(self, size: float) -> float:
-        """The curve's value at a number of parameters."""
+        """Return the curve's value at a number of parameters."""
         return 1 / (1 + math.exp(-self.slope * (math.log10(size) - self.middle)))
 
     @property

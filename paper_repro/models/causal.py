@@ -36,15 +36,15 @@ class CausalLanguageModel(nn.Module):
         self.block_length, self.width = at_least("block_length", block_length), at_least("width", width)
 
     def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        """The maps (B, T, D) -> (B, T, D) that are applied one after the other."""
+        """Return the maps (B, T, D) -> (B, T, D) that are applied one after the other."""
         raise NotImplementedError(f"{type(self).__name__} must say what its layers() are")
 
     def logits(self, x: Tensor) -> Tensor:
-        """The next token's logits, (..., V), at final states x, (..., D)."""
+        """Return the next token's logits, (..., V), at final states x, (..., D)."""
         raise NotImplementedError(f"{type(self).__name__} must say what its logits() are")
 
     def embed(self, ids: Tensor) -> Tensor:
-        """x_0, (B, T, D), of ids (B, T).
+        """Return x_0 (B, T, D), the embedding of ids (B, T).
 
         Raises:
             ValueError: ids of another shape, no token, more than ``block_length``, or (on a CPU) an id outside the
@@ -64,7 +64,7 @@ class CausalLanguageModel(nn.Module):
             ) from error
 
     def states(self, ids: Tensor) -> Tensor:
-        """x_0 ... x_S, (S + 1, B, T, D), before what ``logits`` does to the last."""
+        """Return the states x_0 ... x_S (S + 1, B, T, D), before what ``logits`` does to the last."""
         found = [self.embed(ids)]
         for layer in self.layers():
             found.append(layer(found[-1]))
@@ -74,11 +74,11 @@ class CausalLanguageModel(nn.Module):
         return self.logits(self.final_state(ids))
 
     def cross_entropy(self, ids: Tensor, following: Tensor) -> Tensor:
-        """The mean over all tokens of -log p(next token), in nats; ids and next ids (B, T)."""
+        """Return the mean over all tokens of -log p(next token), in nats; ids and next ids (B, T)."""
         return functional.cross_entropy(self(ids).flatten(0, 1), following.flatten())
 
     def final_state(self, ids: Tensor) -> Tensor:
-        """x_S, (B, T, D)."""
+        """Return the last state x_S (B, T, D)."""
         x = self.embed(ids)
         for layer in self.layers():
             x = layer(x)
@@ -130,7 +130,7 @@ class CausalLanguageModel(nn.Module):
 
 
 def _next_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """(B, 1), of logits (B, V)."""
+    """Choose the next tokens (B, 1) from logits (B, V)."""
     if not temperature:
         return logits.argmax(-1, keepdim=True)
     probabilities = torch.softmax(logits.float() / temperature, -1)

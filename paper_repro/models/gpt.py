@@ -17,7 +17,7 @@ NORM_EPS = 1e-5
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear layer as every model here starts it: weight N(0, 0.02), bias zero."""
+    """Return a linear layer as every model here starts it: weight N(0, 0.02), bias zero."""
     layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(layer.weight, std=INIT_STD)
     if bias:
@@ -26,7 +26,7 @@ def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
 
 
 def check_heads(width: int, num_heads: int) -> int:
-    """``num_heads``, if it divides ``width``.
+    """Return ``num_heads`` if it divides ``width``.
 
     Raises:
         ValueError: it does not, or one of them is below 1.
@@ -37,7 +37,7 @@ def check_heads(width: int, num_heads: int) -> int:
 
 
 def check_dropout(dropout: float) -> float:
-    """``dropout``, if it is a probability below 1.
+    """Return ``dropout`` if it is a probability below 1.
 
     Raises:
         ValueError: it is not.

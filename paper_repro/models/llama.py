@@ -45,7 +45,7 @@ class PreNorm(nn.Module):
 def rotary_attention(
     width: int, num_heads: int, num_passes: int = 1, init_std: float = INIT_STD, implementation: str = "auto"
 ) -> PreNorm:
-    """Llama's attention: rotary positions, no biases, scores over sqrt(D/K); 4 D^2 numbers and a norm."""
+    """Build Llama's attention: rotary positions, no biases, scores over sqrt(D/K); 4 D^2 numbers and a norm."""
     scale = (width // num_heads) ** -0.5 if num_heads else 0.0
     branch = RotaryAttention(width, num_heads, init_std, init_std, None, False, scale, implementation)
     return PreNorm(branch, width, num_passes)
@@ -54,7 +54,7 @@ def rotary_attention(
 def gated_feed_forward(
     width: int, hidden: int, num_passes: int = 1, init_std: float = INIT_STD, implementation: str = "auto"
 ) -> PreNorm:
-    """Llama's SwiGLU, without biases; 3 D m numbers and a norm."""
+    """Build Llama's SwiGLU, without biases; 3 D m numbers and a norm."""
     branch = GatedFeedForward(width, hidden, init_std, init_std, None, implementation)
     return PreNorm(branch, width, num_passes)
 
@@ -140,7 +140,7 @@ class Llama(RotaryLanguageModel):
         return found
 
     def descents(self) -> Iterator[CEMPart]:
-        """The parts that descend an energy, the first layer's first."""
+        """Return the parts that descend an energy, the first layer's first."""
         parts = (part for block in self.blocks for part in block.children())
         return (part for part in parts if isinstance(part, CEMPart))
 

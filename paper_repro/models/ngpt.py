@@ -226,7 +226,7 @@ class NGPT(RotaryLanguageModel):
         return found
 
     def unit_row_parameters(self) -> list[Tensor]:
-        """Both tables and every matrix of the blocks; all are stored with D last."""
+        """Return both tables and every matrix of the blocks; all are stored with D last."""
         matrices = [part.weight for part in self.modules() if isinstance(part, Reading | Writing)]
         return [self.token_embedding.weight, *matrices]
 

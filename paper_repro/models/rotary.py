@@ -50,7 +50,7 @@ class ScaleSpec:
         self.numbers(1)
 
     def numbers(self, width: int) -> tuple[float, float]:
-        """init and scale for a model of that width."""
+        """Return init and scale for a model of this width."""
         words = {"sqrt(d)": math.sqrt(width), "1/sqrt(d)": 1 / math.sqrt(width)}
         found = []
         for name, value in (("init", self.init), ("scale", self.scale)):
@@ -61,7 +61,7 @@ class ScaleSpec:
 
     @classmethod
     def of(cls, name: str, given: "ScaleSpec | Mapping[str, Any]") -> "ScaleSpec":
-        """From a config's mapping.
+        """Read the settings from a config's mapping.
 
         Raises:
             ValueError: an unknown key or a refused value, with the argument's ``name``.
@@ -270,7 +270,7 @@ class RotaryLanguageModel(CausalLanguageModel):
         return found if scale is None else found * scale
 
     def normalized(self, x: Tensor) -> Tensor:
-        """What the output table reads, of final states (..., D)."""
+        """Return what the output table reads, of final states (..., D)."""
         return x
 
     def logit_scale(self) -> Tensor | None:

@@ -41,7 +41,7 @@ FLEX = CUDA[1]
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """T = 1, 2 and 4 in float32 on a CPU; bfloat16 on a GPU, without and with the shared diagonal."""
+    """Compare T = 1, 2 and 4 in float32 on a CPU; bfloat16 on a GPU, without and with the shared diagonal."""
     if device.type == "cpu":
         for size in CPU:
             for num_steps in (1, 2, 4):
@@ -92,7 +92,7 @@ def _against_flex(size: Size, device: torch.device) -> Comparison:
 
 
 def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """The same scores as a score_mod, what heads share in a matrix (B, J, J) that is made before."""
+    """Return the same scores as a score_mod, what heads share in a matrix (B, J, J) that is made before."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     query, keys, state, context = leaves
@@ -122,7 +122,7 @@ def _attention(size: Size, leaves: list[Tensor], way: str) -> Callable[[], list[
 
 
 def _drawn(size: Size, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Query, keys, u and h d."""
+    """Draw query, keys, u and h d."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = [(size.sequences, size.tokens, size.heads, size.head)] * 2 + [
         (size.sequences, size.tokens, size.width)
@@ -138,7 +138,7 @@ def _places(size: Size, device: torch.device) -> dict[str, Tensor]:
 
 
 def _pass(forward: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], list[Tensor]]:
-    """The result and all gradients, along the same direction each time."""
+    """Return the result and all gradients, along the same direction each time."""
     direction: list[Tensor] = []
 
     def work() -> list[Tensor]:

@@ -38,7 +38,7 @@ LAYERS, MANY_STEPS = 12, 8
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Kept bytes per further step; on a GPU also in residual-stream states, and T = 8 at the 162M size."""
+    """Compare the bytes kept per further step; on a GPU also in residual-stream states, and T = 8 at the 162M size."""
     if device.type == "cpu":
         for size in CPU:
             yield _against_definition(size, _kept_by_autograd, device)
@@ -59,7 +59,9 @@ def _against_definition(
 
 
 def _in_states(size: Size, device: torch.device) -> Comparison:
-    """Against the limit itself: a residual-stream state has x's dtype, float32 under autocast."""
+    """Express bytes in states of the residual stream, against the limit itself: a state has x's dtype, float32 under
+    autocast.
+    """
     state = size.sequences * size.tokens * size.width * 4 / MIB
     ours = [_per_step(_allocated, size, _way(device), device) / state]
     return Comparison(
@@ -85,7 +87,7 @@ def _per_step(
 
 
 def _leaves(size: Size, device: torch.device) -> list[Tensor]:
-    """x, keys, reading, writing, h d, norm weight, bias_self, bias_cross."""
+    """Draw the leaves x, keys, reading, writing, h d, norm weight, bias_self, bias_cross."""
     generator = torch.Generator(device).manual_seed(0)
     rows, width = (size.sequences, size.tokens), size.width
     shapes = [(*rows, width), (*rows, size.heads, width // size.heads), *[(width, width)] * 2, (*rows, width)]
@@ -96,7 +98,7 @@ def _leaves(size: Size, device: torch.device) -> list[Tensor]:
 
 
 def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
-    """Under bfloat16 autocast on a GPU, as models train."""
+    """Descend, under bfloat16 autocast on a GPU, as models train."""
     x, keys, reading, writing, context, weight, bias_self, bias_cross = leaves
     slopes = torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=x.device)
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
@@ -112,7 +114,7 @@ def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Te
 
 
 def _gradients(size: Size, way: str, device: torch.device) -> list[Tensor]:
-    """x_T and the gradients of the matrices, which all others go into."""
+    """Return x_T and the gradients of the matrices, which depend on all others."""
     leaves = _leaves(size, device)
     out = _descended(size, leaves, STEPS[0], way)
     return [out.detach(), *torch.autograd.grad(out.square().mean(), leaves[2:4])]
@@ -141,7 +143,9 @@ def _allocated(size: Size, num_steps: int, way: str, device: torch.device) -> fl
 
 
 def _peak(size: Size, num_steps: int, device: torch.device) -> float:
-    """Of a pass there and back through attentions one after the other, which share their inputs' memory."""
+    """Measure the peak of a pass forward and backward through attentions one after the other, which share their inputs'
+    memory.
+    """
     leaves = _leaves(size, device)
     torch.cuda.reset_peak_memory_stats(device)
     x = leaves[0]

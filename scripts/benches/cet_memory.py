@@ -31,7 +31,7 @@ LEARN = {"ep": equilibrium_propagation, "tbpte": truncated_backpropagation}
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """EP against TBPTE(5), then EP of more steps against EP of few."""
+    """Compare EP with TBPTE(5), then EP of more steps with EP of few."""
     few = _measured("ep", *FEW, device)
     yield Comparison(
         _case("EP", FEW, device),
@@ -61,7 +61,7 @@ def _measured(method: str, free_steps: int, nudged_steps: int, device: torch.dev
 
 
 def _added(method: str, free_steps: int, nudged_steps: int, batch: int, device: torch.device) -> float:
-    """MiB, the gradients included; on a GPU after a pass that loads libraries."""
+    """Measure the added MiB, the gradients included; on a GPU after a pass that loads libraries."""
     torch.manual_seed(0)
     model = CET().to(device)
     images = torch.rand(batch, 3, 120, 120, device=device) * 2 - 1

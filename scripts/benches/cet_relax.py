@@ -19,7 +19,7 @@ from paper_repro.models.cet.relaxation import PreparedSteps, RelaxationSettings,
 CPU_BATCH, CUDA_BATCH = 4, 64
 GOALS = {"float32": 1.7, "bfloat16": 3.0}
 MATMUL_GOAL = 0.5
-"""Of the speed of the same products of matrices, and nothing beside them."""
+"""Share of the speed of the same products of matrices with nothing beside them."""
 CAPTURED_STEPS = 150
 AUTOGRAD = "autograd of the energy, conv2d"
 
@@ -39,7 +39,7 @@ class AutogradSteps:
         self.z, self.image = project(self.z.detach() - by_z), self.image.detach() - by_image
 
     def _energy(self, z: Tensor, image: Tensor) -> Tensor:
-        """Of all images together; nothing but z and y is differentiated."""
+        """Return the energy of all images together; only z and y are differentiated."""
         model, attention = self.model, self.model.attention
         seen = functional.conv2d(image, self.kernel, stride=model.patches.stride).flatten(2).mT
         hidden = torch.relu(z @ model.memory.weight.detach().mT)
@@ -55,7 +55,7 @@ class AutogradSteps:
 
 @torch.no_grad()
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Every precision that the device has."""
+    """Compare every precision that the device has."""
     cpu = device.type == "cpu"
     precisions = ("float32", "bfloat16") if cpu else ("float32", "tf32", "bfloat16")
     for precision in precisions:
@@ -67,7 +67,7 @@ def compare(device: torch.device) -> Iterator[Comparison]:
 
 
 def _start(precision: str, device: torch.device) -> tuple[CET, CETState, CETClamped]:
-    """Random weights; a state that has relaxed for some steps."""
+    """Draw random weights and a state that has relaxed for some steps."""
     torch.manual_seed(0)
     model = CET(precision=precision).to(device)
     images = torch.rand(CPU_BATCH if device.type == "cpu" else CUDA_BATCH, 3, 120, 120, device=device) * 2 - 1
@@ -93,7 +93,7 @@ def _against_autograd(model: CET, state: CETState, clamped: CETClamped) -> Compa
 
 
 def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
-    """The other side multiplies matrices of the same sizes and does nothing else."""
+    """Compare with products of matrices of the same sizes and nothing else."""
     steps = PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None))
     weights = steps.weights
     z = state.z.flatten(0, 1).to(weights.dtype)
@@ -128,7 +128,9 @@ def _graph(model: CET, clamped: CETClamped) -> Comparison:
 
 
 def _operations(model: CET, state: CETState) -> float:
-    """Of a step: two to a multiplication with its addition; 1,113 million of these for an image."""
+    """Count the operations of a step: two for a multiplication with its addition; 1,113 million of these for
+    an image.
+    """
     images, tokens, width = state.z.shape
     rows = 2 * len(model.attention.query) + len(model.memory.weight) + model.patches.numbers
     return 2.0 * images * tokens * (2 * rows * width + 3 * tokens * len(model.attention.query))

@@ -22,12 +22,12 @@ from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Cosine
 
 VOCABULARY, WINDOW, RECURRENCES = 20, 128, 5
-"""Of the ListOps models of NRGPT, figure 3."""
+"""Batch sizes of the ListOps models of NRGPT, figure 3."""
 LISTOPS: tuple[Callable[..., CausalLanguageModel], ...] = (RGPTParallel, NRGPT_H_FF1, NRGPT_H_FF2W)
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Models of CEM's Table 3, then models of NRGPT's figure 3."""
+    """Compare models of CEM's Table 3, then models of NRGPT's figure 3."""
     cpu = device.type == "cpu"
     for models, batch_size, goal in [(16, 32, 3.0), (10, 200, None)] if cpu else [(16, 32, None), (128, 32, 50.0)]:
         for inner_steps in (1, 2, 8):

@@ -33,13 +33,17 @@ class Case:
     small: list[Tensor]
 
     def moved(self, outputs: Sequence[Tensor]) -> int:
-        """Bytes: large inputs in, outputs out; then their gradients and the inputs in, the inputs' gradients out."""
+        """Count bytes: large inputs in, outputs out; then their gradients and the inputs in, the inputs'
+        gradients out.
+        """
         inputs, written = (sum(x.numel() * x.element_size() for x in side) for side in (self.large, outputs))
         return 3 * inputs + 2 * written
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """4,096 tokens in float32 on a CPU; 16,384 tokens of the 0.5B model in bf16, its state in float32, on a GPU."""
+    """Compare 4,096 tokens in float32 on a CPU; 16,384 tokens of the 0.5B model in bf16, its state in float32, on a
+    GPU.
+    """
     cpu = device.type == "cpu"
     shapes = [(4096, 256, 64, torch.float32), (4096, 512, 64, torch.float32)]
     for tokens, width, head, dtype in shapes if cpu else [(16384, 1024, 64, torch.bfloat16)]:
@@ -84,7 +88,7 @@ def _cases(tokens: int, width: int, head: int, dtype: torch.dtype, device: torch
 
 
 def _with_matrix(tokens: int, width: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """Scaled SwiGLU behind the product that its scales could be folded into."""
+    """Compute scaled SwiGLU behind the product that its scales could be folded into."""
     generator = torch.Generator(device).manual_seed(0)
     hidden = 4 * width
     shapes = [(tokens, width), (2 * hidden, width)]

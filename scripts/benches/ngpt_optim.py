@@ -19,7 +19,7 @@ NUMBERS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weigh
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """nGPT's 0.5B on a GPU, two small ones on a CPU."""
+    """Compare nGPT's 0.5B on a GPU, two small ones on a CPU."""
     cpu = device.type == "cpu"
     sizes = [(256, 4, 4096), (512, 6, 4096)] if cpu else [(1024, 24, 32000)]
     goal, steps = (1 / 1.2, 5) if cpu else (1 / 1.05, 20)
@@ -40,7 +40,9 @@ def compare(device: torch.device) -> Iterator[Comparison]:
 
 
 def _parameters(width: int, layers: int, vocabulary: int, device: torch.device) -> list[dict[str, object]]:
-    """The groups of an nGPT: per layer seven matrices and five scale vectors; two tables, and the scale of logits."""
+    """Build the groups of an nGPT: per layer seven matrices and five scale vectors; two tables, and the scale of
+    logits.
+    """
     generator = torch.Generator(device).manual_seed(0)
 
     def drawn(*shape: int, scale: float = 1.0) -> nn.Parameter:

@@ -51,7 +51,7 @@ ON_GPU = (Size(1024, 16, 24, 32000, 4096, 4, "bf16-mixed", 1.05),)
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Two small models on a CPU; the paper's 0.5B at 4k context on a GPU."""
+    """Compare two small models on a CPU; the paper's 0.5B at 4k context on a GPU."""
     cpu = device.type == "cpu"
     for size in ON_CPU if cpu else ON_GPU:
         exact = _gradients(size, PLAIN, device)
@@ -81,7 +81,7 @@ def _work(size: Size, model: str, way: str, device: torch.device) -> Callable[[]
 
 
 def _gradients(size: Size, overrides: tuple[str, ...], device: torch.device) -> list[Tensor]:
-    """Of one batch, at nGPT's first weights."""
+    """Return the gradients of one batch at nGPT's first weights."""
     config = _config(size, overrides)
     torch.manual_seed(0)
     model = instantiate(config["models"]["ngpt"]).to(device)

@@ -36,7 +36,7 @@ class Comparison:
 def interleaved(
     ours: Callable[[], object], other: Callable[[], object], units: int, device: torch.device
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds per unit of both sides, one round of each in turn, after a round that is not counted."""
+    """Measure milliseconds per unit of both sides, one round of each in turn, after a round that is not counted."""
     times: tuple[list[float], list[float]] = ([], [])
     for round_index in range(ROUNDS + 1):
         for side, work in enumerate((ours, other)):
@@ -50,7 +50,7 @@ def interleaved(
 
 
 def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
-    """The norm of the difference of all tensors together, relative to the norm of the expected ones."""
+    """Return the norm of the difference of all tensors together, relative to the norm of the expected ones."""
     pairs = [(one.detach(), two.detach()) for one, two in zip(found, expected, strict=True)]
     difference = torch.stack([torch.linalg.vector_norm(one - two) for one, two in pairs])
     size = torch.stack([torch.linalg.vector_norm(two) for _, two in pairs])
@@ -58,6 +58,6 @@ def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -11,7 +11,7 @@ class Figure2c(StepsFigure):
 
 
 def judge_preconditioner_gains_more_at_t2(view: View) -> Judgement:
-    """What the diagonal-plus-low-rank preconditioner gains at T = 2, above what it gains at T = 1."""
+    """Return what the diagonal-plus-low-rank preconditioner gains at T = 2, above what it gains at T = 1."""
 
     def pair(steps: str) -> tuple[Place, Place]:
         place = {"model": "attention", "steps": steps}

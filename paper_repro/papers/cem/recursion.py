@@ -107,7 +107,9 @@ def _name_sizes(figure: PerplexityFigure, axes: "Axes") -> None:
 
 
 def judge_gains_above_reuse(view: View, models: Sequence[str]) -> Judgement:
-    """What the second inner step gains each of the models, with each preconditioner, above what a second pass gains."""
+    """Return what the second inner step gains each of the models, with each preconditioner, above what a second pass
+    gains.
+    """
     reuse = _pair("llama", "none")
     labels = {axis: view.artifact.axes[axis].values for axis in ("model", "preconditioner")}
     comparisons = {

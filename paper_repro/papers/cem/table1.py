@@ -22,17 +22,17 @@ def judge_printed_counts_are_of_tied_tables(view: View) -> Judgement:
 
 
 def judge_half_of_the_attention(view: View) -> Judgement:
-    """Llama's count less that with CEM attention is half of 4 D^2 a layer, exactly."""
+    """Judge whether Llama's count less that with CEM attention is half of 4 D^2 a layer, exactly."""
     return _saves(view, "attention", lambda width, hidden: width * width * 2, "2 D^2 L")
 
 
 def judge_two_thirds_of_the_mlp(view: View) -> Judgement:
-    """Llama's count less that with CEM MLPs is a third of 3 D m a layer, exactly."""
+    """Judge whether Llama's count less that with CEM MLPs is a third of 3 D m a layer, exactly."""
     return _saves(view, "mlp", lambda width, hidden: width * hidden, "D m L")
 
 
 def _prints_as(view: View, metric: str, cut: Callable[[float], int]) -> Judgement:
-    """Whether every printed number is Llama's count in millions after ``cut``."""
+    """Return whether every printed number is Llama's count in millions after ``cut``."""
     parts = []
     for key in view.points:
         printed, found = view.printed(key, PRINTED), view.samples(metric, dict(key))

@@ -8,16 +8,16 @@ from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
 FINAL = 0.1
-"""Of the full rate, at the end."""
+"""The share of the full rate that is left at the end."""
 SHARES = {"quarter": 0.25, "half": 0.5, "end": 1.0}
-"""Of the steps behind the warm-up."""
+"""Points of the schedule, as shares of the steps behind the warm-up."""
 GPUS = 8
-"""Of the paper's cluster (appendix D.5)."""
+"""GPUs of the paper's cluster (appendix D.5)."""
 
 
 class Table2(tables.Table):
     def summary(self) -> dict[str, float]:
-        """What every size has and the configs say."""
+        """Return what every size has and the configs say."""
         found = {name: {self.view.counted(name, dict(key)) for key in self.view.points} for name in ("lr", "warmup")}
         return {name: value for name, values in found.items() for value in values if value and len(values) == 1}
 
@@ -33,7 +33,8 @@ class Table2(tables.Table):
 
 
 def judge_cosine_annealing(view: View) -> Judgement:
-    """0.1 + 0.9 (1 + cos(pi t)) / 2 after a quarter, half and all of the steps behind the warm-up.
+    """Judge whether the rate is 0.1 + 0.9 (1 + cos(pi t)) / 2 after a quarter, half and all of the steps behind the
+    warm-up.
 
     Where these do not divide by four, a quarter is that of the next whole step below.
     """
@@ -57,7 +58,7 @@ def judge_cosine_annealing(view: View) -> Judgement:
 
 
 def judge_batch_is_of_eight_gpus(view: View) -> Judgement:
-    """On printed numbers alone."""
+    """Judge from printed numbers alone."""
     key = next(iter(view.points))
     names = ("windows_a_batch", "accumulation", "windows")
     batch, accumulation, effective = (number.mean for name in names if (number := view.printed(key, name)) is not None)

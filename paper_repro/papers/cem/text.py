@@ -85,7 +85,7 @@ class ParametersFigure(PerplexityFigure):
 
 
 def with_perplexity(view: View) -> View:
-    """The view with ``perplexity`` in every finished record."""
+    """Return the view with ``perplexity`` in every finished record."""
 
     def changed(found: Mapping[int, Record]) -> dict[int, Record]:
         return {seed: _with_perplexity(record) for seed, record in found.items()}
@@ -105,19 +105,19 @@ def _with_perplexity(record: Record) -> Record:
 
 
 def tokens(view: View, place: Place) -> int:
-    """That a run at this place trains on."""
+    """Return the number of tokens that a run at this place trains on."""
     counts = (view.counted(name, place) or 0 for name in ("steps", "batches", "windows", "window"))
     return round(math.prod(counts))
 
 
 def chosen(view: View, axis: str) -> list[str]:
-    """The values of an axis that the scale runs, in the artifact's order."""
+    """Return the values of an axis that the scale runs, in the artifact's order."""
     found = {dict(key)[axis] for key in view.points}
     return [value for value in view.artifact.axes[axis].values if value in found]
 
 
 def means(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], float]:
-    """The mean perplexity over seeds, by the values of those columns, in the order of the rows."""
+    """Return the mean perplexity over seeds, by the values of those columns, in the order of the rows."""
     groups: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row[PERPLEXITY])
@@ -131,7 +131,7 @@ def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str)
 
 
 def count_text(count: float) -> str:
-    """1,024,000 is 1.02M, 1.73e9 is 1.73B."""
+    """Write a count briefly: 1,024,000 is 1.02M, 1.73e9 is 1.73B."""
     for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
             return f"{count / unit:.3g}{letter}"
@@ -139,7 +139,7 @@ def count_text(count: float) -> str:
 
 
 def gains(view: View, worse: Place, better: Place) -> dict[int, float]:
-    """log perplexity at one place less that at another, of the seeds that both have."""
+    """Return log perplexity at one place less that at another, for the seeds that both have."""
     losses = [{seed: math.log(value) for seed, value in view.samples(PERPLEXITY, at).items()} for at in (worse, better)]
     return {seed: losses[0][seed] - losses[1][seed] for seed in losses[0].keys() & losses[1].keys()}
 
@@ -147,7 +147,7 @@ def gains(view: View, worse: Place, better: Place) -> dict[int, float]:
 def judge_larger_gain(
     view: View, comparisons: Mapping[str, tuple[tuple[Place, Place], tuple[Place, Place]]]
 ) -> Judgement:
-    """Whether at every size what is gained from one place to another is above what a second such pair gains.
+    """Return whether at every size what is gained from one place to another is above what a second such pair gains.
 
     Args:
         view: with perplexities.

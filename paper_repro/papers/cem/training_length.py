@@ -69,7 +69,7 @@ class GainFigure(PerplexityFigure):
 
 
 def judge_pays_more_in_long_training(view: View) -> Judgement:
-    """The gain of T = 2 over T = 1 after the longer training, above that after the shorter one."""
+    """Return the gain of T = 2 over T = 1 after the longer training, above that after the shorter one."""
     comparisons: Mapping[str, tuple[Pair, Pair]] = {
         view.artifact.axes["model"].values[model].label: (_pair(model, "x4"), _pair(model, "x1"))
         for model in chosen(view, "model")

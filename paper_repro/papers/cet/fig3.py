@@ -14,7 +14,7 @@ class Figure3(TraceFigure):
 
 
 def judge_energy_falls_each_step(view: View) -> Judgement:
-    """No recorded interval of any model with a rise."""
+    """Judge whether the energy rises in no recorded interval of any model."""
     parts = []
     for name, label in STEP_SIZES.items():
         found, looked = (view.samples(f"{name}_{metric}", EP) for metric in ("rises", "intervals"))
@@ -30,7 +30,7 @@ def judge_energy_falls_each_step(view: View) -> Judgement:
 
 
 def judge_saddles(view: View) -> Judgement:
-    """In every model an image that leaves a plateau; fails where there is none in any."""
+    """Judge whether in every model an image leaves a plateau; fails where none does in any."""
     found = view.samples("long_late", EP)
     if not found:
         return Judgement(UNDECIDED, view.absence("long_late", EP))

@@ -17,7 +17,7 @@ class Figure4(TraceFigure):
 
 
 def judge_spurious_minima(view: View) -> Judgement:
-    """Whether the rank correlation of late falls and growing errors is positive, by its 95 % interval."""
+    """Return whether the rank correlation of late falls and growing errors is positive, by its 95 % interval."""
     from scipy.stats import spearmanr
 
     pairs = [

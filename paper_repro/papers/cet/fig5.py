@@ -18,7 +18,9 @@ class Figure5(TraceFigure):
 
 
 def judge_step_size_insensitive(view: View) -> Judgement:
-    """Whether nearly all images end at the same energy, and nearly all collapse with both step sizes or with none."""
+    """Return whether nearly all images end at the same energy, and nearly all collapse with both step sizes or with
+    none.
+    """
     small = {trace.seed: trace for trace in traces(view, "tenth")}
     pairs = [(trace, small[trace.seed]) for trace in traces(view, "long") if trace.seed in small]
     if not pairs:

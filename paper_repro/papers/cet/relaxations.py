@@ -38,19 +38,19 @@ class Trace:
     """Whether the image leaves a plateau after T1."""
 
     def growth(self) -> list[float]:
-        """How much each image's error grows after T1."""
+        """Return how much each image's error grows after T1."""
         at = self.errors[self.shown.index(self.trained)]
         return [last - then for then, last in zip(at, self.errors[-1], strict=True)]
 
 
 def traces(view: View, name: str) -> list[Trace]:
-    """Of the models that EP trained, by seed."""
+    """Return the traces of the models that EP trained, by seed."""
     found = sorted(view.attachments(f"{name}.json", EP).items())
     return [Trace(seed, **json.loads(content)) for seed, content in found]
 
 
 def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
-    """The pixels of a strip of images, (H, B H) or (H, B H, 4); None where there is none."""
+    """Return the pixels of a strip of images, (H, B H) or (H, B H, 4); None where there is none."""
     from matplotlib.image import imread
 
     content = view.attachments(name, place).get(seed)
@@ -58,7 +58,7 @@ def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
 
 
 def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] = (), count: int = 0) -> None:
-    """Images side by side, under each its error."""
+    """Draw images side by side, under each its error."""
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
     axes.set_ylabel(label, rotation=0, ha="right", va="center")
     axes.set_yticks([])
@@ -126,7 +126,9 @@ class TraceFigure(figures.Figure):
 
 
 def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> None:
-    """Left each image's energy, right how far it has come from its value at T1, over its fall until then."""
+    """Draw on the left each image's energy, on the right how far it has come from its value at T1, over its fall until
+    then.
+    """
     from matplotlib import colormaps
 
     left, right = canvas.subplots(1, 2)

@@ -7,12 +7,16 @@ from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP
 
 ORDER, SLACK = 2.0, 0.05
-"""Of the slope at the smallest betas, whose next term, beta to the fourth, is some 1e-3 of the error there."""
+"""Tolerance of the slope at the smallest betas, whose next term, beta to the fourth, is some 1e-3 of the
+error there.
+"""
 COSINE = 0.999
 
 
 def judge_ep_second_order(view: View) -> Judgement:
-    """Its small models follow from the seed alone, so both methods' cells have the same: one method's count."""
+    """Judge the cells of one method; the small models follow from the seed alone, so both methods' cells have
+    the same.
+    """
     text = f"power of beta, {ORDER:g} within {SLACK:g} is second order"
     return _each(view, [EP], "estimate_order", lambda order: abs(order - ORDER) <= SLACK, text)
 
@@ -24,7 +28,7 @@ def judge_bfloat16_suffices(view: View) -> Judgement:
 
 
 def _each(view: View, places: Sequence[Place], metric: str, good: Callable[[float], bool], text: str) -> Judgement:
-    """Whether a number is as claimed in every cell of the places."""
+    """Return whether a number is as claimed in every cell of the places."""
     found = [value for place in places for value in view.samples(metric, place).values()]
     if not found:
         absences = dict.fromkeys(view.absence(metric, place) for place in places)

@@ -56,7 +56,9 @@ class Figure1(figures.Figure):
 
 
 def judge_tenth_of_the_iterations(view: View) -> Judgement:
-    """The final loss of nGPT's tenth of a budget below GPT's at the whole; undecided where no budget has its tenth."""
+    """Return the final loss of nGPT's tenth of a budget below GPT's at the whole; undecided where no budget has its
+    tenth.
+    """
     losses: dict[tuple[str, str], dict[int, float]] = {}
     for run in runs(view):
         losses.setdefault((run.place["model"], run.place["budget"]), {})[run.seed] = run.loss

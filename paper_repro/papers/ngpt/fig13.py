@@ -18,7 +18,9 @@ class Figure13(figures.Figure):
     size = (5.0, 3.4)
 
     def rows(self) -> list[Row]:
-        """The perplexity of every trained model at every length; at scale paper up to 32 times the trained one."""
+        """Return the perplexity of every trained model at every length; at scale paper up to 32 times the
+        trained one.
+        """
         rows: list[Row] = []
         for model in self.artifact.axes["model"].values:
             for seed, content in sorted(self.view.attachments(ATTACHMENT, {"model": model}).items()):
@@ -49,7 +51,7 @@ class Figure13(figures.Figure):
 
 class Table13(tables.Table):
     def remarks(self) -> list[str]:
-        """What the texts were."""
+        """Return what the texts were."""
         told = []
         for key in self.view.points:
             for content in self.view.attachments(ATTACHMENT, dict(key)).values():

@@ -104,20 +104,20 @@ class Speedups(tables.Table):
 
 
 def speedups(view: View, context: str, baseline: str, candidate: str = CANDIDATE) -> tuple[Speedup, ...]:
-    """The candidate's speedup at each of its budgets; none where runs are missing."""
+    """Return the candidate's speedup at each of its budgets; none where runs are missing."""
     ours = [run.finished for run in runs(view, context=context, model=candidate, size=SIZE)]
     others = [run.finished for run in runs(view, context=context, model=baseline, size=SIZE)]
     return tokens_to_same_loss(others, ours) if ours and others else ()
 
 
 def headline(found: Sequence[Speedup]) -> Speedup | None:
-    """The largest budget's that the baseline's range holds; without one, the bound at the smallest budget."""
+    """Return the largest budget's that the baseline's range holds; without one, the bound at the smallest budget."""
     inside = [speedup for speedup in found if speedup.bound == "="]
     return (inside[-1] if inside else found[0]) if found else None
 
 
 def step_time_ratio(view: View, context: str) -> float | None:
-    """nGPT's seconds per token over GPT's: the median over pairs of equal budget and seed."""
+    """Return nGPT's seconds per token over GPT's: the median over pairs of equal budget and seed."""
     times = {
         model: {
             (run.tokens, run.seed): run.seconds
@@ -131,7 +131,7 @@ def step_time_ratio(view: View, context: str) -> float | None:
 
 
 def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgement:
-    """Every budget's interval above 1, at 1k context."""
+    """Return every budget's interval above 1, at 1k context."""
     parts = []
     for speedup in speedups(view, "c1k", baseline, candidate):
         low, high = speedup.interval or (0.0, math.inf)
@@ -141,17 +141,19 @@ def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgemen
 
 
 def judge_speedup_1k(view: View) -> Judgement:
-    """Over GPT."""
+    """Judge the speedup over GPT."""
     return above_one(view, "gpt")
 
 
 def judge_speedup_beyond_qk_norm(view: View) -> Judgement:
-    """Over GPT with QK norm."""
+    """Judge the speedup over GPT with QK norm."""
     return above_one(view, "gpt_qk")
 
 
 def judge_speedup_grows_with_context(view: View) -> Judgement:
-    """At each budget the speedup of a longer context above that of the next shorter one, their intervals apart."""
+    """Judge whether, at each budget, a longer context has a higher speedup than the next shorter one; intervals must
+    not overlap.
+    """
     contexts = chosen(view, "context")
     parts = []
     for shorter, longer in itertools.pairwise(contexts):
@@ -165,7 +167,9 @@ def judge_speedup_grows_with_context(view: View) -> Judgement:
 
 
 def judge_speedup_grows_with_budget(view: View) -> Judgement:
-    """In each context the speedup at nGPT's longest budget above that at its shortest, their intervals apart."""
+    """Judge whether, in each context, the speedup is higher at nGPT's longest budget than at its shortest; intervals
+    must not overlap.
+    """
     parts = []
     for context in chosen(view, "context"):
         found = speedups(view, context, "gpt")

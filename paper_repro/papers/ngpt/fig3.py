@@ -67,7 +67,7 @@ class Figure3(figures.Figure):
 
 
 def best_runs(view: View) -> list[Run]:
-    """Of each size, context, model and budget the runs at the rate with the lowest mean validation loss."""
+    """Return, for each size, context, model and budget, the runs at the rate with the lowest mean validation loss."""
     groups: dict[tuple[str, ...], dict[float, list[Run]]] = {}
     for run in runs(view):
         place = tuple(run.place[axis] for axis in ("size", "context", "model", "budget"))
@@ -77,7 +77,7 @@ def best_runs(view: View) -> list[Run]:
 
 
 def judge_downstream_better_at_equal_tokens(view: View) -> Judgement:
-    """The difference of the means over tasks, over seeds, at every size, context and budget."""
+    """Return the difference of the means over tasks, over seeds, at every size, context and budget."""
     scores: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
     for run in best_runs(view):
         value = view.samples(MEAN, run.place).get(run.seed)

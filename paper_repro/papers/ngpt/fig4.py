@@ -72,7 +72,7 @@ def _label(line: "Sequence[Axes]", title: str) -> None:
 
 
 def judge_embedding_norms_fixed(view: View) -> Judgement:
-    """nGPT's rows have norm 1 in every trained model, GPT's vary in every one."""
+    """Judge whether nGPT's rows have norm 1 in every trained model and GPT's vary in every one."""
     parts = []
     for size, spec in view.artifact.axes["size"].values.items():
         for table, title in TABLES.items():

@@ -102,7 +102,7 @@ def _means(panels: "Sequence[Axes]", rows: Sequence[Row], shades: dict[str, str]
 
 
 def judge_modest_steps(view: View) -> Judgement:
-    """Both mean eigen learning rates between 0.1 and 0.4, and alpha_M's above alpha_A's, in figure 6's runs."""
+    """Return both mean eigen learning rates between 0.1 and 0.4, and alpha_M's above alpha_A's, in figure 6's runs."""
     parts = []
     for run in SIZES:
         if not view.covers({"run": run}):
@@ -114,7 +114,7 @@ def judge_modest_steps(view: View) -> Judgement:
 
 
 def judge_sqk_stable(view: View) -> Judgement:
-    """The ratio of the layers' extreme means of |s_qk| at most 1.5, in every run."""
+    """Return the ratio of the layers' extreme means of |s_qk| at most 1.5, in every run."""
     parts = []
     for key in view.points:
         place = dict(key)

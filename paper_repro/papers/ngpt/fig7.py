@@ -62,7 +62,7 @@ class Figure7(figures.Figure):
 
 class Optima(tables.Table):
     def remarks(self) -> list[str]:
-        """Where each sweep is lowest."""
+        """Say where each sweep is lowest."""
         found = []
         for place, optimum in _optima(self.view):
             labels = [self.artifact.axes[axis].values[value].label for axis, value in place.items()]
@@ -71,7 +71,7 @@ class Optima(tables.Table):
 
 
 def judge_best_rate_is_bracketed(view: View) -> Judgement:
-    """No optimum at an edge of the grid, at the longest budget of each size, context and model."""
+    """Judge whether no optimum lies at an edge of the grid, at the longest budget of each size, context and model."""
     longest: dict[tuple[str, ...], tuple[dict[str, str], LearningRateOptimum]] = {}
     for budget in chosen(view, "budget"):
         found = [(place, optimum) for place, optimum in _optima(view) if place["budget"] == budget]
@@ -84,7 +84,7 @@ def judge_best_rate_is_bracketed(view: View) -> Judgement:
 
 
 def _optima(view: View) -> list[tuple[dict[str, str], LearningRateOptimum]]:
-    """For every sweep of three rates or more, in the order of the axes."""
+    """Return the optimum of every sweep of three rates or more, in the order of the axes."""
     sweeps: dict[tuple[str, ...], list[Row]] = {}
     axes = ("size", "context", "model", "budget")
     for run in runs(view):
@@ -98,7 +98,7 @@ def _optima(view: View) -> list[tuple[dict[str, str], LearningRateOptimum]]:
 
 
 def _means(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """The rates, ascending, and the mean loss over seeds at each."""
+    """Return the rates, ascending, and the mean loss over seeds at each."""
     by_rate: dict[float, list[float]] = {}
     for row in rows:
         by_rate.setdefault(row["rate"], []).append(row[LOSS])

@@ -10,10 +10,10 @@ class InitialWeights(fig2.Speedups):
 
 
 def judge_scaled_weights_help(view: View) -> Judgement:
-    """The speedup of the scaled GPT over GPT: every budget's interval above 1."""
+    """Return the speedup of the scaled GPT over GPT: every budget's interval above 1."""
     return fig2.above_one(view, "gpt", "gpt_scaled")
 
 
 def judge_speedup_remains(view: View) -> Judgement:
-    """The speedup of nGPT over the scaled GPT: every budget's interval above 1."""
+    """Return the speedup of nGPT over the scaled GPT: every budget's interval above 1."""
     return fig2.above_one(view, "gpt_scaled")

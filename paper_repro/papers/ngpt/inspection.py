@@ -49,7 +49,7 @@ class InspectionFigure(figures.Figure):
 
     @abstractmethod
     def rows_of(self, series: Series) -> Iterator[Row]:
-        """The rows of one series, every row with the same keys."""
+        """Return the rows of one series, every row with the same keys."""
 
 
 def _of_records(view: View, attachment: str) -> Iterator[Series]:
@@ -63,7 +63,7 @@ def _of_records(view: View, attachment: str) -> Iterator[Series]:
 
 
 def average(documents: Sequence[Any]) -> Any:
-    """The mean of documents of one form, number by number."""
+    """Return the mean of documents of one form, number by number."""
     first = documents[0]
     if isinstance(first, dict):
         return {name: average([document[name] for document in documents]) for name in first}
@@ -73,14 +73,14 @@ def average(documents: Sequence[Any]) -> Any:
 
 
 def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[Row]:
-    """low, high and value of each bin from the first to the last that is not empty."""
+    """Return low, high and value of each bin from the first to the last that is not empty."""
     filled = [index for index, share in enumerate(shares) if share > 0]
     for index in range(filled[0], filled[-1] + 1) if filled else ():
         yield {"low": edges[index], "high": edges[index + 1], "value": shares[index]}
 
 
 def colors(rows: Iterable[Row]) -> dict[str, str]:
-    """A colour for each series, in the order of the rows."""
+    """Return a colour for each series, in the order of the rows."""
     labels = dict.fromkeys(row["series"] for row in rows)
     return {label: COLORS[index % len(COLORS)] for index, label in enumerate(labels)}
 
@@ -110,7 +110,7 @@ def draw_curve(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], lin
 
 
 def label_powers(axis: "Axis") -> None:
-    """Few and plain labels of a logarithmic axis: 1, 2 and 5 times powers of ten."""
+    """Set few and plain labels on a logarithmic axis: 1, 2 and 5 times powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -127,7 +127,7 @@ def count_layers(axes: "Axes") -> None:
 
 
 def within(view: View, metric: str, place: Mapping[str, str], low: float, high: float) -> Judgement:
-    """Whether a metric's mean lies in [low, high], by its 95 % interval over seeds."""
+    """Return whether a metric's mean lies in [low, high], by its 95 % interval over seeds."""
     found = view.samples(metric, place)
     if not found:
         return Judgement(UNDECIDED, view.absence(metric, place))
@@ -143,7 +143,9 @@ def within(view: View, metric: str, place: Mapping[str, str], low: float, high: 
 
 
 def in_every_model(view: View, metric: str, place: Mapping[str, str], low: float, high: float) -> Judgement:
-    """Whether a metric lies in [low, high] in every trained model at a place: for what is exact, one is enough."""
+    """Return whether a metric lies in [low, high] in every trained model at a place: for what is exact, one
+    is enough.
+    """
     found = view.samples(metric, place)
     if not found:
         return Judgement(UNDECIDED, view.absence(metric, place))

@@ -21,7 +21,7 @@ class Run:
     seed: int
     loss: float
     seconds: float
-    """Of the training, on whatever machine ran it beside whatever else."""
+    """Seconds of training, on whatever machine ran it and beside whatever else it ran."""
     parameters: float
 
     @property
@@ -30,13 +30,13 @@ class Run:
 
 
 def tokens_per_step(view: View, place: Place) -> float:
-    """Windows of a step times their tokens."""
+    """Multiply the windows of a step by their tokens."""
     counts = [view.counted(name, place) for name in ("window", "windows", "batches")]
     return float((counts[0] or 0) * (counts[1] or 0) * (counts[2] or 0))
 
 
 def runs(view: View, **fixed: str) -> Iterator[Run]:
-    """The finished runs at the places of the scale with those axis values."""
+    """Yield the finished runs at the places of the scale with those axis values."""
     for key, point in view.points.items():
         place = dict(key)
         if not fixed.items() <= place.items():
@@ -49,6 +49,6 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
 
 
 def chosen(view: View, axis: str) -> list[str]:
-    """The values of an axis that the scale runs, in the artifact's order."""
+    """Return the values of an axis that the scale runs, in the artifact's order."""
     found = {dict(key)[axis] for key in view.points}
     return [value for value in view.artifact.axes[axis].values if value in found]

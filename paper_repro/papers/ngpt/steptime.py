@@ -31,7 +31,9 @@ def judge_overhead_falls_with_size(view: View) -> Judgement:
 
 
 def _falls(view: View, axis: str, other: str) -> Judgement:
-    """From each value of ``axis`` to the next that the scale runs, at every value of ``other``; not fused."""
+    """Judge whether the ratio falls from each value of ``axis`` to the next that the scale runs, at every value of
+    ``other``; not fused.
+    """
     axes, parts = view.artifact.axes, []
     for fixed, spec in axes[other].values.items():
         places = [{other: fixed, axis: value, **UNFUSED} for value in axes[axis].values]

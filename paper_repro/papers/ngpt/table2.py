@@ -24,7 +24,7 @@ def judge_early_counts_are_rounded(view: View) -> Judgement:
 
 
 def _prints_as(view: View, metric: str, cut: Callable[[float], int]) -> Judgement:
-    """Whether every printed number is a count in millions after ``cut`` of its tenths."""
+    """Return whether every printed number is a count in millions after ``cut`` of its tenths."""
     parts = []
     for key in view.points:
         label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in key)

@@ -7,11 +7,11 @@ from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
 SHARES = {"quarter": 0.25, "half": 0.5, "end": 1.0}
-"""Of the steps behind the warm-up."""
+"""Points of the schedule, as shares of the steps behind the warm-up."""
 
 
 def judge_cosine_annealing(view: View) -> Judgement:
-    """(1 + cos(pi t)) / 2 after a quarter, half and all of the steps behind the warm-up."""
+    """Judge whether the rate is (1 + cos(pi t)) / 2 after a quarter, half and all of the steps behind the warm-up."""
     parts = []
     for model, spec in view.artifact.axes["model"].values.items():
         for name, share in SHARES.items():

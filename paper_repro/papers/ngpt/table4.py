@@ -13,7 +13,9 @@ SECTIONS = {"qk": "s_qk", "uv": "s_u and s_nu", "z": "s_z"}
 
 
 def judge_sz_init_matters(view: View) -> Judgement:
-    """The log ratio to the default's loss at each section's worst setting: s_z's above each other's, over seeds."""
+    """Return the log ratio to the default's loss at each section's worst setting: s_z's above each other's,
+    over seeds.
+    """
     worst = {section: _worst(view, section) for section in SECTIONS}
     parts = []
     for section, name in SECTIONS.items():
@@ -23,7 +25,7 @@ def judge_sz_init_matters(view: View) -> Judgement:
 
 
 def _worst(view: View, section: str) -> dict[int, float]:
-    """By seed, at the setting with the highest mean; empty where nothing of the section has run."""
+    """Return the losses by seed at the setting with the highest mean; empty where nothing of the section has run."""
     base = view.samples(LOSS, {AXIS: DEFAULT})
     found = []
     for key in view.points:

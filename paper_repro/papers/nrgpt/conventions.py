@@ -24,7 +24,7 @@ Reading = tuple[str, str]
 
 
 def readings(printed: str, unit: float, counts: Mapping[str, float]) -> list[Reading]:
-    """Which counts print like this: 888,385 in millions prints "0.9" rounded and "0.8" truncated.
+    """Return which counts print like this: 888,385 in millions prints "0.9" rounded and "0.8" truncated.
 
     Args:
         printed: the digits as they stand in the paper, without the unit.
@@ -47,7 +47,9 @@ def readings(printed: str, unit: float, counts: Mapping[str, float]) -> list[Rea
 
 
 def describe(found: Sequence[Reading]) -> str:
-    """ "untied, truncated; untied without positions"; a convention by both roundings stands alone."""
+    """Write conventions in words, as "untied, truncated; untied without positions"; a convention by both roundings
+    stands alone.
+    """
     texts = []
     for convention, name in CONVENTIONS.items():
         ways = [how for own, how in found if own == convention]
@@ -56,7 +58,7 @@ def describe(found: Sequence[Reading]) -> str:
 
 
 def counts_at(view: View, place: Mapping[str, str]) -> dict[str, float]:
-    """The counts of the model at a place, by convention; empty if no cell there is finished."""
+    """Return the counts of the model at a place, by convention; empty if no cell there is finished."""
     found = {name: view.samples(f"paper_parameters_{name}", place) for name in CONVENTIONS}
     return {name: next(iter(samples.values())) for name, samples in found.items() if samples}
 
@@ -65,7 +67,7 @@ class ParameterTable(tables.Table):
     """A table with a metric ``n_params`` of printed numbers, which says how each was counted."""
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
-        """The usual lines, and at the end of each the conventions that its printed number follows."""
+        """Return the usual lines, and at the end of each the conventions that its printed number follows."""
         plain = super().grid(markup, chosen)
         rows = []
         for row, key in zip(plain.rows, self.view.points, strict=True):
@@ -74,7 +76,7 @@ class ParameterTable(tables.Table):
         return Grid([*plain.headers, f"{self.artifact.metrics[PRINTED].title}: counted as"], rows)
 
     def remarks(self) -> list[str]:
-        """Which conventions give all the printed numbers of the table."""
+        """Return which conventions give all the printed numbers of the table."""
         found = [self._readings(key) for key in self.view.points]
         known = [item for item in found if item is not None]
         if not known or len(known) < len(found):
@@ -84,7 +86,7 @@ class ParameterTable(tables.Table):
         return [f"How the paper counts parameters it does not say; of the ways that we count, {fitting}."]
 
     def _readings(self, key: Key) -> list[Reading] | None:
-        """None where nothing is counted yet."""
+        """Return the readings of a count; None where nothing is counted yet."""
         printed, counts = self.view.printed(key, PRINTED), counts_at(self.view, dict(key))
         if printed is None or not counts:
             return None
@@ -92,7 +94,7 @@ class ParameterTable(tables.Table):
 
 
 def judge_fewer(view: View, more: Place, fewer: Place, millions: float) -> Judgement:
-    """Whether one model has so many million parameters fewer than another, both counted in one way.
+    """Return whether one model has so many million parameters fewer than another, both counted in one way.
 
     "Around": to half a million.  Where only a mixture of two ways gives the number, the judgement names it: for Tables
     2 and 8, GPT tied (124.5M) less NRGPT untied (90.5M) is the 34M of the text; in one way it is 72.6M.

@@ -85,13 +85,13 @@ class Figure3(figures.Figure):
 
 
 def judge_listops_parity(view: View) -> Judgement:
-    """Both NRGPT transitions within a factor 1.5 of the recurrent GPT's, by fits to each seed."""
+    """Return both NRGPT transitions within a factor 1.5 of the recurrent GPT's, by fits to each seed."""
     parts = [(view.artifact.axes["model"].values[model].label, _ratio(view, model)) for model in ("ff1", "ff2w")]
     return combine(parts, FAILS, HOLDS)
 
 
 def judge_listops_order(view: View) -> Judgement:
-    """The recurrent GPT's transition below FF1's, and FF1's below FF2W's, paired by seed."""
+    """Return the recurrent GPT's transition below FF1's, and FF1's below FF2W's, paired by seed."""
     labels = view.artifact.axes["model"].values
     parts = []
     for first, second in (("rgpt_parallel", "ff1"), ("ff1", "ff2w")):
@@ -123,7 +123,7 @@ def _ratio(view: View, model: str) -> Judgement:
 
 
 def _logs(view: View, model: str) -> dict[int, float] | str:
-    """log10 of the transition of each seed, or why there is none."""
+    """Return log10 of the transition of each seed, or why there is none."""
     found = {}
     for seed in view.plan.seeds:
         fitted, why = _fit(view, model, seed)
@@ -134,7 +134,7 @@ def _logs(view: View, model: str) -> dict[int, float] | str:
 
 
 def _fit(view: View, model: str, seed: int | None = None) -> tuple[Transition | None, str]:
-    """The logistic curve through all runs of a model, or those of one seed; or why there is none."""
+    """Return the logistic curve through all runs of a model, or those of one seed; or why there is none."""
     sizes, accuracies = [], []
     for key in view.points:
         place = dict(key)

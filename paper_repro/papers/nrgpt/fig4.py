@@ -31,7 +31,9 @@ class Figure4(figures.Figure):
     size = (9.0, 3.6)
 
     def rows(self) -> list[Row]:
-        """Every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a size's runs."""
+        """Return every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a
+        size's runs.
+        """
         rows: list[Row] = []
         for metric in PANELS:
             sizes: dict[tuple[str, float], list[tuple[Place, Samples]]] = {}
@@ -76,7 +78,9 @@ def _curve(axes: "Axes", rows: Sequence[Row], color: str, label: str) -> None:
 
 
 def judge_shakespeare_parity(view: View) -> Judgement:
-    """The log ratio of NRGPT's lower envelope and RGPT-parallel's, over seeds, at each size within both ranges."""
+    """Return the log ratio of NRGPT's lower envelope and RGPT-parallel's, over seeds, at each size within
+    both ranges.
+    """
     curves = {model: _envelope(view, model) for model in ("rgpt_parallel", *NRGPT)}
     if not curves["rgpt_parallel"] or not any(curves[model] for model in NRGPT):
         return Judgement(UNDECIDED, "not run")
@@ -93,7 +97,9 @@ def judge_shakespeare_parity(view: View) -> Judgement:
 
 
 def judge_shakespeare_no_overfit(view: View) -> Judgement:
-    """val_loss - train_loss at the end, NRGPT's below GPT's, at the largest width of the scale."""
+    """Judge whether val_loss - train_loss at the end is smaller for NRGPT than for GPT, at the largest width of the
+    scale.
+    """
     width = [dict(key)["width"] for key in view.points][-1]
     gaps = {}
     for model in ("gpt", *NRGPT):
@@ -109,7 +115,7 @@ def judge_shakespeare_no_overfit(view: View) -> Judgement:
 
 
 def judge_hyperparameter_sensitivity(view: View) -> Judgement:
-    """The spread over heads, steps and settings, NRGPT's above GPT's, at every width of the scale."""
+    """Return the spread over heads, steps and settings, NRGPT's above GPT's, at every width of the scale."""
     parts = []
     for width, spec in view.artifact.axes["width"].values.items():
         baseline = _spread(list(_places(view, BEST, model="gpt", width=width)))
@@ -122,7 +128,7 @@ def judge_hyperparameter_sensitivity(view: View) -> Judgement:
 
 
 def _places(view: View, metric: str, **fixed: str) -> Iterator[tuple[Place, Samples]]:
-    """The places of the scale with those axis values at which some run is finished, with the metric there."""
+    """Yield the places of the scale with those axis values at which some run is finished, with the metric there."""
     for key in view.points:
         if fixed.items() <= dict(key).items() and (found := view.samples(metric, dict(key))):
             yield dict(key), found
@@ -137,7 +143,7 @@ def _lowest(members: Sequence[tuple[Place, Samples]]) -> tuple[Place, Samples]:
 
 
 def _envelope(view: View, model: str) -> dict[float, Samples]:
-    """Parameters to the losses of the configuration that is best there."""
+    """Map parameters to the losses of the configuration that is best there."""
     sizes: dict[float, list[tuple[Place, Samples]]] = {}
     for place, found in _places(view, BEST, model=model):
         parameters = view.counted("parameters", place)
@@ -147,7 +153,7 @@ def _envelope(view: View, model: str) -> dict[float, Samples]:
 
 
 def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:
-    """Linear in the logarithm of the parameters, seed by seed; empty outside the curve's range."""
+    """Interpolate linearly in the logarithm of the parameters, seed by seed; empty outside the curve's range."""
     if parameters in curve:
         return curve[parameters]
     for low, high in pairwise(curve):
@@ -159,7 +165,9 @@ def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:
 
 
 def _spread(members: Sequence[tuple[Place, Samples]]) -> Samples:
-    """Highest less lowest, seed by seed, of the two places whose means are extreme; empty for fewer than two places."""
+    """Return the highest less the lowest, seed by seed, of the two places whose means are extreme; empty for fewer than
+    two places.
+    """
     if len(members) < 2:
         return {}
     low, high = _lowest(members)[1], max(members, key=lambda member: _mean(member[1]))[1]
@@ -167,7 +175,7 @@ def _spread(members: Sequence[tuple[Place, Samples]]) -> Samples:
 
 
 def _at_most(left: Samples, right: Samples, threshold: float, relative: bool = False) -> Judgement:
-    """Whether left - right, or the logarithm of their ratio, lies below a threshold with its whole interval."""
+    """Return whether left - right, or the logarithm of their ratio, lies below a threshold with its whole interval."""
     if not left or not right:
         return Judgement(UNDECIDED, "no seed in common")
     if relative:

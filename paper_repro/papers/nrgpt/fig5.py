@@ -21,7 +21,7 @@ class Figure5(figures.Figure):
     size = (11.0, 3.0)
 
     def rows(self) -> list[Row]:
-        """Every text of the first seed, model by model; ``drawn`` says which of them the figure shows."""
+        """Return every text of the first seed, model by model; ``drawn`` says which of them the figure shows."""
         rows: list[Row] = []
         for model in self.artifact.axes["model"].values:
             found = self.view.attachments(ATTACHMENT, {"model": model})
@@ -47,7 +47,7 @@ class Figure5(figures.Figure):
 
 
 def _prompt(rows: Sequence[Row]) -> str | None:
-    """The prompt whose texts have the lowest mean perplexity; without perplexity the second one."""
+    """Return the prompt whose texts have the lowest mean perplexity; without perplexity the second one."""
     prompts = list(dict.fromkeys(row["prompt"] for row in rows))
     scored: dict[str, list[float]] = {}
     for row in rows:
@@ -65,7 +65,7 @@ def _fitted(text: str) -> str:
 
 
 def _printable(line: str) -> str:
-    """The line with what a font may lack replaced."""
+    """Return the line with what a font may lack replaced."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in line)
 
 

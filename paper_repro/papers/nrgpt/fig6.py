@@ -6,7 +6,7 @@ from paper_repro.artifacts.views import View
 from paper_repro.papers.nrgpt.traces import TraceFigure, judge_each
 
 LATE_CHANGE = 0.05
-"""Of a token's span within the last tenth of the recurrences."""
+"""Share of a token's span of energies, within the last tenth of the recurrences."""
 
 
 class Directions(tables.Table):

@@ -1,4 +1,6 @@
-"""NRGPT, appendix D: what is said of the FLOPs of a recurrence, judged from the counts of ``probes.block_cost``."""
+"""NRGPT, appendix D: the paper's sentences on the FLOPs of a recurrence, judged from the counts of
+``probes.block_cost``.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,7 +16,7 @@ FEED_FORWARD_MACS = {"rgpt": (0, 2), "rgpt_parallel": (0, 2), "ff1": (0, 2), "ff
 
 
 def flops_by_formula(kind: str, width: int, heads: int, window: int, hidden_factor: int = 4) -> int:
-    """FLOPs of one recurrence on one sequence, with M = f D and N = T - 1 keys under the strict mask.
+    """Count the FLOPs of one recurrence on one sequence, with M = f D and N = T - 1 keys under the strict mask.
 
     RGPT: ``8 T D^2 + 4 T^2 D + 4 T D M``.  NRGPT: ``2 N H D^2 + 4 N^2 H D + 2 T D^2`` of attention and eta, and of the
     feed-forward part ``4 T D M`` (FF1), ``8 T D M`` (FF2W) or ``4 T D^2 + 4 T D M`` (FF2).  Appendix D compares
@@ -57,7 +59,9 @@ def judge_flops_1_to_2_one_head(view: View) -> Judgement:
 
 
 def _one_to_two(view: View, heads: Sequence[str]) -> Judgement:
-    """Of the paper's variants, FF1 with 8D and FF2W, at equal parameters; 0.95 to 2.05: one digit after the point."""
+    """Judge the paper's variants, FF1 with 8D and FF2W, at equal parameters: the ratio lies in 0.95 to 2.05, one digit
+    after the point.
+    """
     parts = []
     for model in ("ff1_8d", "ff2w"):
         for head in heads:
@@ -94,7 +98,7 @@ def judge_many_heads_cost_more(view: View) -> Judgement:
 
 
 def judge_feed_forward_twice(view: View) -> Judgement:
-    """Of the paper's two variants, FF1 also with the 4D of the authors' sweeps."""
+    """Judge the paper's two variants, FF1 also with the 4D of the authors' sweeps."""
     parts = [
         _within(view, _one_head(model), "feed_forward_ratio", 2 - 2 * ABOUT, 2 + 2 * ABOUT)
         for model in ("ff1_4d", "ff1_8d", "ff2w")
@@ -109,7 +113,7 @@ def judge_ff1_8d_feed_forward_doubles(view: View) -> Judgement:
 
 
 def judge_heads_add_parameters(view: View) -> Judgement:
-    """At the same width: NRGPT's block grows with each head, the recurrent GPTs' does not."""
+    """Judge whether, at the same width, NRGPT's block grows with each head, the recurrent GPTs' does not."""
     parts = []
     for model, spec in view.artifact.axes["model"].values.items():
         counted = []
@@ -141,5 +145,5 @@ def _within(view: View, place: dict[str, str], name: str, low: float, high: floa
 
 
 def _only(view: View, place: dict[str, str], name: str) -> float | None:
-    """A counted metric; every seed counts the same."""
+    """Return a counted metric; every seed counts the same."""
     return next(iter(view.samples(name, place).values()), None)

@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 class Table3(tables.Table):
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
-        """The measured values, with the ideal ranges above them and what lies outside at the end."""
+        """Return the measured values, with the ideal ranges above them and what lies outside at the end."""
         measured = super().grid(markup, chosen)
         ranges = _ranges(self.view)
         ideal = ["Ideal range (paper)"]
@@ -30,7 +30,7 @@ class Table3(tables.Table):
         return Grid([*measured.headers, "Outside its ideal range"], [[*ideal, ""], *rows])
 
     def _outside(self, text: str) -> str:
-        """The metrics whose mean over seeds is outside, of those that have a value."""
+        """Return the metrics whose mean over seeds is outside, of those that have a value."""
         means = _means(self.view, text)
         titles = {name: metric.title for name, metric in self.artifact.metrics.items()}
         if not means:
@@ -48,7 +48,7 @@ def judge_prose_is_ideal(view: View) -> Judgement:
 
 
 def judge_shuffled_words_score_high(view: View) -> Judgement:
-    """Every seed by itself: the claim is a range of single texts."""
+    """Return every seed by itself: the claim is a range of single texts."""
     found = view.samples("gqs_paper", {"text": "shuffled"})
     if not found:
         return Judgement(UNDECIDED, "not run")
@@ -58,7 +58,7 @@ def judge_shuffled_words_score_high(view: View) -> Judgement:
 
 
 def judge_gqs_is_good_for_nonsense(view: View) -> Judgement:
-    """Shuffled words, one line repeated, and one word: the mean over seeds lies in GQS's good range."""
+    """Judge whether shuffled words, one line repeated, and one word lie in GQS's good range, in the mean over seeds."""
     parts = []
     for text in ("shuffled", "repeated", "one_word"):
         mean = _means(view, text).get("gqs_paper")
@@ -71,7 +71,7 @@ def judge_gqs_is_good_for_nonsense(view: View) -> Judgement:
 
 
 def _all_ideal(view: View, text: str) -> Judgement:
-    """Means over seeds; a metric without a value leaves the claim open where the others do not refute it."""
+    """Judge means over seeds; a metric without a value leaves the claim open where the others do not refute it."""
     means, parts = _means(view, text), []
     for name in _ranges(view):
         mean = means.get(name)
@@ -85,7 +85,7 @@ def _texts(view: View) -> list[str]:
 
 
 def _ranges(view: View) -> dict[str, Any]:
-    """Metric to [low, high], from the cells' config."""
+    """Map each metric to [low, high], from the cells' config."""
     cell = next(cell for point in view.points.values() for cell in point.cells.values())
     ranges: dict[str, Any] = cell.config["ranges"]
     return ranges
@@ -97,6 +97,6 @@ def _good(view: View, name: str, value: float) -> bool:
 
 
 def _means(view: View, text: str) -> dict[str, float]:
-    """The mean over seeds of each metric with an ideal range, where there is a value."""
+    """Return the mean over seeds of each metric with an ideal range, where there is a value."""
     found = {name: view.samples(name, {"text": text}) for name in _ranges(view)}
     return {name: intervals.mean(list(samples.values())) for name, samples in found.items() if samples}

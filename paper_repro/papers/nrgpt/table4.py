@@ -13,7 +13,7 @@ class Table4(ParameterTable):
 
 
 def judge_half_the_parameters(view: View) -> Judgement:
-    """FF2W over GPT, at the paper's sizes, whichever way is used for both."""
+    """Judge FF2W's count over GPT's at the paper's sizes, whichever way of counting is used for both."""
     own, baseline = counts_at(view, {"model": "ff2w"}), counts_at(view, {"model": "gpt"})
     if not own or not baseline:
         return Judgement(UNDECIDED, "not run")

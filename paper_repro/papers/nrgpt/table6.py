@@ -12,7 +12,7 @@ from paper_repro.cells.planned import Key
 GENERATED, LIKELIHOOD, ALWAYS_A = "mmlu_generated", "mmlu", "mmlu_always_a"
 CHANCE = 25.0
 NORMAL_QUANTILE = 1.959964
-"""Of a two-sided 95 % interval."""
+"""Quantile of a two-sided 95 % interval."""
 OURS, OTHERS = "ff2w", ("rgpt_parallel", "gpt")
 
 
@@ -47,7 +47,7 @@ class Table6(tables.Table):
 
 
 def judge_beyond_the_questions(view: View) -> Judgement:
-    """Measured, in the authors' scoring; mean over seeds, for the questions are the same for every seed."""
+    """Judge the mean over seeds in the authors' scoring, because the questions are the same for every seed."""
     return _beyond(view, {model: _measured(view, model, GENERATED) for model in (OURS, *OTHERS)})
 
 
@@ -56,12 +56,12 @@ def judge_beyond_the_questions_by_log_likelihood(view: View) -> Judgement:
 
 
 def judge_printed_beyond_the_questions(view: View) -> Judgement:
-    """The same of the paper's own columns."""
+    """Return the same of the paper's own columns."""
     return _beyond(view, {model: _printed(view, model) for model in (OURS, *OTHERS)})
 
 
 def _beyond(view: View, columns: Mapping[str, dict[str, float]]) -> Judgement:
-    """Whether the average of ours is above each other's by more than a 95 % binomial interval of the difference.
+    """Return whether the average of ours is above each other's by more than a 95 % binomial interval of the difference.
 
     The models answer the same questions; their covariance is not known and is taken as zero, which is cautious where
     they tend to be right on the same ones.
@@ -82,7 +82,8 @@ def _beyond(view: View, columns: Mapping[str, dict[str, float]]) -> Judgement:
 
 
 def _standard_error(columns: Mapping[str, Mapping[str, int]], accuracies: Mapping[str, float]) -> float:
-    """Of the mean over columns of means over subjects, in percentage points, from accuracies (%) by column.
+    """Return the standard error of the mean over columns of means over subjects, in percentage points, from accuracies
+    (%) by column.
 
     ``sqrt( sum_columns p (1 - p) sum_subjects 1 / n_subject / (S_column C)^2 )``: C columns of S subjects, n questions.
     """
@@ -99,14 +100,14 @@ def _chance_half_width(columns: Mapping[str, Mapping[str, int]]) -> float:
 
 
 def _columns(view: View) -> dict[str, dict[str, int]]:
-    """Each column's subjects with their number of questions, from the cells' config."""
+    """Return each column's subjects with their number of questions, from the cells' config."""
     config: dict[str, Any] = view.plan.cells[0].config
     columns: dict[str, dict[str, int]] = config["probes"]["mmlu"]["columns"]
     return columns
 
 
 def _measured(view: View, model: str, prefix: str) -> dict[str, float]:
-    """Accuracies by column, means over seeds; empty if there are none."""
+    """Return accuracies by column, means over seeds; empty if there are none."""
     found = {name: view.samples(f"{prefix}_{name}", {"model": model}) for name in _columns(view)}
     if not all(found.values()):
         return {}

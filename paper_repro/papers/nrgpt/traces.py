@@ -23,7 +23,7 @@ class TraceFigure(figures.Figure):
     size = (11.0, 3.2)
 
     def rows(self) -> list[Row]:
-        """Of the first seed that has a trace."""
+        """Return the energies of the first seed that has a trace."""
         for key in self.view.points:
             for seed, content in sorted(self.view.attachments(ATTACHMENT, dict(key)).items()):
                 found = csv.DictReader(io.StringIO(content.decode()))
@@ -61,7 +61,7 @@ class TraceFigure(figures.Figure):
 
 
 def judge_each(view: View, metric: str, good: Callable[[float], bool], text: str) -> Judgement:
-    """Whether a number is as claimed in every trained model; ``text`` has a place for the worst of them."""
+    """Return whether a number is as claimed in every trained model; ``text`` has a place for the worst of them."""
     found = {
         f"{' '.join(value for _, value in key)} seed {seed}": value
         for key in view.points

@@ -39,7 +39,9 @@ class RatesFigure(PerplexityFigure):
     size = (6.0, 4.0)
 
     def rows(self) -> list[Row]:
-        """The runs, those that diverged without a perplexity; then for each sweep its optimum, or why it has none."""
+        """Return the runs, those that diverged without a perplexity; then for each sweep its optimum, or why it has
+        none.
+        """
         found: list[Row] = []
         for size, model in _sweeps(self.view):
             place = {"size": size, "model": model, "parameters": _parameters(self.view, size, model)}
@@ -90,7 +92,7 @@ class RatesFigure(PerplexityFigure):
 
 class RatesTable(PerplexityTable):
     def remarks(self) -> list[str]:
-        """Where each sweep is lowest, or why no lowest point can be given."""
+        """Say where each sweep is lowest, or why no lowest point can be given."""
         found = []
         for size, model in _sweeps(self.view):
             best = optimum(sweep(self.view, size, model))
@@ -100,7 +102,7 @@ class RatesTable(PerplexityTable):
 
 
 def sweep(view: View, size: str, model: str) -> Sweep:
-    """The finished and the diverged runs of a model; rates without either are left out."""
+    """Return the finished and the diverged runs of a model; rates without either are left out."""
     found: Sweep = {}
     for key, point in view.points.items():
         place = dict(key)
@@ -114,7 +116,7 @@ def sweep(view: View, size: str, model: str) -> Sweep:
 
 
 def optimum(values: Sweep) -> LearningRateOptimum | str:
-    """Of the means over seeds, a rate at which any diverged being left out; or why there is none."""
+    """Find the optimum of the means over seeds, without rates at which a run diverged; or say why there is none."""
     means = _means(values)
     try:
         return optimal_learning_rate(list(means), list(means.values()))
@@ -123,19 +125,21 @@ def optimum(values: Sweep) -> LearningRateOptimum | str:
 
 
 def judge_higher_rate(view: View) -> Judgement:
-    """log2 of CEM's best rate over Llama's, seed by seed, above 0 at every size."""
+    """Judge whether log2 of CEM's best rate over Llama's, seed by seed, is above 0 at every size."""
     return _judge_sizes(view, _higher_rate)
 
 
 def judge_full_cem_better(view: View) -> Judgement:
-    """CEM's lowest perplexity at most ``AT_OR_BELOW`` above Llama's lowest, seed by seed, at every size."""
+    """Judge whether CEM's lowest perplexity is at most ``AT_OR_BELOW`` above Llama's lowest, seed by seed, at every
+    size.
+    """
     return _judge_sizes(view, _at_or_below)
 
 
 Optima = Mapping[int, LearningRateOptimum]
 """By seed."""
 Judge = Callable[[Optima, Optima], Judgement]
-"""Of Llama's optima and CEM's."""
+"""The difference is taken between Llama's optima and CEM's."""
 
 
 def _judge_sizes(view: View, judge: Judge) -> Judgement:
@@ -186,7 +190,7 @@ def _edges(llama: Optima, full: Optima) -> str:
 
 
 def _by_seed(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
-    """The optimum of every seed that has all the rates of the plan."""
+    """Return the optimum of every seed that has all the rates of the plan."""
     values = sweep(view, size, model)
     planned = [key for key in view.points if (dict(key)["size"], dict(key)["model"]) == (size, model)]
     found = {}

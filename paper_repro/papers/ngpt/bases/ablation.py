@@ -23,7 +23,7 @@ class AblationTable(tables.Table):
 
 
 def with_changes(view: View) -> View:
-    """The view with ``loss_change`` in every finished record whose seed the default has finished, too."""
+    """Return the view with ``loss_change`` in every finished record whose seed the default has finished, too."""
     base = view.point({AXIS: DEFAULT})
     points = {
         key: replace(point, own=_changed(point.own, base.own), reference=_changed(point.reference, base.reference))
