@@ -1,23 +1,25 @@
 """One table or figure of a paper: what was printed, which cells make it up, and how it is judged."""
 
-import importlib.util
-import itertools
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paper_repro.artifacts import axes as layers
+from paper_repro.artifacts import companions
+from paper_repro.artifacts.axes import EXACT, SCALES, Axis, Restriction, Scale
 from paper_repro.artifacts.claims import Claim, place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.overrides import Override
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
-SCALES = ("smoke", "cpu", "gpu", "paper")
-EXACT = "exact"
-"""The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
+AXIS = "axis."
+"""How a column names an axis."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Metric:
     """Values are divided by this before they are printed or compared with the paper's."""
     format: str = "f"
     measured: bool = True
-    published: bool = True
+    published: bool | None = None
+    """Whether the paper prints it; not given: if the artifact has a published table."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("lower", "higher", "none"):
@@ -56,26 +59,24 @@ class Metric:
 
 @dataclass(frozen=True)
 class Column:
-    """A column printed beside the metrics: ``from`` names parameters, multiply_adds or a config key."""
+    """A column printed beside the metrics.
+
+    ``from`` names ``parameters``, ``multiply_adds``, a config key (or with " or " between them several, of which a cell
+    has one), or as ``axis.NAME`` an axis whose labels are numbers.
+    """
 
     title: str
     source: str
     unit: str = ""
     factor: float = 1.0
     digits: int = 0
-    published: bool = True
+    published: bool | None = None
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
         hints = {"from" if name == "source" else name: hint for name, hint in cls.__annotations__.items()}
-        values: dict[str, Any] = {}
-        for key, child in node.items().items():
-            if key not in hints:
-                raise UsageError(f"{node.path}:{child.key_line}: unknown key '{key}'{nearest(key, hints)}")
-            values[key] = typed_yaml.convert(hints[key], child)
-        for key in ("title", "from"):
-            if key not in values:
-                raise node.error(f"missing '{key}' in '{node.name}'")
+        found = typed_yaml.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
+        values: dict[str, Any] = {key: typed_yaml.convert(hints[key], child) for key, child in found.items()}
         try:
             return cls(source=values.pop("from"), **values)
         except ValueError as error:
@@ -84,28 +85,18 @@ class Column:
     def __post_init__(self) -> None:
         _check_printing(self.digits, self.factor)
 
+    @property
+    def sources(self) -> list[str]:
+        """The config keys of which a cell has one."""
+        return self.source.split(" or ")
+
+    @property
+    def axis(self) -> str | None:
+        """The axis that it reads; None if it reads something else."""
+        return self.source.removeprefix(AXIS) if self.source.startswith(AXIS) else None
+
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"
-
-
-@dataclass(frozen=True)
-class AxisValue:
-    label: str
-    overrides: list[str] = field(default_factory=list)
-    at_scale: dict[str, list[str]] = field(default_factory=dict)
-    """Further overrides by scale, for example a smaller width; they win over the scale's own."""
-    beside: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Further overrides by axis and value of another axis, for what follows from both; the scale's win over them."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    title: str
-    values: dict[str, AxisValue]
-
-    def __post_init__(self) -> None:
-        if not self.values:
-            raise ValueError("an axis needs at least one value")
 
 
 @dataclass(frozen=True)
@@ -149,7 +140,7 @@ class PublishedRow:
         entries = node.items()
         if "at" not in entries:
             raise node.error("missing 'at' (which axis values this row is for)")
-        at = {axis: str(child.plain()) for axis, child in entries["at"].items().items()}
+        at = {axis: child.text() for axis, child in entries["at"].items().items()}
         values = {
             key: None if child.plain() == "-" else Number.from_yaml(child)
             for key, child in entries.items()
@@ -169,7 +160,8 @@ class Published:
 class Tolerance:
     """How far from the printed number still counts as reproduced; one rule, with its reason."""
 
-    reason: str
+    reason: str = ""
+    """In YAML, not given: that of the artifact's default tolerance."""
     published_stds: float | None = None
     relative: float | None = None
     absolute: float | None = None
@@ -196,32 +188,6 @@ class Summary:
     tolerance: Tolerance | None = None
     from_paper: bool = False
     """Whether it is computed from printed numbers alone, and so judged at every scale."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What is run under one scale word, and whether its numbers may be held against the paper's."""
-
-    comparable: bool
-    seeds: list[int]
-    about: str
-    overrides: list[str] = field(default_factory=list)
-    only: dict[str, list[str]] = field(default_factory=dict)
-    """Restricts axes to some of their values."""
-    any_of: list[dict[str, list[str]]] = field(default_factory=list)
-    """Restrictions like ``only``, of which a point has to satisfy one; none: no further restriction."""
-
-    def __post_init__(self) -> None:
-        check_seeds(self.seeds)
-
-    def runs(self, key: Key) -> bool:
-        """Whether a point of the axes' product is one of this scale's."""
-        place = dict(key)
-
-        def inside(restriction: dict[str, list[str]]) -> bool:
-            return all(place[axis] in chosen for axis, chosen in restriction.items())
-
-        return inside(self.only) and (not self.any_of or any(map(inside, self.any_of)))
 
 
 @dataclass(frozen=True)
@@ -267,6 +233,12 @@ class Artifact:
     agree: list[Agreement] = field(default_factory=list)
     fewest: dict[str, int] = field(default_factory=dict)
     """How many values of an axis a scale runs at least, wherever it runs any: three rates, for an interpolant."""
+    runs: Restriction = field(default_factory=Restriction)
+    """Which points every scale is restricted to; a scale may restrict itself further."""
+    table: str | None = None
+    """The dotted path of the kind of table; not given: the one beside the YAML or a base, or a plain one."""
+    figure: str | None = None
+    """The dotted path of the kind of figure; not given: the one beside the YAML or a base, or none."""
     bases: tuple[Path, ...] = ()
     """The files that ``path`` lies over, the nearest first."""
 
@@ -275,6 +247,15 @@ class Artifact:
             raise UsageError(f"{self.path}: {problem}")
 
     def _axis_problems(self) -> Iterator[str]:
+        """What is wrong with the axes, or with what names them."""
+        self.points()
+        for name, column in self.columns.items():
+            if column.axis is not None and column.axis not in self.axes:
+                yield f"column '{name}': unknown axis '{column.axis}'{nearest(column.axis, self.axes)}"
+            elif column.axis is not None:
+                for value in self.axes[column.axis].values.values():
+                    if value.number is None:
+                        yield f"column '{name}': the label '{value.label}' of axis '{column.axis}' is no number"
         named = [("agree", axis) for rule in self.agree for axis in rule.within]
         for key, axis in named + [("fewest", axis) for axis in self.fewest]:
             if axis not in self.axes:
@@ -289,18 +270,20 @@ class Artifact:
         """Everything a row prints, by name."""
         return {**self.columns, **self.metrics}
 
+    @functools.cached_property
+    def _points(self) -> list[Key]:
+        return layers.points(self.axes)
+
     def points(self, scale: Scale | None = None) -> list[Key]:
         """Every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
-        choices = [[(axis, value) for value in spec.values] for axis, spec in self.axes.items()]
-        return [tuple(key) for key in itertools.product(*choices) if scale is None or scale.runs(tuple(key))]
+        if scale is None:
+            return self._points
+        return [key for key in self._points if self.runs.runs(key) and scale.runs(key)]
 
-    def overrides(self, key: Key, scale: Scale) -> list[str]:
-        """The overrides of one point: the axes' first, then the scale's, then the axes' own at that scale."""
+    def overrides(self, key: Key, scale: Scale) -> list[Override]:
+        """The overrides of one point, a later one over an earlier one: see ``axes``."""
         word = next(name for name, spec in self.scales.items() if spec is scale)
-        values = [self.axes[axis].values[value] for axis, value in key]
-        own = [text for value in values for text in value.overrides]
-        own += [text for value in values for place in key for text in value.beside.get(place[0], {}).get(place[1], ())]
-        return own + list(scale.overrides) + [text for value in values for text in value.at_scale.get(word, ())]
+        return layers.layers(self.axes, key, word, scale)
 
     def printed(self, key: Key, name: str) -> Number | None:
         """What the paper prints for a metric or column at a point."""
@@ -327,18 +310,7 @@ class Artifact:
 
         The artifact's own is the first, a base's comes before that of the base below it.
         """
-        names = [self.id.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in self.bases)]
-        files = [path.with_suffix(".py") for path in (self.path, *self.bases)]
-        found = zip(names, files, strict=True)
-        return [_module(f"paper_repro.papers.{name}", path) for name, path in found if path.is_file()]
-
-
-def _module(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        return companions.load(self.id, [self.path, *self.bases])
 
 
 def _is_number(value: Any) -> bool:
@@ -350,14 +322,3 @@ def _check_printing(digits: int, factor: float) -> None:
         raise ValueError(f"digits are 0 or more, not {digits}")
     if factor <= 0:
         raise ValueError(f"a factor is above 0, not {factor:g}")
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Raises ValueError for an empty list, a negative seed or one given twice."""
-    if not seeds:
-        raise ValueError("at least one seed is needed")
-    for seed in seeds:
-        if seed < 0:
-            raise ValueError(f"seed {seed} is negative")
-        if list(seeds).count(seed) > 1:
-            raise ValueError(f"seed {seed} is given twice: a repeated seed is no further evidence")

@@ -1,4 +1,4 @@
-"""Every artifact there is: found by scanning, typed on loading, checked whole.
+"""Finds every artifact by scanning, types it on loading and checks it whole.
 
 ``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  A further folder with the same layout may be given in
 ``$PAPER_REPRO_PAPERS``.  What figures of a paper have in common (sizes, scales, data) stands in
@@ -6,14 +6,16 @@
 ``typed_yaml.over``.
 """
 
+import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts.artifact import EXACT, SCALES, Artifact, Column
+from paper_repro.artifacts import axes
+from paper_repro.artifacts.artifact import Artifact, Column, Metric, Tolerance
+from paper_repro.artifacts.axes import EXACT, SCALES, Restriction
 from paper_repro.artifacts.claims import Claim, check_predicate, place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.config import experiments
@@ -25,7 +27,9 @@ PAPERS = Path(__file__).parents[1] / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
 LIKE = "like"
 FOUND = ("id", "path", "bases")
-"""Of an artifact, what its file does not say."""
+"""The fields of an artifact that its file does not give."""
+DEFAULT = "default"
+"""Under ``tolerances``: the one for every published number that has none of its own."""
 
 
 def find() -> dict[str, Path]:
@@ -71,7 +75,18 @@ def load(name: str) -> Artifact:
 
 
 def load_file(path: Path) -> Artifact:
-    """The artifact that a file describes, checked whole."""
+    """The artifact that a file describes, checked whole.
+
+    Raises:
+        UsageError: with the file and the line; an error that lies in a base names the user's file first.
+    """
+    try:
+        return _load(path)
+    except UsageError as error:
+        raise error if str(error).startswith(str(path)) else UsageError(f"{path}: {error}") from error
+
+
+def _load(path: Path) -> Artifact:
     root = typed_yaml.read(path)
     below = _bases_of(root)
     root = functools.reduce(typed_yaml.over, [*reversed(below), root])
@@ -80,14 +95,57 @@ def load_file(path: Path) -> Artifact:
     for key, child in entries.items():
         if key not in allowed:
             raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, LIKE])}")
-    values: dict[str, Any] = {key: typed_yaml.convert(allowed[key], child) for key, child in entries.items()}
+    values: dict[str, Any] = {
+        key: typed_yaml.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
+    }
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
             raise root.error(f"missing '{required}'")
+    _fill(values, entries)
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
     _check(artifact, entries)
     return artifact
+
+
+def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
+    """Put in what an artifact leaves to defaults: what is published, and shared tolerances."""
+    prints = values.get("published") is not None
+    for kind in ("columns", "metrics"):
+        values[kind] = {
+            name: spec if spec.published is not None else dataclasses.replace(spec, published=prints)
+            for name, spec in values.get(kind, {}).items()
+        }
+    quantities = {**values["columns"], **values["metrics"]}
+    values["tolerances"] = tolerances = {}
+    nodes = entries["tolerances"].items() if "tolerances" in entries else {}
+    default = nodes[DEFAULT].items() if DEFAULT in nodes else {}
+    for name, node in nodes.items():
+        if name != DEFAULT:
+            tolerances[name] = _tolerance(nodes, node)
+        elif default.keys() != {"reason"}:
+            without = [name for name, spec in quantities.items() if _judged(spec) and name not in nodes]
+            tolerances.update(dict.fromkeys(without, _tolerance(nodes, node)))
+    for name, item in values.get("summary", {}).items():
+        if item.published is not None and item.tolerance is None and default:
+            values["summary"][name] = dataclasses.replace(item, tolerance=_tolerance(nodes, nodes[DEFAULT]))
+
+
+def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
+    """The tolerance that a node gives, or that of the quantity which it names; its reason may be the default's."""
+    if not node.is_mapping:
+        if (name := node.text()) not in nodes or not nodes[name].is_mapping:
+            raise node.error(f"there is no tolerance of '{name}' to take{nearest(name, nodes)}")
+        node = nodes[name]
+    found: Tolerance = typed_yaml.convert(Tolerance, node)
+    shared = nodes[DEFAULT].items().get("reason") if DEFAULT in nodes else None
+    if not found.reason and shared is None:
+        raise node.error(f"missing 'reason' in '{node.name}'")
+    return found if found.reason or shared is None else dataclasses.replace(found, reason=shared.text())
+
+
+def _judged(spec: Metric | Column) -> bool:
+    return bool(spec.published) and (isinstance(spec, Column) or spec.measured)
 
 
 def _bases_of(own: Node) -> list[Node]:
@@ -118,11 +176,10 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     _check_scales(artifact, entries)
     names = artifact.quantities
     for name, tolerance in entries["tolerances"].items().items() if "tolerances" in entries else ():
-        if name not in names:
+        if name not in names and name != DEFAULT:
             raise UsageError(f"{tolerance.path}:{tolerance.key_line}: unknown metric '{name}'{nearest(name, names)}")
     for name, spec in names.items():
-        measured = isinstance(spec, Column) or spec.measured
-        if artifact.published is not None and spec.published and measured and name not in artifact.tolerances:
+        if artifact.published is not None and _judged(spec) and name not in artifact.tolerances:
             raise entries.get("tolerances", entries["title"]).error(f"no tolerance for the published '{name}'")
     for axis in artifact.best_within:
         if axis not in artifact.axes:
@@ -141,12 +198,9 @@ def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     for word, child in entries["scales"].items().items():
         if word not in (*SCALES, EXACT):
             raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
-        scale = artifact.scales[word]
-        for name, restrictions in (("only", [scale.only]), ("any_of", scale.any_of)):
-            chosen = itertools.chain.from_iterable(restriction.items() for restriction in restrictions)
-            places = ({axis: value} for axis, values in chosen for value in values or [""])
-            for problem in itertools.chain.from_iterable(place_problems(artifact.axes, place) for place in places):
-                raise child.items()[name].error(problem)
+        _check_restriction(artifact, artifact.scales[word], child)
+    if "runs" in entries:
+        _check_restriction(artifact, artifact.runs, entries["runs"])
     if EXACT in artifact.scales and len(artifact.scales) > 1:
         raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
     for axis, spec in artifact.axes.items():
@@ -155,6 +209,15 @@ def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
                 if word not in artifact.scales:
                     node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
                     raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
+    for word, scale in artifact.scales.items():
+        for problem in axes.clashes(artifact.axes, word, scale, artifact.points(scale)):
+            raise UsageError(problem)
+
+
+def _check_restriction(artifact: Artifact, restriction: Restriction, node: Node) -> None:
+    for word, place in restriction.places():
+        for problem in place_problems(artifact.axes, place):
+            raise node.items()[word].error(problem)
 
 
 def _check_summary(artifact: Artifact, entries: Mapping[str, Node]) -> None:

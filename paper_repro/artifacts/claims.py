@@ -6,11 +6,13 @@ difference (or log ratio) over seeds, never on one run; ``all``, ``any`` and ``n
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from types import ModuleType
+from typing import Any, ClassVar, Protocol, cast
 
 from paper_repro.artifacts import intervals
+from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.evidence import Evidence
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError, nearest
@@ -106,7 +108,7 @@ class Side:
 
     @classmethod
     def read(cls, node: Node, metric: str | None) -> "Side":
-        place = {key: str(child.plain()) for key, child in node.items().items()}
+        place = {key: child.text() for key, child in node.items().items()}
         own = place.pop("metric", metric)
         if own is None:
             raise node.error("missing 'metric'")
@@ -124,7 +126,7 @@ class Order:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Order":
-        entries = _entries(node, required=("greater", "lesser"), optional=("metric", "compare", "margin"))
+        entries = typed_yaml.entries(node, required=("greater", "lesser"), optional=("metric", "compare", "margin"))
         metric = _optional_text(entries, "metric")
         compare = _optional_text(entries, "compare") or "difference"
         if compare not in ("difference", "ratio"):
@@ -157,7 +159,7 @@ class Close:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Close":
-        entries = _entries(node, required=("left", "right", "within"), optional=("metric",))
+        entries = typed_yaml.entries(node, required=("left", "right", "within"), optional=("metric",))
         metric = _optional_text(entries, "metric")
         within = typed_yaml.convert(float, entries["within"])
         if within <= 0.0:
@@ -189,7 +191,7 @@ class Equal:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Equal":
-        entries = _entries(node, required=("column", "at"), optional=("value", "same_as"))
+        entries = typed_yaml.entries(node, required=("column", "at"), optional=("value", "same_as"))
         if ("value" in entries) == ("same_as" in entries):
             raise node.error("equal takes one of 'value' and 'same_as'")
         column = typed_yaml.convert(str, entries["column"])
@@ -265,20 +267,34 @@ class Negation:
 
 @dataclass(frozen=True)
 class Computed:
-    """Judged by the function ``judge_<name>(view)`` in the Python file beside the artifact or its base."""
+    """Judged by a function of the records.
+
+    ``name`` is a dotted path to it, or NAME of ``judge_NAME(view)`` in the Python file beside the artifact or its base.
+    """
 
     name: str
+    where: str
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Computed":
-        return cls(typed_yaml.convert(str, node))
+        return cls(typed_yaml.convert(str, node), node.where)
 
-    def judge(self, view: Evidence, place: Place) -> Judgement:
-        functions = (getattr(companion, f"judge_{self.name}", None) for companion in view.artifact.companions())
+    def function(self, companions: Sequence[ModuleType]) -> Callable[[Evidence], Judgement]:
+        """The function that judges.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        if "." in self.name:
+            return cast(Callable[[Evidence], Judgement], named(self.name, self.where))
+        functions = (getattr(companion, f"judge_{self.name}", None) for companion in companions)
         function = next((found for found in functions if found is not None), None)
         if function is None:
-            raise UsageError(f"{view.artifact.path.with_suffix('.py')}: there is no function judge_{self.name}(view)")
-        judgement = function(view)
+            raise UsageError(f"{self.where}: the Python file beside it has no function judge_{self.name}(view)")
+        return cast(Callable[[Evidence], Judgement], function)
+
+    def judge(self, view: Evidence, place: Place) -> Judgement:
+        judgement = self.function(view.artifact.companions())(view)
         assert isinstance(judgement, Judgement)
         return judgement
 
@@ -365,18 +381,6 @@ def _contrast(
     text = "{:.3f} [{:.3f}, {:.3f}]" if compare == "ratio" else "{:.4g} [{:.4g}, {:.4g}]"
     pairing = f"{interval.count} pairs" if interval.paired else f"{interval.count} seeds, unpaired"
     return interval, f"{compare} {text.format(*numbers)}, {pairing}"
-
-
-def _entries(node: Node, required: Sequence[str], optional: Sequence[str]) -> dict[str, Node]:
-    entries = node.items()
-    for key, child in entries.items():
-        if key not in (*required, *optional):
-            hint = nearest(key, (*required, *optional))
-            raise UsageError(f"{node.path}:{child.key_line}: unknown key '{key}'{hint}")
-    for key in required:
-        if key not in entries:
-            raise node.error(f"missing '{key}' in '{node.name}'")
-    return entries
 
 
 def _optional_text(entries: Mapping[str, Node], key: str) -> str | None:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts.artifact import Agreement, Artifact, Scale, check_seeds
+from paper_repro.artifacts.artifact import Agreement, Artifact
+from paper_repro.artifacts.axes import Scale, check_seeds
 from paper_repro.base import config as configs
 from paper_repro.base.config import MACHINE
 from paper_repro.base.errors import UsageError
+from paper_repro.base.overrides import parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 
 TOKENS = "tokens"
@@ -32,7 +34,7 @@ class Plan:
     @property
     def altering(self) -> list[str]:
         """The overrides that change results (those of the machine do not)."""
-        return [text for text in self.overrides if configs.parse_override(text).key.split(".")[0] != MACHINE]
+        return [text for text in self.overrides if parse(text).key.split(".")[0] != MACHINE]
 
     @property
     def altered(self) -> bool:
@@ -62,8 +64,8 @@ def make(
         raise UsageError(f"seeds: {error}") from error
     cells = []
     for key in artifact.points(spec):
-        texts = artifact.overrides(key, spec) + list(overrides)
-        composed = configs.compose_seeds(artifact.experiment, texts, chosen)
+        layers = [*artifact.overrides(key, spec), *overrides]
+        composed = configs.compose_seeds(artifact.experiment, layers, chosen)
         cells += [plan_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
     _refuse_twins(artifact, cells)
     for rule in artifact.agree:

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from paper_repro.artifacts import views
+from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.figures import Figure
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.tables import Table
@@ -28,18 +29,23 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
 
 
 def table_of(view: View) -> Table:
-    """The artifact's own kind of table, its base's, or a plain one."""
-    found: Table = (_nearest(view, Table) or Table)(view)
+    """The table of the kind that the YAML names, that the file beside it or a base defines, or a plain one."""
+    found: Table = (_kind(view, view.artifact.table, Table) or Table)(view)
     return found
 
 
 def figure_of(view: View) -> Figure | None:
-    """The artifact's own kind of figure, its base's, or None."""
-    kind = _nearest(view, Figure)
+    """The figure of the kind that the YAML names, or that the file beside it or a base defines; else None."""
+    kind = _kind(view, view.artifact.figure, Figure)
     return None if kind is None else kind(view)
 
 
-def _nearest(view: View, base: Any) -> Any:
+def _kind(view: View, name: str | None, base: Any) -> Any:
+    if name is not None:
+        kind = named(name, str(view.artifact.path))
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            raise UsageError(f"{view.artifact.path}: {name} is no {base.__name__}")
+        return kind
     kinds = (_the_one(companion, base) for companion in view.artifact.companions())
     return next((kind for kind in kinds if kind is not None), None)
 

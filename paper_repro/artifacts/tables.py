@@ -80,7 +80,7 @@ class Table:
         for key, point in view.points.items():
             row = [artifact.axes[axis].values[value].label for axis, value in key]
             for name, column in columns.items():
-                found = column_value(column, point, view.judged(point))
+                found = column_value(view.artifact, column, point, view.judged(point))
                 row.append(verdicts.on_column(column, view.printed(key, name), found, view.plan.scale.comparable).text)
             for name, metric in metrics.items():
                 marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
@@ -100,7 +100,7 @@ class Table:
         return headers
 
     def _has_printed(self, metric: Metric) -> bool:
-        return self.artifact.published is not None and metric.published
+        return self.artifact.published is not None and bool(metric.published)
 
     def _metric_cells(self, name: str, metric: Metric, point: Point, marks: Mapping[str, tuple[str, str]]) -> list[str]:
         printed = self.view.printed(point.key, name)
@@ -236,7 +236,7 @@ class Table:
             place = dict(key)
             for name, column in self.artifact.columns.items():
                 printed = self.view.printed(key, name)
-                found = column_value(column, point, self.view.judged(point))
+                found = column_value(self.artifact, column, point, self.view.judged(point))
                 verdict = verdicts.on_column(column, printed, found, self.view.plan.scale.comparable).word
                 numbers = {"paper_mean": None if printed is None else printed.mean, "paper_std": None}
                 rows.append({**place, "quantity": name, **numbers, **_statistics("own", [found]), "verdict": verdict})

@@ -1,5 +1,6 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read."""
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ class View:
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """A column's value at a place (the same for all seeds)."""
-        return column_value(self.artifact.columns[name], self.point(place), self.judged(self.point(place)))
+        return column_value(
+            self.artifact, self.artifact.columns[name], self.point(place), self.judged(self.point(place))
+        )
 
     def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
         """What the finished cells at a place left under that name, by seed; a damaged file counts as absent."""
@@ -154,8 +157,10 @@ def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
     }
 
 
-def column_value(column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
-    """Parameters or multiply-adds from a record, or a number from the config."""
+def column_value(artifact: Artifact, column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
+    """Parameters or multiply-adds from a record, or a number from an axis or the config."""
+    if column.axis is not None:
+        return artifact.axes[column.axis].values[dict(point.key)[column.axis]].number
     if column.source in ("parameters", "multiply_adds"):
         counted = {getattr(record, column.source) for record in found.values() if record.status in (FINISHED, DIVERGED)}
         counted.discard(None)
@@ -163,9 +168,7 @@ def column_value(column: Column, point: Point, found: Mapping[int, Record]) -> f
     if not point.cells:
         return None
     cell = next(iter(point.cells.values()))
-    try:
-        return float(configs.lookup(cell.config, column.source))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}"
-        ) from error
+    for key in column.sources:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            return float(configs.lookup(cell.config, key))
+    raise UsageError(f"column '{column.title}': the config has no number under '{column.source}' at {dict(point.key)}")

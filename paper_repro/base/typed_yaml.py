@@ -1,13 +1,16 @@
-"""YAML into dataclasses, with the file and line in every complaint.
+"""Read YAML into dataclasses and name the file and line in every complaint.
 
-A file may lie ``over`` another: mappings are merged key by key, anything else is replaced, and a list with the tag
-``!more`` follows the other file's.
+Scalars follow the core schema of YAML 1.2: ``1e-3`` is a number, ``yes`` and ``1:30`` are text.  Anchors, aliases,
+merge keys and tags are refused: a file inherits by lying ``over`` another one and in no other way.  Mappings are merged
+key by key there, anything else is replaced, and a list with the tag ``!more`` continues the other file's list.
 """
 
 import dataclasses
 import math
+import re
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +19,26 @@ import yaml
 from paper_repro.base.errors import UsageError, nearest
 
 T = TypeVar("T")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MORE = "!more"
+_CORE = "tag:yaml.org,2002:"
+_DEEPEST = 40
+"""How many mappings and lists may lie in one another; the deepest file here has 9."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A loader that knows the scalars of YAML 1.2's core schema and no others."""
+
+    yaml_implicit_resolvers: typing.ClassVar[dict[str, Any]] = {}
+
+
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+for _kind, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(_CORE + _kind, re.compile(rf"^(?:{_pattern})$"), _first)
 
 
 class Node:
@@ -27,8 +48,12 @@ class Node:
         self.path, self.name, self._node = path, name, node
 
     @property
+    def line(self) -> int:
+        return int(self._node.start_mark.line) + 1
+
+    @property
     def where(self) -> str:
-        return f"{self.path}:{self._node.start_mark.line + 1}"
+        return f"{self.path}:{self.line}"
 
     def error(self, message: str) -> UsageError:
         return UsageError(f"{self.where}: {message}")
@@ -47,12 +72,16 @@ class Node:
             raise self.error(f"{self.name or 'this'} must be a mapping of keys to values")
         result: dict[str, Node] = {}
         for key_node, value_node in self._node.value:
-            key = str(self._construct(key_node))
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise UsageError(f"{self.path}:{line}: a key is one word, not a list or mapping")
+            key = key_node.value
+            if key == "<<":
+                raise UsageError(f"{self.path}:{line}: merge keys (<<) are not read: inherit a whole file with 'like'")
             if key in result:
-                line = key_node.start_mark.line + 1
                 raise UsageError(f"{self.path}:{line}: duplicate key '{key}' (first at line {result[key].key_line})")
             result[key] = Node(self.path, value_node, key)
-            result[key].key_line = key_node.start_mark.line + 1
+            result[key].key_line = line
         return result
 
     key_line: int = 0
@@ -80,15 +109,29 @@ class Node:
             return [child.plain() for child in self.elements()]
         return self._construct(self._node)
 
+    def text(self) -> str:
+        """The words of a scalar as they stand in the file: ``1e-3``, not 0.001."""
+        if not isinstance(self._node, yaml.ScalarNode):
+            raise self.error(f"{self.name or 'this'} must be one word or number")
+        return str(self._node.value)
+
     def _construct(self, node: yaml.Node) -> Any:
-        loader = yaml.SafeLoader("")
+        text = node.value
         try:
-            return loader.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError) as error:
-            problem = getattr(error, "problem", None) or error
-            raise UsageError(f"{self.path}:{node.start_mark.line + 1}: not understood: {problem}") from error
-        finally:
-            loader.dispose()
+            match node.tag.removeprefix(_CORE):
+                case "str":
+                    return text
+                case "null":
+                    return None
+                case "bool":
+                    return {"true": True, "false": False}[text.lower()]
+                case "int":
+                    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+                case "float":
+                    return float(text.replace(".inf", "inf").replace(".nan", "nan") if text[-1].isalpha() else text)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"{self.path}:{node.start_mark.line + 1}: not understood: {text!r}") from error
+        raise UsageError(f"{self.path}:{node.start_mark.line + 1}: not understood: the tag {node.tag!r}")
 
 
 class _Over(Node):
@@ -119,10 +162,12 @@ def read(path: Path) -> Node:
     """The root node of a YAML file.
 
     Raises:
-        UsageError: the file cannot be read, is no YAML or is empty.
+        UsageError: the file cannot be read, is no YAML or is empty, has an anchor or an alias, or lies too deep.
     """
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
+        _refuse_anchors(path, text)
+        root = yaml.compose(text, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
     except yaml.YAMLError as error:
@@ -134,6 +179,22 @@ def read(path: Path) -> Node:
     return Node(path, root)
 
 
+def _refuse_anchors(path: Path, text: str) -> None:
+    """Raises UsageError for an anchor, an alias or too deep a nesting, before any node is built of them."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
+            raise UsageError(
+                f"{path}:{line}: {sign}{event.anchor}: anchors and aliases are not read: inherit with 'like', and give "
+                "what scales share under 'runs', what tolerances share under 'tolerances: default'"
+            )
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise UsageError(f"{path}:{line}: more than {_DEEPEST} mappings and lists lie in one another")
+
+
 def build(kind: type[T], node: Node) -> T:
     """An instance of the dataclass ``kind`` from a mapping node.
 
@@ -143,24 +204,37 @@ def build(kind: type[T], node: Node) -> T:
     own = getattr(kind, "from_yaml", None)
     if own is not None:
         return typing.cast(T, own(node))
-    entries = node.items()
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key, child in entries.items():
-        if key not in fields:
-            raise UsageError(f"{node.path}:{child.key_line}: unknown key '{key}'{nearest(key, fields)}")
-    values = {}
-    for name, field in fields.items():
-        if name in entries:
-            values[name] = convert(hints[name], entries[name])
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise node.error(f"missing '{name}'" + (f" in '{node.name}'" if node.name else ""))
+    required = [
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    found = entries(node, required, [name for name in fields if name not in required])
+    values = {name: convert(hints[name], found[name]) for name in fields if name in found}
     try:
         return kind(**values)
     except UsageError:
         raise
     except ValueError as error:
         raise node.error(str(error)) from error
+
+
+def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Node]:
+    """The entries of a mapping.
+
+    Raises:
+        UsageError: with file and line, for one that is neither required nor optional, and for a required one missing.
+    """
+    found, known = node.items(), (*required, *optional)
+    for key, child in found.items():
+        if key not in known:
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, known)}")
+    for key in required:
+        if key not in found:
+            raise node.error(f"missing '{key}'" + (f" in '{node.name}'" if node.name else ""))
+    return found
 
 
 def convert(hint: Any, node: Node) -> Any:

@@ -174,8 +174,8 @@ MISTAKES = {
         "",
     ),
     "axis without values": (
-        "      old:\n        label: Old & known\n        overrides: [trunk.width=8]\n"
-        "      new:\n        label: New_{50%}\n        overrides: [trunk.width=16]\n",
+        "      old:\n        label: Old & known\n        overrides: {trunk.width: 8}\n"
+        "      new:\n        label: New_{50%}\n        overrides: {trunk.width: 16}\n",
         "      {}\n",
         "title: Model",
         "an axis needs at least one value",
@@ -258,8 +258,8 @@ MISTAKES = {
         "old",
     ),
     "overrides at an unknown scale": (
-        "overrides: [trunk.layers=1]",
-        "overrides: [trunk.layers=1]\n        at_scale: {smoky: [trunk.width=4]}",
+        "overrides: {trunk.layers: 1}",
+        "overrides: {trunk.layers: 1}\n        at_scale: {smoky: {trunk.width: 4}}",
         "at_scale:",
         "unknown scale 'smoky'",
         "smoke",

@@ -324,8 +324,8 @@ def test_the_printed_means_of_table_3_bear_out_every_claim_about_it(tmp_path: Pa
 
 def test_a_scale_that_runs_part_of_an_axis_is_judged_there(tmp_path: Path) -> None:
     text = synthetic.ARTIFACT.replace("about: as in the paper.", "about: a part.\n    only: {task: [easy]}")
-    more = "overrides: [trunk.layers=1]\n        at_scale: {paper: [trunk.layers=3]}"
-    text = text.replace("overrides: [trunk.layers=1]", more)
+    more = "overrides: {trunk.layers: 1}\n        at_scale: {paper: {trunk.layers: 3}}"
+    text = text.replace("overrides: {trunk.layers: 1}", more)
     plan = synthetic.plan(tmp_path, text=text)
     assert {dict(cell.key)["task"] for cell in plan.cells} == {"easy"}
     assert {cell.config["trunk"]["layers"] for cell in plan.cells} == {3}

@@ -75,11 +75,11 @@ def test_too_few_values_of_an_axis_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) -> None:
-    beside = "overrides: [trunk.width=16]\n        beside: {task: {hard: [trunk.width=32]}}"
-    artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: [trunk.width=16]", beside))
+    beside = "overrides: {trunk.width: 16}\n        beside: {task: {hard: {trunk.width: 32}}}"
+    artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: {trunk.width: 16}", beside))
     scale = artifact.scales["paper"]
     hard, easy = ((("task", task), ("model", "new")) for task in ("hard", "easy"))
     assert artifact.overrides(hard, scale) == ["trunk.layers=2", "trunk.width=16", "trunk.width=32"]
     assert artifact.overrides(easy, scale) == ["trunk.layers=1", "trunk.width=16"]
-    wrong = ARTIFACT.replace("overrides: [trunk.width=16]", beside.replace("hard:", "hrd:"))
+    wrong = ARTIFACT.replace("overrides: {trunk.width: 16}", beside.replace("hard:", "hrd:"))
     assert "'beside': unknown value 'hrd' of axis 'task' (did you mean 'hard'?)" in refusal(tmp_path, wrong)

@@ -80,7 +80,7 @@ axes:
   model:
     title: Model
     values:
-      plain: {{label: Plain, overrides: [model=cem/gp_plain]}}
+      plain: {{label: Plain, overrides: {{model: cem/gp_plain}}}}
 metrics:
   test_rmse: {{title: Test RMSE, unit: none, direction: lower, published: false}}
   score: {{title: Score, unit: none, direction: higher, digits: 2, published: false}}

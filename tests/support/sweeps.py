@@ -23,15 +23,15 @@ axes:
   size:
     title: Size
     values:
-      small: {{label: Small, overrides: [trunk.layers=1]}}
-      middle: {{label: Middle, overrides: [trunk.layers=2]}}
-      large: {{label: Large, overrides: [trunk.layers=3]}}
+      small: {{label: Small, overrides: {{trunk.layers: 1}}}}
+      middle: {{label: Middle, overrides: {{trunk.layers: 2}}}}
+      large: {{label: Large, overrides: {{trunk.layers: 3}}}}
 scales:
   smoke:
     comparable: false
     seeds: [0, 1, 2, 3, 4, 5]
     about: "{steps} slow steps."
-    overrides: [task._target_={target}, +task.steps={steps}, +task.delay={delay}, machine.workers=2]
+    overrides: {{task._target_: {target}, +task.steps: {steps}, +task.delay: {delay}, machine.workers: 2}}
 """
 
 

@@ -28,19 +28,19 @@ axes:
     values:
       easy:
         label: Easy
-        overrides: [trunk.layers=1]
+        overrides: {trunk.layers: 1}
       hard:
         label: Hard
-        overrides: [trunk.layers=2]
+        overrides: {trunk.layers: 2}
   model:
     title: Model
     values:
       old:
         label: Old & known
-        overrides: [trunk.width=8]
+        overrides: {trunk.width: 8}
       new:
         label: New_{50%}
-        overrides: [trunk.width=16]
+        overrides: {trunk.width: 16}
 columns:
   size:
     title: Size

@@ -1,0 +1,247 @@
+"""An artifact's axes and scales: which cells there are, and which overrides make each of them.
+
+The overrides of a cell come in this order, a later one over an earlier one: the scale's ``overrides``, those of its
+axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values.  Where a scale
+and an axis value, or two axis values, set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say which
+one wins; without them it is an error.
+"""
+
+import itertools
+import math
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paper_repro.base import overrides, typed_yaml
+from paper_repro.base.config import chooses
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.overrides import Override
+from paper_repro.base.typed_yaml import Node
+from paper_repro.cells.planned import Key
+
+SCALES = ("smoke", "cpu", "gpu", "paper")
+EXACT = "exact"
+"""The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
+COMPARABLE = ("paper", EXACT)
+"""The scales whose numbers may be held against the paper's, where the YAML does not say otherwise."""
+MOST_POINTS = 100_000
+"""How many points the product of an artifact's axes may have; the largest here has 2,268."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The overrides of one mapping in a YAML file."""
+
+    items: tuple[Override, ...] = ()
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Overrides":
+        return cls(overrides.read(node))
+
+
+@dataclass(frozen=True)
+class AxisValue:
+    """One value of an axis."""
+
+    label: str
+    overrides: Overrides = Overrides()
+    at_scale: dict[str, Overrides] = field(default_factory=dict)
+    """Further overrides by scale, for example a smaller width; they win over the scale's own."""
+    beside: dict[str, dict[str, Overrides]] = field(default_factory=dict)
+    """Further overrides by axis and value of another axis, for what follows from both."""
+
+    @property
+    def number(self) -> int | float | None:
+        """The number that the label is; None where it is none."""
+        for kind in (int, float):
+            try:
+                return kind(self.label)
+            except ValueError:
+                continue
+        return None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One way in which an artifact's cells differ.
+
+    In YAML, ``sets: KEY`` names the config key that the values set.  Values are then a list of scalars, or a mapping
+    from names to scalars or to axis values with a ``value``.
+    """
+
+    title: str
+    values: dict[str, AxisValue]
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Axis":
+        entries = typed_yaml.entries(node, required=("title", "values"), optional=("sets",))
+        sets = entries.get("sets")
+        listed = entries["values"]
+        if listed.is_sequence:
+            children = {child.text(): child for child in listed.elements()}
+            if len(children) < len(listed.elements()):
+                raise listed.error("'values' lists a value twice")
+        else:
+            children = listed.items()
+        if not children:
+            raise listed.error("an axis needs at least one value")
+        values = {name: _axis_value(name, child, sets) for name, child in children.items()}
+        return cls(typed_yaml.convert(str, entries["title"]), values)
+
+
+def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
+    if node.is_mapping:
+        entries = typed_yaml.entries(node, optional=("label", "value", "overrides", "at_scale", "beside"))
+        label = typed_yaml.convert(str, entries["label"]) if "label" in entries else name
+        value = entries.get("value")
+    else:
+        entries, label, value = {}, node.text(), node
+    own = overrides.read(entries["overrides"]) if "overrides" in entries else ()
+    if value is not None and sets is not None:
+        own += (overrides.single(sets.text(), value),)
+    elif "value" in entries:
+        raise entries["value"].error("'value' needs the key that the axis sets: give the axis 'sets'")
+    at_scale = typed_yaml.convert(dict[str, Overrides], entries["at_scale"]) if "at_scale" in entries else {}
+    beside = typed_yaml.convert(dict[str, dict[str, Overrides]], entries["beside"]) if "beside" in entries else {}
+    return AxisValue(label, Overrides(own), at_scale, beside)
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """Which points of the axes' product are run."""
+
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Restricts axes to some of their values."""
+    any_of: list[dict[str, list[str]]] = field(default_factory=list)
+    """Restrictions like ``only``, of which a point has to satisfy one; none: no further restriction."""
+
+    def runs(self, key: Key) -> bool:
+        """Whether a point of the axes' product is inside."""
+        place = dict(key)
+
+        def inside(restriction: dict[str, list[str]]) -> bool:
+            return all(place[axis] in chosen for axis, chosen in restriction.items())
+
+        return inside(self.only) and (not self.any_of or any(map(inside, self.any_of)))
+
+    def places(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Every axis value that it names, with the word under which it names it."""
+        for word, restrictions in (("only", [self.only]), ("any_of", self.any_of)):
+            for axis, values in itertools.chain.from_iterable(item.items() for item in restrictions):
+                yield from ((word, {axis: value}) for value in values or [""])
+
+
+@dataclass(frozen=True)
+class Scale(Restriction):
+    """What is run under one scale word, and whether its numbers may be held against the paper's."""
+
+    about: str = field(kw_only=True)
+    comparable: bool = field(kw_only=True)
+    """In YAML, not given: at the scales ``paper`` and ``exact``."""
+    seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
+    overrides: Overrides = field(default=Overrides(), kw_only=True)
+    over_axes: Overrides = field(default=Overrides(), kw_only=True)
+    """Overrides that win over those of the axes."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Scale":
+        hints = typing.get_type_hints(cls)
+        found = typed_yaml.entries(node, ("about",), [name for name in hints if name != "about"])
+        values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items()}
+        try:
+            return cls(**{"comparable": node.name in COMPARABLE, **values})
+        except ValueError as error:
+            raise node.error(str(error)) from error
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raises ValueError for an empty list, a negative seed or one given twice."""
+    if not seeds:
+        raise ValueError("at least one seed is needed")
+    for seed in seeds:
+        if seed < 0:
+            raise ValueError(f"seed {seed} is negative")
+        if list(seeds).count(seed) > 1:
+            raise ValueError(f"seed {seed} is given twice: a repeated seed is no further evidence")
+
+
+def points(axes: Mapping[str, Axis]) -> list[Key]:
+    """Every point of the axes' product, the last axis running fastest.
+
+    Raises:
+        UsageError: there are more than ``MOST_POINTS``.
+    """
+    sizes = {name: len(axis.values) for name, axis in axes.items()}
+    count = math.prod(sizes.values())
+    if count > MOST_POINTS:
+        product = " x ".join(f"{name} ({size})" for name, size in sizes.items())
+        raise UsageError(f"the axes {product} have {count:,} points together; at most {MOST_POINTS:,} are planned")
+    choices = [[(name, value) for value in axis.values] for name, axis in axes.items()]
+    return [tuple(key) for key in itertools.product(*choices)]
+
+
+def layers(axes: Mapping[str, Axis], key: Key, word: str, scale: Scale) -> list[Override]:
+    """The overrides of one point at one scale, a later one over an earlier one."""
+    found = [item.of(f"scale {word}") for item in scale.overrides.items]
+    values = [(f"axis {axis}={value}", axes[axis].values[value]) for axis, value in key]
+    found += [item.of(name) for name, value in values for item in value.overrides.items]
+    for name, value in values:
+        for axis, other in key:
+            further = value.beside.get(axis, {}).get(other, Overrides())
+            found += [item.of(f"{name} beside {axis}={other}") for item in further.items]
+    found += [item.of(f"scale {word}, over the axes") for item in scale.over_axes.items]
+    for name, value in values:
+        found += [item.of(f"{name} at scale {word}") for item in value.at_scale.get(word, Overrides()).items]
+    return [_with_number(axes, dict(key), item) for item in found]
+
+
+def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Override) -> Override:
+    if not item.axis:
+        return item
+    if item.value not in place:
+        raise item.error(f"unknown axis {item.value!r}{nearest(str(item.value), place)}")
+    value = axes[item.value].values[place[item.value]]
+    if value.number is None:
+        raise item.error(f"the label {value.label!r} of axis '{item.value}' is no number")
+    return item.having(value.number)
+
+
+def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key]) -> Iterator[str]:
+    """What is wrong where two overrides set one key at a point that is run, and nothing says which one wins."""
+    seen: set[tuple[str, str]] = set()
+    settled = {item.key for item in scale.over_axes.items}
+    for key in run:
+        values = [axes[axis].values[value] for axis, value in key]
+        own = [value.overrides.items for value in values]
+        beside = [_beside(value, key) for value in values]
+        last = [value.at_scale.get(word, Overrides()).items for value in values]
+        pairs = itertools.chain(
+            itertools.product(scale.overrides.items, itertools.chain(*own, *beside)), *map(_across, (own, beside, last))
+        )
+        for first, second in pairs:
+            places = (first.said, second.said)
+            if places not in seen and first.key not in settled and _undecided(first, second):
+                seen.add(places)
+                yield (
+                    f"{second.said}: {first.source} sets {first.key} for the same cells (scale {word}); say which one "
+                    "wins with 'over_axes' in the scale, or 'at_scale' or 'beside' in the axis value"
+                )
+
+
+def _beside(value: AxisValue, key: Key) -> tuple[Override, ...]:
+    found = (value.beside.get(axis, {}).get(other, Overrides()).items for axis, other in key)
+    return tuple(itertools.chain.from_iterable(found))
+
+
+def _across(holders: Sequence[Sequence[Override]]) -> Iterator[tuple[Override, Override]]:
+    for one, other in itertools.combinations(holders, 2):
+        yield from itertools.product(one, other)
+
+
+def _undecided(first: Override, second: Override) -> bool:
+    if second.times or not first.touches(second) or chooses(first) != chooses(second):
+        return False
+    return (first.key, first.value) != (second.key, second.value)

@@ -1,0 +1,53 @@
+"""The Python code that goes with an artifact: the files beside its YAML and its bases, and what the YAML names."""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paper_repro.base.errors import UsageError, nearest
+
+HOME = "paper_repro.papers."
+"""Where the classes and functions lie that a YAML may name."""
+
+
+def load(name: str, files: Sequence[Path]) -> list[ModuleType]:
+    """The Python files beside an artifact's YAML and its bases, the artifact's own first.
+
+    Args:
+        name: the artifact's id.
+        files: its YAML and those of its bases, the nearest first.
+    """
+    names = [name.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in files[1:])]
+    found = zip(names, (path.with_suffix(".py") for path in files), strict=True)
+    return [_module(f"{HOME}{name}", path) for name, path in found if path.is_file()]
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named(name: str, where: str) -> Any:
+    """What a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
+
+    Raises:
+        UsageError: with the file and line ``where``, it is not below ``paper_repro.papers``, or there is none.
+    """
+    home, _, last = name.rpartition(".")
+    if not name.startswith(HOME):
+        raise UsageError(f"{where}: {name!r} is not below {HOME[:-1]}")
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if not f"{home}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"{where}: there is no module {error.name}") from error
+    if not hasattr(module, last):
+        raise UsageError(f"{where}: {home} has no {last!r}{nearest(last, vars(module))}")
+    return getattr(module, last)

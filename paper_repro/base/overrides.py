@@ -1,0 +1,174 @@
+"""One override: a key of a config, the value it is given, and the place where somebody wrote it.
+
+A command gives overrides as words in Hydra's grammar (``optimizer.lr=0.003``).  A YAML file gives them as a mapping
+from dotted keys to values; a value may be a whole section, which replaces the one below it.  In YAML alone,
+``{times: 2}`` multiplies the number below it, and ``{axis: steps}`` stands for the number of an artifact's axis.
+"""
+
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import MISSING
+
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.typed_yaml import Node
+
+COMMAND = "the command line"
+TIMES, AXIS = "times", "axis"
+
+
+@dataclass(frozen=True)
+class Override:
+    """The value of one key, or with ``times`` the factor of the number below it."""
+
+    key: str
+    value: Any
+    said: str
+    """How a complaint about it begins: the words of a command, or the file, the line and the key."""
+    source: str = COMMAND
+    """Where the value comes from: the file and line, and the axis value or the scale that it belongs to."""
+    adds: bool = False
+    """Whether the key may be new (written ``+key``)."""
+    times: bool = False
+    axis: bool = False
+    """Whether ``value`` names an axis, whose number the value then is."""
+
+    def of(self, layer: str) -> "Override":
+        """The same with its layer, for example ``axis model=ff1``, in its source."""
+        return dataclasses.replace(self, source=f"{self.source} ({layer})")
+
+    def having(self, value: Any) -> "Override":
+        """The same with the number of the axis that it named."""
+        return dataclasses.replace(self, value=value, axis=False)
+
+    def error(self, message: str) -> UsageError:
+        return UsageError(f"{self.said}: {message}")
+
+    def touches(self, other: "Override") -> bool:
+        """Whether both set the same key, or one a part of what the other sets."""
+        return (
+            self.key == other.key or f"{self.key}.".startswith(f"{other.key}.") or other.key.startswith(f"{self.key}.")
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(text: str) -> Override:
+    """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``.
+
+    Raises:
+        UsageError: it is not of the form key=value, or deletes or sweeps.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    said = f"override {text!r}"
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{said} is not of the form key=value: {reason}") from error
+    if not parsed.key_or_group:
+        raise UsageError(f"{said} is not of the form key=value: it has no key")
+    if parsed.is_delete() or parsed.is_sweep_override() or parsed.package is not None:
+        raise UsageError(f"{said}: deleting, sweeping and packages are not supported; give one value for one key")
+    adds = parsed.is_add() or parsed.is_force_add()
+    return _checked(Override(parsed.key_or_group, parsed.value(), said, adds=adds))
+
+
+def read(node: Node) -> tuple[Override, ...]:
+    """The overrides of a YAML mapping; a section stands before what refines it.
+
+    Raises:
+        UsageError: with file and line, it is no mapping, or a value is not finite.
+    """
+    if not node.is_mapping:
+        raise node.error(f"'{node.name}' is a mapping of keys to values, for example {{optimizer.lr: 0.008}}")
+    found = (single(name, child) for name, child in node.items().items())
+    return tuple(sorted(found, key=lambda item: item.key.count(".")))
+
+
+def single(name: str, node: Node) -> Override:
+    """The override of the key ``name`` (``+name`` to add it) by the value of a node."""
+    where = f"{node.path}:{node.key_line or node.line}"
+    key, value = name.removeprefix("+"), node.plain()
+    special = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
+    times, axis = special == TIMES, special == AXIS
+    if times or axis:
+        value = value[special]
+    if times and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise node.error(f"'{key}': {TIMES} takes a number, not {value!r}")
+    return _checked(Override(key, value, f"{where}: override '{key}'", where, name != key, times, axis))
+
+
+def _checked(override: Override) -> Override:
+    if override.key == "seed":
+        raise override.error("seeds are given apart: seeds=0,1 for an artifact, seed=0 for one run")
+    try:
+        json.dumps(override.value, allow_nan=False, sort_keys=True)
+    except (ValueError, TypeError) as error:
+        raise override.error("a value must be finite, and keys in braces all words") from error
+    return override
+
+
+def apply(config: dict[str, Any], override: Override) -> None:
+    """Set the override's key in ``config``.
+
+    Raises:
+        UsageError: the key is unknown (with the nearest), or the value is of another type than the one below it.
+    """
+    *parents, last = override.key.split(".")
+    node: Any = config
+    for depth, part in enumerate(parents):
+        if part not in node:
+            raise _unknown_key(override, parents[:depth], node)
+        node = node[part]
+        if not isinstance(node, dict):
+            raise override.error(f"{'.'.join(parents[: depth + 1])} is a value, not a section")
+    if override.times:
+        node[last] = _product(override, node.get(last))
+    elif last in node:
+        node[last] = _fitting(override, node[last])
+    elif override.adds:
+        node[last] = copy.deepcopy(override.value)
+    else:
+        raise _unknown_key(override, parents, node)
+
+
+def _unknown_key(override: Override, parents: Sequence[str], node: Mapping[str, Any]) -> UsageError:
+    valid = [".".join([*parents, str(key)]) for key in node]
+    return override.error(f"unknown key {override.key!r}{nearest(override.key, valid)}")
+
+
+def _product(override: Override, below: Any) -> int | float:
+    if isinstance(below, bool) or not isinstance(below, (int, float)):
+        raise override.error(f"{TIMES} multiplies a number, and the value below is {below!r}")
+    product: int | float = below * override.value
+    if isinstance(below, float):
+        return float(product)
+    if product != int(product):
+        raise override.error(f"{override.key} is a whole number, and {below} times {override.value} is {product}")
+    return int(product)
+
+
+def _fitting(override: Override, default: Any) -> Any:
+    value = copy.deepcopy(override.value)
+    open_default = isinstance(default, str) and (default.startswith("${") or default == MISSING)
+    if default is None or value is None or open_default or (isinstance(value, str) and value.startswith("${")):
+        return value
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not type(default):
+        section = override.key.rpartition(".")[0]
+        other = f"; where either is right, override the whole section {section}" if section else ""
+        raise override.error(f"{override.key} takes {_kind(default)} (default {default!r}), not {_kind(value)}{other}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", list: "a list"}
+    return kinds.get(type(value), "a section")
