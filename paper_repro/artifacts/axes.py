@@ -2,8 +2,8 @@
 
 The overrides of a cell come in this order, a later one over an earlier one: the scale's ``overrides``, those of its
 axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values.  Where a scale
-and an axis value, or two axis values, set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say which
-one wins; without them it is an error.
+and an axis value, or two axis values, set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say
+which one wins; without them it is an error.
 """
 
 import itertools
@@ -84,7 +84,7 @@ class Axis:
         else:
             children = listed.items()
         if not children:
-            raise listed.error("an axis needs at least one value")
+            raise node.error("an axis needs at least one value")
         values = {name: _axis_value(name, child, sets) for name, child in children.items()}
         return cls(typed_yaml.convert(str, entries["title"]), values)
 

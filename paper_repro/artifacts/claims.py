@@ -273,7 +273,7 @@ class Computed:
     """
 
     name: str
-    where: str
+    where: str = field(compare=False)
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Computed":
@@ -290,7 +290,7 @@ class Computed:
         functions = (getattr(companion, f"judge_{self.name}", None) for companion in companions)
         function = next((found for found in functions if found is not None), None)
         if function is None:
-            raise UsageError(f"{self.where}: the Python file beside it has no function judge_{self.name}(view)")
+            raise UsageError(f"{self.where}: there is no function judge_{self.name}(view) in the Python file beside it")
         return cast(Callable[[Evidence], Judgement], function)
 
     def judge(self, view: Evidence, place: Place) -> Judgement:

@@ -7,7 +7,8 @@ from pathlib import Path
 from tabulate import tabulate
 
 from paper_repro.artifacts import catalogue
-from paper_repro.artifacts.artifact import EXACT, SCALES, Artifact
+from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.axes import EXACT, SCALES
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.data_files import find_data

@@ -11,7 +11,7 @@ from paper_repro.artifacts.axes import Scale, check_seeds
 from paper_repro.base import config as configs
 from paper_repro.base.config import MACHINE
 from paper_repro.base.errors import UsageError
-from paper_repro.base.overrides import parse
+from paper_repro.base.overrides import Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 
 TOKENS = "tokens"
@@ -64,7 +64,7 @@ def make(
         raise UsageError(f"seeds: {error}") from error
     cells = []
     for key in artifact.points(spec):
-        layers = [*artifact.overrides(key, spec), *overrides]
+        layers: list[str | Override] = [*artifact.overrides(key, spec), *overrides]
         composed = configs.compose_seeds(artifact.experiment, layers, chosen)
         cells += [plan_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
     _refuse_twins(artifact, cells)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
@@ -28,9 +28,9 @@ class Override:
 
     key: str
     value: Any
-    said: str
+    said: str = field(compare=False)
     """How a complaint about it begins: the words of a command, or the file, the line and the key."""
-    source: str = COMMAND
+    source: str = field(default=COMMAND, compare=False)
     """Where the value comes from: the file and line, and the axis value or the scale that it belongs to."""
     adds: bool = False
     """Whether the key may be new (written ``+key``)."""

@@ -183,7 +183,7 @@ def _refuse_anchors(path: Path, text: str) -> None:
     """Raises UsageError for an anchor, an alias or too deep a nesting, before any node is built of them."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark is not None else 0
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
             raise UsageError(

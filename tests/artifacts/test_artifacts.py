@@ -27,7 +27,10 @@ def test_the_made_up_artifact_is_read_whole(tmp_path: Path) -> None:
     assert artifact.printed(easy_new, "score") is None
     silent = synthetic.load(tmp_path, ARTIFACT.replace("error: [0.40, 0.05]", 'error: "-"'))
     assert silent.printed(easy_new, "error") is None
-    assert artifact.overrides(easy_new, artifact.scales["paper"]) == ["trunk.layers=1", "trunk.width=16"]
+    assert artifact.overrides(easy_new, artifact.scales["paper"]) == [
+        synthetic.override("trunk.layers", 1),
+        synthetic.override("trunk.width", 16),
+    ]
 
 
 MISTAKES = {
@@ -65,11 +68,18 @@ MISTAKES = {
     "missing claim text": ("    says: Old is above new, on every task\n", "", "id: old_a", "missing 'says'", ""),
     "missing side": (", lesser: {model: new}", "", "order:", "missing 'lesser' in 'order'", ""),
     "missing metric of a claim": ("{metric: error, gr", "{gr", "order:", "missing 'metric'", ""),
-    "missing seeds": (
-        "    seeds: [0, 1, 2]\n    about: as",
-        "    about: as",
+    "a boolean of YAML 1.1": (
         "comparable: true",
-        "missing 'seeds'",
+        "comparable: yes",
+        "comparable: yes",
+        "must be true or false, not 'yes'",
+        "",
+    ),
+    "a sexagesimal number of YAML 1.1": (
+        "    seeds: [0, 1, 2]\n    about: as",
+        "    seeds: [1:30]\n    about: as",
+        "seeds: [1:30]",
+        "'seeds' must be a whole number, not '1:30'",
         "",
     ),
     "missing published row": (
@@ -134,11 +144,11 @@ MISTAKES = {
     "column digits that are no number": ("factor: 1000.0", "factor: K", "factor: K", "'factor' must be a number", ""),
     "factor of zero": ("factor: 1000.0", "factor: 0", "title: Size", "a factor is above 0", ""),
     "negative digits": ("digits: 1", "digits: -1", "title: Score", "digits are 0 or more", ""),
-    "overrides that are no list": (
+    "overrides that are no mapping": (
+        "{trunk.layers: 1}",
         "[trunk.layers=1]",
-        "trunk.layers=1",
-        "trunk.layers=1",
-        "overrides must be a list",
+        "[trunk.layers=1]",
+        "'overrides' is a mapping of keys to values",
         "",
     ),
     "comparable that is a word": ("comparable: true", "comparable: maybe", "maybe", "must be true or false", ""),
@@ -370,13 +380,13 @@ def test_every_required_section_is_asked_for(tmp_path: Path, key: str) -> None:
 
 
 def test_two_points_that_nothing_distinguishes_are_refused(tmp_path: Path) -> None:
-    text = ARTIFACT.replace("[trunk.width=16]", "[trunk.width=8]")
+    text = ARTIFACT.replace("{trunk.width: 16}", "{trunk.width: 8}")
     found = message_of(lambda: synthetic.plan(tmp_path, text))
     assert "are the same experiment" in found and "'new'" in found and "'old'" in found
 
 
 def test_an_axis_override_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    text = ARTIFACT.replace("[trunk.width=16]", "[trunk.widht=16]")
+    text = ARTIFACT.replace("{trunk.width: 16}", "{trunk.widht: 16}")
     assert "did you mean 'trunk.width'" in message_of(lambda: synthetic.plan(tmp_path, text))
 
 

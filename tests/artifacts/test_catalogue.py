@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -5,6 +6,10 @@ import pytest
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.catalogue import EXTRA_PAPERS
+from paper_repro.artifacts.claims import Computed
+from paper_repro.artifacts.companions import named
+from paper_repro.artifacts.figures import Figure
+from paper_repro.artifacts.tables import Table
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
@@ -48,10 +53,16 @@ def test_every_shipped_artifact_loads_and_its_computed_claims_exist(name: str) -
     artifact = catalogue.load(name)
     assert artifact.source.where and artifact.points()
     for claim in artifact.claims:
-        computed = getattr(claim.predicate, "name", None)
-        if computed is not None:
-            found = [getattr(companion, f"judge_{computed}", None) for companion in artifact.companions()]
-            assert any(map(callable, found)), claim.id
+        if isinstance(claim.predicate, Computed):
+            assert callable(claim.predicate.function(artifact.companions())), claim.id
+    for kind, base in ((artifact.table, Table), (artifact.figure, Figure)):
+        assert kind is None or issubclass(named(kind, name), base)
+
+
+def test_no_target_hides_in_a_string_of_the_papers() -> None:
+    files = [*catalogue.find().values(), *catalogue.known_bases().values()]
+    strings = {path: re.findall(r"""(["'])(.*?_target_.*?)\1""", path.read_text()) for path in files}
+    assert {path: found for path, found in strings.items() if found} == {}
 
 
 LIKE = """\

@@ -54,12 +54,12 @@ def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_p
             plans.make(catalogue.load_file(path), "cpu", [0], overrides)
         return str(caught.value)
 
-    cpu = "cpu: [model.hidden=252]"
+    cpu = "cpu: {model.hidden: 252}"
     places = "{'size': 'reduced', 'model': 'llama'} has %s, {'size': 'reduced', 'model': 'mlp_matched'} has %s; "
-    found = refused(cpu, "cpu: [model.hidden=252, training.steps=500]")
+    found = refused(cpu, "cpu: {model.hidden: 252, training.steps: 500}")
     assert "compares cells with different tokens: " + places % ("1,024,000", "512,000") in found
     assert "give both the same training.steps x training.accumulate x data.batch_size x data.window" in found
-    found = refused(cpu, "cpu: [model.hidden=252, model.vocabulary_size=4096]")
+    found = refused(cpu, "cpu: {model.hidden: 252, model.vocabulary_size: 4096}")
     assert "different model.vocabulary_size: " + places % ("2,048", "4,096") in found
     # A word on the command line reaches all cells; what it makes of them is looked at, too.
     found = refused(cpu, cpu, ("data.window=${model.hidden}",))
@@ -79,7 +79,14 @@ def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) ->
     artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: {trunk.width: 16}", beside))
     scale = artifact.scales["paper"]
     hard, easy = ((("task", task), ("model", "new")) for task in ("hard", "easy"))
-    assert artifact.overrides(hard, scale) == ["trunk.layers=2", "trunk.width=16", "trunk.width=32"]
-    assert artifact.overrides(easy, scale) == ["trunk.layers=1", "trunk.width=16"]
+    assert artifact.overrides(hard, scale) == [
+        synthetic.override("trunk.layers", 2),
+        synthetic.override("trunk.width", 16),
+        synthetic.override("trunk.width", 32),
+    ]
+    assert artifact.overrides(easy, scale) == [
+        synthetic.override("trunk.layers", 1),
+        synthetic.override("trunk.width", 16),
+    ]
     wrong = ARTIFACT.replace("overrides: {trunk.width: 16}", beside.replace("hard:", "hrd:"))
     assert "'beside': unknown value 'hrd' of axis 'task' (did you mean 'hard'?)" in refusal(tmp_path, wrong)

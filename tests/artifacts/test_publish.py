@@ -90,14 +90,14 @@ scales:
     seeds: [0]
     about: "Four steps."
     overrides:
-      - training.steps=4
-      - data.num_train=200
-      - data.num_test=50
-      - data.num_features=32
-      - machine.threads=1
-      - machine.workers=1
-      - optimizer._target_=paper_repro.tests.support.probes.LoggedAdamW
-      - "+probes={{one: {{_target_: paper_repro.tests.support.probes.Summing, needs: '{needed}'}}}}"
+      training.steps: 4
+      data.num_train: 200
+      data.num_test: 50
+      data.num_features: 32
+      machine.threads: 1
+      machine.workers: 1
+      optimizer._target_: paper_repro.tests.support.probes.LoggedAdamW
+      +probes: {{one: {{_target_: paper_repro.tests.support.probes.Summing, needs: '{needed}'}}}}
 """
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from paper_repro.base import config as configs
 from paper_repro.base import data_files
-from paper_repro.base.config import CONF, compose, compose_seeds, experiments, parse_override, recipe
+from paper_repro.base.config import CONF, compose, compose_seeds, experiments, recipe
 from paper_repro.base.data_files import DATA_VARIABLE, find_data
 from paper_repro.base.errors import UsageError
+from paper_repro.base.overrides import parse
 from paper_repro.base.targets import check_targets, instantiate, locate
 from paper_repro.cells import planned
 
@@ -463,6 +464,6 @@ def test_every_target_in_the_shipped_configs_exists(path: Path) -> None:
 
 
 def test_an_override_is_parsed_into_key_and_value() -> None:
-    assert parse_override("a.b=[1,2.5,x]").value == [1, 2.5, "x"]
-    assert parse_override("+a=1").adds and parse_override("++a=1").adds and not parse_override("a=1").adds
-    assert parse_override("a='1'").value == "1"
+    assert parse("a.b=[1,2.5,x]").value == [1, 2.5, "x"]
+    assert parse("+a=1").adds and parse("++a=1").adds and not parse("a=1").adds
+    assert parse("a='1'").value == "1"

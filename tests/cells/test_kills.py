@@ -96,8 +96,8 @@ scales:
     comparable: false
     seeds: [0, 1, 2]
     about: "600 steps."
-    overrides: {training.steps: 600, data.num_train: 600, data.num_test: 100, data.num_features: 64, machine.checkpoint_every_steps: 25,
-                machine.progress_every_seconds: 0.01}
+    overrides: {training.steps: 600, data.num_train: 600, data.num_test: 100, data.num_features: 64,
+                machine.checkpoint_every_steps: 25, machine.progress_every_seconds: 0.01}
 """
 
 

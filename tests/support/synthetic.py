@@ -9,6 +9,7 @@ from paper_repro.artifacts import catalogue
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.plan import Plan
+from paper_repro.base.overrides import Override
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
@@ -122,6 +123,11 @@ def write_artifact(folder: Path, text: str = ARTIFACT, name: str = "up") -> Path
 
 def load(folder: Path, text: str = ARTIFACT) -> Artifact:
     return catalogue.load_file(write_artifact(folder, text))
+
+
+def override(key: str, value: object) -> Override:
+    """An override as a YAML file gives it; where it stands does not tell two apart."""
+    return Override(key, value, said="")
 
 
 def plan(folder: Path, text: str = ARTIFACT, scale: str = "paper", overrides: tuple[str, ...] = ()) -> Plan:

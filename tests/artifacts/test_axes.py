@@ -1,0 +1,160 @@
+from pathlib import Path
+
+import pytest
+
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts import views
+from paper_repro.base import config as configs
+from paper_repro.base.errors import UsageError
+from paper_repro.tests.support import synthetic
+
+HEAD = """\
+title: Mine
+source: {paper: A paper, where: Table 1}
+experiment: ebt/training_cost
+metrics: {loss: {title: Loss, unit: nats, direction: lower}}
+"""
+SMOKE = "about: tiny"
+
+
+def configs_of(folder: Path, axes: str, scale: str = SMOKE, more: str = "") -> list[dict[str, object]]:
+    text = f"{HEAD}axes: {{{axes}}}\nscales: {{smoke: {{{scale}}}}}\n{more}"
+    artifact = synthetic.load(folder, text)
+    spec = artifact.scales["smoke"]
+    return [configs.compose(artifact.experiment, artifact.overrides(key, spec)) for key in artifact.points(spec)]
+
+
+def found(folder: Path, key: str, axes: str, scale: str = SMOKE, more: str = "") -> list[object]:
+    return [configs.lookup(config, key) for config in configs_of(folder, axes, scale, more)]
+
+
+def refusal(folder: Path, axes: str, scale: str = SMOKE, more: str = "") -> str:
+    with pytest.raises(UsageError) as caught:
+        configs_of(folder, axes, scale, more)
+    return str(caught.value)
+
+
+WIDTH = "width: {title: Width, values: {narrow: {overrides: {trunk.width: 8}}}}"
+
+
+def test_a_scale_and_an_axis_that_set_one_key_must_say_which_one_wins(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WIDTH, "about: tiny, overrides: {trunk.width: 4}")
+    assert f"{tmp_path / 'made/up.yaml'}:5: override 'trunk.width'" in message
+    assert f"{tmp_path / 'made/up.yaml'}:6 sets trunk.width for the same cells (scale smoke)" in message
+    assert "'over_axes' in the scale, or 'at_scale' or 'beside' in the axis value" in message
+
+
+@pytest.mark.parametrize(
+    ("axes", "scale", "wins"),
+    [
+        (WIDTH, "about: tiny, over_axes: {trunk.width: 4}", 4),
+        (WIDTH, "about: tiny, overrides: {trunk.width: 8}", 8),
+        (WIDTH, "about: tiny, overrides: {trunk.layers: 1}", 8),
+        (WIDTH.replace("{overrides:", "{at_scale: {smoke: {trunk.width: 16}}, overrides:"), SMOKE, 16),
+        (
+            "width: {title: W, values: {a: {at_scale: {smoke: {trunk.width: 16}}}}}",
+            "about: t, overrides: {trunk.width: 4}",
+            16,
+        ),
+        (
+            WIDTH.replace("overrides:", "at_scale: {smoke: {trunk.width: 3}}, overrides:"),
+            "about: t, over_axes: {trunk.width: 4}",
+            3,
+        ),
+    ],
+)
+def test_what_says_that_it_wins_wins(tmp_path: Path, axes: str, scale: str, wins: int) -> None:
+    assert found(tmp_path, "trunk.width", axes, scale) == [wins]
+
+
+def test_two_axes_that_set_one_key_must_say_which_one_wins(tmp_path: Path) -> None:
+    other = "size: {title: Size, values: {small: {overrides: {trunk.width: 4}}}}"
+    assert "axis size=small" not in (message := refusal(tmp_path, f"{WIDTH}, {other}"))
+    assert message.count("made/up.yaml:5") == 2 and "override 'trunk.width'" in message
+    beside = other.replace("overrides: {trunk.width: 4}", "beside: {width: {narrow: {trunk.width: 4}}}")
+    assert found(tmp_path, "trunk.width", f"{WIDTH}, {beside}") == [4]
+
+
+def test_a_section_that_would_swallow_another_axis_key_is_refused(tmp_path: Path) -> None:
+    section = "size: {title: Size, values: {small: {overrides: {trunk: {layers: 1, width: 2}}}}}"
+    assert "sets" in refusal(tmp_path, f"{WIDTH}, {section}")
+
+
+def test_an_axis_that_sets_one_key_lists_values(tmp_path: Path) -> None:
+    listed = "width: {title: Width, sets: trunk.width, values: [8, 16]}"
+    named = "width: {title: Width, sets: trunk.width, values: {a: 8, b: {label: wide, value: 16}, c: {label: plain}}}"
+    assert found(tmp_path, "trunk.width", listed) == [8, 16]
+    default = configs.lookup(configs.compose("ebt/training_cost"), "trunk.width")
+    assert found(tmp_path, "trunk.width", named) == [8, 16, default]
+    labels = (
+        synthetic.load(tmp_path, f"{HEAD}axes: {{{named}}}\nscales: {{smoke: {{about: t}}}}\n").axes["width"].values
+    )
+    assert [(name, value.label, value.number) for name, value in labels.items()] == [
+        ("a", "8", 8),
+        ("b", "wide", None),
+        ("c", "plain", None),
+    ]
+    assert "lists a value twice" in refusal(tmp_path, listed.replace("16", "8"))
+    assert "give the axis 'sets'" in refusal(tmp_path, named.replace("sets: trunk.width, ", ""))
+
+
+def test_a_value_may_be_a_multiple_of_the_one_below(tmp_path: Path) -> None:
+    double = "rate: {title: Rate, values: {one: {}, two: {overrides: {trunk.width: {times: 2}}}}}"
+    assert found(tmp_path, "trunk.width", double, "about: t, overrides: {trunk.width: 12}") == [12, 24]
+    half = double.replace("times: 2", "times: 0.5")
+    assert found(tmp_path, "trunk.width", half, "about: t, overrides: {trunk.width: 12}") == [12, 6]
+    assert "13 times 0.5 is 6.5" in refusal(tmp_path, half, "about: t, overrides: {trunk.width: 13}")
+    assert "times takes a number, not 'x'" in refusal(tmp_path, double.replace("times: 2", "times: x"))
+    assert "times multiplies a number, and the value below is {" in refusal(tmp_path, double.replace(".width", ""))
+
+
+def test_a_value_may_be_the_number_of_an_axis(tmp_path: Path) -> None:
+    steps = "steps: {title: Steps, values: {s3: 3, s6: 6}}"
+    model = "model: {title: Model, values: {a: {overrides: {trunk.layers: {axis: steps}}}}}"
+    assert found(tmp_path, "trunk.layers", f"{model}, {steps}") == [3, 6]
+    assert "did you mean 'steps'" in refusal(tmp_path, f"{model}, {steps}".replace("axis: steps", "axis: step"))
+    assert "the label 'x' of axis 'steps' is no number" in refusal(
+        tmp_path, f"{model}, {steps}".replace("s3: 3", "s3: x")
+    )
+
+
+def test_a_column_may_read_an_axis(tmp_path: Path) -> None:
+    steps = "steps: {title: Steps, values: {s3: 3}}"
+    column = "columns: {steps: {title: Steps, from: axis.steps}}\n"
+    text = f"{HEAD}axes: {{{steps}}}\nscales: {{smoke: {{about: t}}}}\n{column}"
+    view = views.build(plans.make(synthetic.load(tmp_path, text), "smoke"), tmp_path, None)
+    assert view.counted("steps", {"steps": "s3"}) == 3
+    assert "column 'steps': the label 'x' of axis 'steps' is no number" in refusal(
+        tmp_path, steps.replace("s3: 3", "s3: x"), more=column
+    )
+    assert "did you mean 'steps'" in refusal(tmp_path, steps, more=column.replace("axis.steps", "axis.step"))
+
+
+def test_what_all_scales_run_is_given_once(tmp_path: Path) -> None:
+    axes = (
+        "width: {title: W, sets: trunk.width, values: [8, 16]}, depth: {title: D, sets: trunk.layers, values: [1, 2]}"
+    )
+    runs = 'runs: {any_of: [{width: ["8"]}, {depth: ["2"]}]}\n'
+    assert found(tmp_path, "trunk.width", axes, more=runs) == [8, 8, 16]
+    assert found(tmp_path, "trunk.width", axes, 'about: t, only: {depth: ["1"]}', runs) == [8]
+    assert "unknown value '9' of axis 'width'" in refusal(tmp_path, axes, more=runs.replace('"8"', '"9"'))
+
+
+def test_a_product_of_too_many_points_is_refused_naming_the_axes(tmp_path: Path) -> None:
+    values = ", ".join(map(str, range(100)))
+    axes = ", ".join(f"a{n}: {{title: A, sets: trunk.width, values: [{values}]}}" for n in range(5))
+    message = refusal(tmp_path, axes)
+    assert (
+        "the axes a0 (100) x a1 (100) x a2 (100) x a3 (100) x a4 (100) have 10,000,000,000 points together" in message
+    )
+
+
+def test_a_whole_section_replaces_the_one_below_it(tmp_path: Path) -> None:
+    axes = "a: {title: A, values: {x: {overrides: {trunk.width: 5, trunk: {layers: 1, width: 2, heads: 1}}}}}"
+    (config,) = configs_of(tmp_path, axes)
+    assert config["trunk"] == {"layers": 1, "width": 5, "heads": 1}
+
+
+def test_the_seed_is_no_override_of_a_file(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WIDTH.replace("trunk.width", "seed"))
+    assert message.startswith(f"{tmp_path / 'made/up.yaml'}:5: override 'seed': seeds are given apart")
