@@ -65,10 +65,10 @@ class CausalLanguageModel(nn.Module):
 
     def states(self, ids: Tensor) -> Tensor:
         """Return the states x_0 ... x_S (S + 1, B, T, D), before what ``logits`` does to the last."""
-        found = [self.embed(ids)]
+        found = [self.embed(ids)]  # (B, T, D)
         for layer in self.layers():
             found.append(layer(found[-1]))
-        return torch.stack(found)
+        return torch.stack(found)  # (S + 1, B, T, D)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.final_state(ids))
@@ -79,7 +79,7 @@ class CausalLanguageModel(nn.Module):
 
     def final_state(self, ids: Tensor) -> Tensor:
         """Return the last state x_S (B, T, D)."""
-        x = self.embed(ids)
+        x = self.embed(ids)  # (B, T, D)
         for layer in self.layers():
             x = layer(x)
         return x
@@ -123,7 +123,7 @@ class CausalLanguageModel(nn.Module):
         try:
             for _ in range(num_tokens):
                 logits = self.logits(compute(ids[:, -self.block_length :])[:, -1])[:, :num_allowed]
-                ids = torch.cat([ids, _next_token(logits, temperature, generator)], 1)
+                ids = torch.cat([ids, _next_token(logits, temperature, generator)], 1)  # (B, T + 1)
         finally:
             self.train(training)
         return ids
@@ -133,7 +133,7 @@ def _next_token(logits: Tensor, temperature: float, generator: torch.Generator |
     """Choose the next tokens (B, 1) from logits (B, V)."""
     if not temperature:
         return logits.argmax(-1, keepdim=True)
-    probabilities = torch.softmax(logits.float() / temperature, -1)
+    probabilities = torch.softmax(logits.float() / temperature, -1)  # (B, V)
     if generator is None:
         return torch.multinomial(probabilities, 1)
     return torch.multinomial(probabilities.to(generator.device), 1, generator=generator).to(logits.device)

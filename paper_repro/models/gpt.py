@@ -75,10 +75,10 @@ class PositionalLanguageModel(CausalLanguageModel):
             self.output.weight = self.token_embedding.weight
 
     def embed(self, ids: Tensor) -> Tensor:
-        return super().embed(ids) + self.position_embedding.weight[: ids.shape[1]]
+        return super().embed(ids) + self.position_embedding.weight[: ids.shape[1]]  # (B, T, D) + (T, D)
 
     def logits(self, x: Tensor) -> Tensor:
-        return self.output(self.final_norm(x))
+        return self.output(self.final_norm(x))  # (B, T, V)
 
 
 class CausalSelfAttention(nn.Module):
@@ -101,11 +101,12 @@ class CausalSelfAttention(nn.Module):
         self.output = linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, Y)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, Y)
         dropout = self.dropout if self.training else 0.0
-        read = causal_attention(query, key, value, dropout=dropout)
-        return functional.dropout(self.output(read.transpose(1, 2).flatten(2)), self.dropout, self.training)
+        read = causal_attention(query, key, value, dropout=dropout)  # (B, H, T, Y)
+        joined = read.transpose(1, 2).flatten(2)  # (B, T, D)
+        return functional.dropout(self.output(joined), self.dropout, self.training)
 
 
 class FeedForward(nn.Module):
@@ -124,7 +125,8 @@ class FeedForward(nn.Module):
         self.down = linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.dropout(self.down(functional.relu(self.up(x))), self.dropout, self.training)
+        hidden = functional.relu(self.up(x))  # (B, T, M)
+        return functional.dropout(self.down(hidden), self.dropout, self.training)
 
 
 class SerialBlock(nn.Module):
@@ -144,7 +146,7 @@ class SerialBlock(nn.Module):
         self.feed_forward = FeedForward(width, hidden, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
+        x = x + self.attention(self.attention_norm(x))  # (B, T, D)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 

@@ -35,7 +35,7 @@ class PreNorm(nn.Module):
 
     def forward(self, stream: Tensor, *read: Any) -> Tensor:
         for _ in range(self.num_passes):
-            stream = stream + self.branch(self.norm(stream), *read)
+            stream = stream + self.branch(self.norm(stream), *read)  # (B, J, D)
         return stream
 
     def extra_repr(self) -> str:
@@ -67,7 +67,7 @@ class Block(nn.Module):
         self.attention, self.feed_forward = attention, feed_forward
 
     def forward(self, stream: Tensor, tables: RotaryTables) -> Tensor:
-        found: Tensor = self.feed_forward(self.attention(stream, tables))
+        found: Tensor = self.feed_forward(self.attention(stream, tables))  # (B, J, D)
         return found
 
     def trace(self, stream: Tensor, tables: RotaryTables, num_steps: int) -> "LlamaTrace":
@@ -136,7 +136,7 @@ class Llama(RotaryLanguageModel):
         self._store_matrices()
 
     def normalized(self, x: Tensor) -> Tensor:
-        found: Tensor = self.final_norm(x)
+        found: Tensor = self.final_norm(x)  # (B, J, D)
         return found
 
     def descents(self) -> Iterator[CEMPart]:

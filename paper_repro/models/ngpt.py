@@ -128,8 +128,9 @@ class NormalizedBlock(nn.Module):
         self.update, self.first = update, first
 
     def forward(self, h: Tensor, tables: RotaryTables) -> Tensor:
-        h = self.update(unit(h) if self.first else h, self.attention(h, tables), self.attention_rate())
-        return self.update(h, self.feed_forward(h), self.feed_forward_rate())
+        start = unit(h) if self.first else h  # (B, T, D)
+        h = self.update(start, self.attention(h, tables), self.attention_rate())  # (B, T, D), rates (D,) or (1,)
+        return self.update(h, self.feed_forward(h), self.feed_forward_rate())  # (B, T, D)
 
 
 class NGPT(RotaryLanguageModel):
@@ -222,12 +223,12 @@ class NGPT(RotaryLanguageModel):
         self.project()
 
     def logit_scale(self) -> Tensor:
-        found: Tensor = self.scale_z()
+        found: Tensor = self.scale_z()  # (V,) or (1,)
         return found
 
     def unit_row_parameters(self) -> list[Tensor]:
         """Return both tables and every matrix of the blocks; all are stored with D last."""
-        matrices = [part.weight for part in self.modules() if isinstance(part, Reading | Writing)]
+        matrices = [part.weight for part in self.modules() if isinstance(part, Reading | Writing)]  # (outputs, D) each
         return [self.token_embedding.weight, *matrices]
 
     def project(self) -> None:

@@ -99,7 +99,7 @@ class Scale(nn.Module):
             self.register_buffer("stored", torch.full((1,), init), persistent=False)
 
     def forward(self) -> Tensor:
-        return self.stored * self.factor
+        return self.stored * self.factor  # (size,) or (1,)
 
     def extra_repr(self) -> str:
         return f"factor={self.factor:g}, learned={self.learned}"
@@ -114,7 +114,7 @@ class Reading(nn.Module):
         nn.init.normal_(self.weight, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x.to(self.weight.dtype), self.weight)
+        return functional.linear(x.to(self.weight.dtype), self.weight)  # (..., outputs)
 
 
 class Writing(nn.Module):
@@ -126,7 +126,7 @@ class Writing(nn.Module):
         nn.init.normal_(self.weight, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x.to(self.weight.dtype), self.weight.mT)
+        return functional.linear(x.to(self.weight.dtype), self.weight.mT)  # (..., D)
 
 
 class RotaryAttention(nn.Module):
@@ -160,12 +160,14 @@ class RotaryAttention(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor, tables: RotaryTables) -> Tensor:
-        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        scale = None if self.scale is None else self.scale().expand(x.shape[-1]).view(self.num_heads, -1)
+        joined = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, Y)
+        query, key, value = joined.unbind(2)  # (B, T, H, Y)
+        scale = None if self.scale is None else self.scale().expand(x.shape[-1]).view(self.num_heads, -1)  # (H, Y)
         query, key = rotate_queries_and_keys(query, key, tables, scale, self.normalize, self.implementation)
+        # query and key are (B, H, T, Y) from here on.
         # The scales are float32; attention computes in the type of what it reads.
         read = causal_attention(query.to(value.dtype), key.to(value.dtype), value.transpose(1, 2), self.softmax_scale)
-        return self.output(read.transpose(1, 2).flatten(2))
+        return self.output(read.transpose(1, 2).flatten(2))  # (B, H, T, Y) -> (B, T, D)
 
 
 class GatedFeedForward(nn.Module):
@@ -196,7 +198,7 @@ class GatedFeedForward(nn.Module):
         self.scale_nu = None if scales is None else scales[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        u = None if self.scale_u is None else self.scale_u() * self.root
+        u = None if self.scale_u is None else self.scale_u() * self.root  # (M,) or (1,)
         nu = None if self.scale_nu is None else self.scale_nu() * self.root
         weight = self.up.weight
         return self.down(scaled_swiglu_of_product(x.to(weight.dtype), weight, u, nu, self.implementation))
@@ -266,7 +268,7 @@ class RotaryLanguageModel(CausalLanguageModel):
 
     def logits(self, x: Tensor) -> Tensor:
         scale = self.logit_scale()
-        found = self.output(self.normalized(x))
+        found = self.output(self.normalized(x))  # (..., V)
         return found if scale is None else found * scale
 
     def normalized(self, x: Tensor) -> Tensor:
@@ -278,7 +280,7 @@ class RotaryLanguageModel(CausalLanguageModel):
         return None
 
     def cross_entropy(self, ids: Tensor, following: Tensor) -> Tensor:
-        x = self.normalized(self.final_state(ids))
+        x = self.normalized(self.final_state(ids))  # (B, T, D)
         return linear_cross_entropy(
             x, self.output.weight, following, self.logit_scale(), implementation=self.implementation
         )
