@@ -12,7 +12,7 @@ from torchmetrics import MaxMetric, MeanMetric, Metric
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.metrics.regression import MeanSquaredError
-from paper_repro.models.cet.energy import CETClamped, CETState
+from paper_repro.models.cet.energy import CETClamped, CETNudge, CETState
 from paper_repro.models.cet.learning import (
     Learned,
     Phases,
@@ -20,7 +20,8 @@ from paper_repro.models.cet.learning import (
     equilibrium_propagation,
     truncated_backpropagation,
 )
-from paper_repro.models.cet.model import CET, CETNudge
+from paper_repro.models.cet.model import CET
+from paper_repro.models.descent import Trajectory
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
 
@@ -35,7 +36,7 @@ LEARNING: dict[str, Callable[[CET, Tensor, Tensor, Phases], Learned]] = {
 
 
 class CETCelebA(PaperModule):
-    """Gradients come from ``models.cet_learning``, so the optimisation is manual: one batch a step, no clipping.
+    """Gradients come from ``models.cet.learning``, so the optimisation is manual: one batch a step, no clipping.
 
     The training loss is the mean squared error of the free state (of the last state for TBPTE), over all pixels, masked
     and visible.  For each split: ``mse``; ``energy``, the mean of the free state's; ``residual``, the largest change of
@@ -110,7 +111,7 @@ class CETCelebA(PaperModule):
         schedule: Any = self.lr_schedulers()
         schedule.step()
         if self.trainer.loggers:
-            self.log_dict({"train_loss": loss, "free_residual": learned.free.residual.max()}, on_step=True)
+            self.log_dict({"train_loss": loss, "free_residual": _residual(learned.free).max()}, on_step=True)
         return loss
 
     def on_fit_start(self) -> None:
@@ -133,7 +134,7 @@ class CETCelebA(PaperModule):
         free = self.model.relax(self.model.first(clamped), clamped, self.phases.free_steps, self.phases.step_size)
         metrics["mse"].update(self.model.patches.images(free.state.y), images)
         metrics["energy"].update(self.model.energy(free.state, clamped))
-        metrics["residual"].update(free.residual)
+        metrics["residual"].update(_residual(free))
         if self.compare_batches and metrics["cosine"].update_count < self.compare_batches:
             metrics["cosine"].update(self._cosine(batch))
 
@@ -167,3 +168,9 @@ class CETCelebA(PaperModule):
         if self.trainer.world_size > 1:
             for parameter in self.model.parameters():
                 parameter.grad = self.trainer.strategy.reduce(parameter.grad, reduce_op="mean")
+
+
+def _residual(free: Trajectory[CETState]) -> Tensor:
+    """Give the residual of the last step, (B,)."""
+    assert free.change is not None, "a relaxation measures its last step"
+    return free.change

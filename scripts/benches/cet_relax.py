@@ -76,25 +76,30 @@ def _start(precision: str, device: torch.device) -> tuple[CET, CETState, CETClam
 
 
 def _against_autograd(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
-    ours, other = (
-        PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None)),
-        AutogradSteps(model, state, clamped),
-    )
-    ours.step()
+    ours, other = _prepared(model, state, clamped), AutogradSteps(model, state, clamped)
+    step = _own_steps(ours)
+    step()
     other.step()
     error = relative_error([ours.tokens, model.patches.images(ours.image)], [other.z, other.image])
     repetitions = _repetitions(state)
-    times = interleaved(
-        _repeated(ours.step, repetitions), _repeated(other.step, repetitions), repetitions, state.z.device
-    )
+    times = interleaved(_repeated(step, repetitions), _repeated(other.step, repetitions), repetitions, state.z.device)
     goal = GOALS.get(model.precision) if state.z.device.type == "cpu" else None
     rate = _operations(model, state) / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
     return Comparison(_case(model, state), "ms per step", *times, AUTOGRAD, error, goal, rate)
 
 
+def _prepared(model: CET, state: CETState, clamped: CETClamped) -> PreparedSteps:
+    return PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None))
+
+
+def _own_steps(rule: PreparedSteps) -> Callable[[], Any]:
+    """Return what takes one step on from wherever the rule stands."""
+    return lambda: rule(rule.state, 0, None)
+
+
 def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Comparison:
     """Compare with products of matrices of the same sizes and nothing else."""
-    steps = PreparedSteps(model, state, clamped, RelaxationSettings(1.0, None))
+    steps = _prepared(model, state, clamped)
     weights = steps.weights
     z = state.z.flatten(0, 1).to(weights.dtype)
     rows = z.new_empty(len(z), len(weights))
@@ -105,7 +110,9 @@ def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Compa
             torch.mm(rows, weights)
 
     repetitions = _repetitions(state)
-    times = interleaved(_repeated(steps.step, repetitions), _repeated(multiply, repetitions), repetitions, z.device)
+    times = interleaved(
+        _repeated(_own_steps(steps), repetitions), _repeated(multiply, repetitions), repetitions, z.device
+    )
     rate = _operations(model, state) / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
     return Comparison(_case(model, state), "ms per step", *times, "its matrix products", 0.0, MATMUL_GOAL, rate)
 

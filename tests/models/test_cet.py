@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paper_repro.kernels.projected_step import project
 from paper_repro.models.cet import energy as cet_energy
-from paper_repro.models.cet.energy import CETPatches
-from paper_repro.models.cet.model import CET, CETNudge, CETState, project
+from paper_repro.models.cet.energy import CETNudge, CETPatches, CETState
+from paper_repro.models.cet.model import CET
 from paper_repro.tests.support import golden, golden_cet
 
 ENERGIES = golden.files("cet", "cet_energy*.npz")
@@ -59,8 +60,7 @@ def test_golden_cet_trajectories(path: Path, step_size: float, start: str) -> No
     record, model, _ = _instance(path)
     clamped, place = model.clamp(record["xbar"][None]), f"traj_eps{step_size}_{start}"
     state = golden_cet.state(model, record[f"{place}_z"][0], record[f"{place}_y"][0])
-    found = model.relax(state, clamped, 10, step_size, trace=True)
-    assert found.energies is not None
+    found = model.relax(state, clamped, 10, step_size, energies_at=range(11))
     _close(found.energies[:, 0], record[f"{place}_E"])
     for number in range(1, 11):
         state = model.relax(state, clamped, 1, step_size).state
@@ -164,20 +164,20 @@ def test_zeros_are_where_the_first_step_starts_that_ends_at_the_drive() -> None:
 def test_a_tolerance_ends_the_relaxation_where_no_image_moves_more() -> None:
     model, masked = _drawn()
     clamped = model.clamp(masked)
-    long = model.relax(model.first(clamped), clamped, 400, 0.2, trace=True)
-    assert long.residuals is not None and long.energies is not None
-    tolerance = float(long.residuals[60].max())
+    long = model.relax(model.first(clamped), clamped, 400, 0.2, energies_at=range(401))
+    assert long.changes is not None
+    tolerance = float(long.changes[60].max())
     short = model.relax(model.first(clamped), clamped, 400, 0.2, tolerance=tolerance)
-    assert short.steps <= 61 < long.steps == 400
-    assert bool((short.residual <= tolerance).all())
-    assert long.energies.shape == (401, 2) and long.residuals.shape == (400, 2)
+    assert short.num_steps <= 61 < long.num_steps == 400
+    assert short.change is not None and bool((short.change <= tolerance).all())
+    assert long.energies.shape == (401, 2) and long.changes.shape == (400, 2)
 
 
 def test_a_small_step_lowers_the_energy_of_every_image() -> None:
     model, masked = _drawn()
     clamped = model.clamp(masked)
-    energies = model.relax(model.first(clamped), clamped, 50, 0.01, trace=True).energies
-    assert energies is not None and bool((energies.diff(dim=0) < 0).all())
+    energies = model.relax(model.first(clamped), clamped, 50, 0.01, energies_at=range(51)).energies
+    assert bool((energies.diff(dim=0) < 0).all())
 
 
 @pytest.mark.parametrize(

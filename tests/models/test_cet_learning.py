@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.models.cet.energy import CETState
 from paper_repro.models.cet.learning import (
     Phases,
     cost,
@@ -122,13 +123,14 @@ def test_its_error_falls_as_beta_squared_over_three_decades() -> None:
 
 def test_no_graph_is_recorded_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     model, masked, images = _small()
-    step, seen = PreparedSteps.step, []
+    step, seen = PreparedSteps.__call__, []
 
-    def watched(steps: PreparedSteps) -> None:
-        step(steps)
-        seen.append(any(part.requires_grad for part in steps.state))
+    def watched(steps: PreparedSteps, *given: Any) -> CETState:
+        state = step(steps, *given)
+        seen.append(any(part.requires_grad for part in state))
+        return state
 
-    monkeypatch.setattr(PreparedSteps, "step", watched)
+    monkeypatch.setattr(PreparedSteps, "__call__", watched)
     with torch.autograd.graph.saved_tensors_hooks(lambda _: pytest.fail("autograd keeps a tensor"), lambda kept: kept):
         learned = equilibrium_propagation(model, masked, images, Phases(30, 5))
     assert seen == [False] * 35

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from paper_repro.models.cet import energy as cet_energy
 from paper_repro.models.cet import relaxation as cet_relaxation
-from paper_repro.models.cet.energy import CETClamped, CETMemory, CETState
-from paper_repro.models.cet.model import CET, CETNudge
-from paper_repro.models.cet.relaxation import CapturedSteps, Ended, PlainSteps, PreparedSteps, RelaxationSettings
+from paper_repro.models.cet.energy import CETClamped, CETMemory, CETNudge, CETState
+from paper_repro.models.cet.model import CET
+from paper_repro.models.cet.relaxation import CapturedSteps, PlainSteps, PreparedSteps, RelaxationSettings
+from paper_repro.models.descent import Trajectory
 from paper_repro.tests.support import golden, golden_cet
 
 FILES = golden.files("cet", "cet_ep*.npz")
@@ -60,17 +61,19 @@ def test_prepared_steps_are_those_of_the_definition(
         clamped = model.clamp(images)
         z, y = model.first(clamped)
         state, nudge = CETState(z.mT.contiguous().mT, y), _nudge(model, images) if nudged else None
-        plain = PlainSteps(model, state, clamped, RelaxationSettings(step_size, nudge))
+        plain = PlainSteps(model, clamped, RelaxationSettings(step_size, nudge))
         own = copy.deepcopy(model).to(dtype)
         given = [type(part)(*(tensor.to(dtype) for tensor in part)) for part in (state, clamped)]
         narrow = None if nudge is None else CETNudge(*(tensor.to(dtype) for tensor in nudge))
         prepared = PreparedSteps(own, *given, RelaxationSettings(step_size, narrow))
-        for _ in range(12):
-            plain.step()
-            prepared.step()
+        expected, found = state, prepared.state
+        for number in range(12):
+            before, expected = expected, plain(expected, number, None)
+            # Its own state goes on; another one is taken over.
+            found = prepared(found if number != 6 else CETState(*map(torch.clone, found)), number, None)
             tolerance = 1e-12 if dtype == torch.float64 else 5e-5
-            _close(prepared.state, plain.state, tolerance)
-            _close([prepared.residual()], [plain.residual()], tolerance / step_size)
+            _close(found, expected, tolerance)
+            _close([prepared.residual(found, found)], [plain.residual(before, expected)], tolerance / step_size)
         _close(given[0], state, 1e-6)
 
 
@@ -88,18 +91,18 @@ def test_traces_and_tolerances_are_those_of_the_definition() -> None:
     model, images = _model()
     clamped = model.clamp(images)
     state = model.first(clamped)
-    expected = model.relax(state, clamped, 20, 0.2, trace=True)
+    every = range(21)
+    expected = model.relax(state, clamped, 20, 0.2, energies_at=every, states_at=every)
     with torch.no_grad():
-        found = model.relax(state, clamped, 20, 0.2, trace=True)
-        assert expected.energies is not None and expected.residuals is not None
-        assert found.energies is not None and found.residuals is not None
+        found = model.relax(state, clamped, 20, 0.2, energies_at=every, states_at=every)
+        assert expected.changes is not None
         _close(
-            [*found.state, found.residual, found.energies, found.residuals],
-            [*expected.state, expected.residual, expected.energies, expected.residuals],
+            [*found.state, *found.states, found.change, found.energies, found.changes],
+            [*expected.state, *expected.states, expected.change, expected.energies, expected.changes],
             1e-11,
         )
-        tolerance = float(expected.residuals[9].max())
-        assert model.relax(state, clamped, 20, 0.2, tolerance=1.000001 * tolerance).steps == 10
+        tolerance = float(expected.changes[9].max())
+        assert model.relax(state, clamped, 20, 0.2, tolerance=1.000001 * tolerance).num_steps == 10
 
 
 class Cubed(CETMemory):
@@ -164,9 +167,9 @@ def test_with_factors_in_bfloat16_sums_are_float32(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(torch, "mm", mm)
         rounded = PreparedSteps(model, model.first(clamped), clamped, plan)
         assert rounded.hidden.dtype == rounded.weights.dtype == torch.bfloat16
-        for _ in range(5):
-            exact.step()
-            rounded.step()
+        for number in range(5):
+            exact(exact.state, number, None)
+            rounded(rounded.state, number, None)
     for one, two in zip(rounded.state, exact.state, strict=True):
         assert one.dtype == torch.float32
         assert 0 < float((one - two).norm() / two.norm()) < 2e-2
@@ -190,12 +193,12 @@ def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(
 ) -> None:
     """Without a GPU: what stands for a graph does the captured work again and leaves its end where the first lay."""
 
-    def stand_in(work: Callable[[], Ended]) -> tuple[Callable[[], None], Ended]:
+    def stand_in(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:
         first = work()
 
         def replay() -> None:
             again = work()
-            for own, part in zip([*first.state, first.residual], [*again.state, again.residual], strict=True):
+            for own, part in zip([*first.state, first.change], [*again.state, again.change], strict=True):
                 own.copy_(part)
 
         return replay, first
@@ -211,8 +214,8 @@ def test_a_captured_relaxation_takes_its_start_and_the_weights_anew(
             graph = graph or CapturedSteps(model, state, clamped, RelaxationSettings(0.3, nudge), 4)
             found = graph(state, clamped, RelaxationSettings(0.3, nudge))
             expected = model.relax(state, clamped, 4, 0.3, nudge)
-            _close([*found.state, found.residual], [*expected.state, expected.residual])
-            assert found.steps == 4
+            _close([*found.state, found.change], [*expected.state, expected.change])
+            assert found.num_steps == 4
             ends.append((found, expected))
         for found, expected in ends:
             _close(found.state, expected.state)

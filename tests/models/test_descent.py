@@ -1,6 +1,8 @@
 """The one descent on a toy energy whose steps and parameter gradients are derived by hand, and under the papers."""
 
+import ast
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,6 +16,7 @@ from paper_repro.models.descent import GradientStep, Trajectory, descend, gradie
 from paper_repro.models.nrgpt.model import NRGPT_H_FF2W
 from paper_repro.tests.support.float64 import randomised
 
+ROOT = Path(__file__).parents[2]
 RATE = 0.05
 X = torch.tensor([[0.7, -1.2, 0.4], [1.1, 0.3, -0.8]], dtype=torch.float64)
 W = torch.tensor([0.5, 1.5, 0.9], dtype=torch.float64)
@@ -246,3 +249,13 @@ def test_cem_s_trace_is_its_updates_one_after_the_other(part: CEMPart) -> None:
     close(last.state, states[2])
     close(last.energies, energies[2:3])
     close(part(stream), states[3])
+
+
+def test_no_model_and_no_probe_goes_down_by_a_loop_of_its_own() -> None:
+    loops = []
+    for folder in ("models", "probes"):
+        for path in sorted((ROOT / "paper_repro" / folder).rglob("*.py")):
+            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.For | ast.While)]
+            heads = [ast.unparse(node.iter if isinstance(node, ast.For) else node.test) for node in nodes]
+            loops += [path.name for head in heads if ("range(" in head and "steps" in head) or "taken" in head]
+    assert set(loops) == {"descent.py"}

@@ -31,16 +31,25 @@ class CETClamped(NamedTuple):
     """What stays fixed during a relaxation."""
 
     patches: Tensor
-    """Of the masked image, (B, N, P)."""
+    """The patches of the masked image, (B, N, P)."""
     drive: Tensor
     """F(masked image, W_enc) + b_enc, (B, N, D)."""
 
 
 class CETGradient(NamedTuple):
-    """Of an energy; None where it does not depend on that variable."""
+    """The gradient of an energy; None where it does not depend on that variable."""
 
     z: Tensor | None
     y: Tensor | None
+
+
+class CETNudge(NamedTuple):
+    """beta C(y, x) added to the energy, C the sum of squares over an image."""
+
+    target: Tensor
+    """x in blocks, (B, H/s, H/s, C s^2)."""
+    beta: Tensor
+    """One number for each image, (B,): of both signs where both nudged phases run as one batch."""
 
 
 class CETPatches:
@@ -67,7 +76,7 @@ class CETPatches:
         self.count, self.numbers = self.side**2, channels * patch**2
 
     def blocks(self, images: Tensor) -> Tensor:
-        """(B, C, H, H) -> (B, H/s, H/s, C s^2).
+        """Cut images (B, C, H, H) into blocks (B, H/s, H/s, C s^2).
 
         Raises:
             ValueError: images of another shape.
@@ -76,39 +85,43 @@ class CETPatches:
             raise ValueError(
                 f"images must have shape (B, {self.channels}, {self.size}, {self.size}), got {tuple(images.shape)}"
             )
-        cut = images.unflatten(3, (-1, self.stride)).unflatten(2, (-1, self.stride))
-        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3)
+        cut = images.unflatten(3, (-1, self.stride)).unflatten(2, (-1, self.stride))  # (B, C, H/s, s, H/s, s)
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (B, H/s, H/s, C, s, s) -> (B, H/s, H/s, C s^2)
 
     def images(self, blocks: Tensor) -> Tensor:
-        """The inverse of ``blocks``."""
-        cut = blocks.unflatten(3, (self.channels, self.stride, self.stride))
-        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+        """Undo ``blocks``."""
+        cut = blocks.unflatten(3, (self.channels, self.stride, self.stride))  # (B, H/s, H/s, C, s, s)
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)  # (B, C, H, H)
 
     def gather(self, blocks: Tensor) -> Tensor:
-        """The patches of blocks: (B, N, P)."""
+        """Collect the patches of blocks: (B, H/s, H/s, C s^2) -> (B, N, P)."""
         end = self.side
         parts = [blocks[:, i : i + end, j : j + end] for i in range(self.reach) for j in range(self.reach)]
-        return torch.cat(parts, -1).flatten(1, 2)
+        return torch.cat(parts, -1).flatten(1, 2)  # (B, N_side, N_side, k^2 C s^2) -> (B, N, P)
 
     def scatter(self, patches: Tensor) -> Tensor:
-        """The transpose of ``gather``: patches (B, N, P) added up where they overlap, as blocks."""
+        """Transpose ``gather``: add patches (B, N, P) up where they overlap, as blocks."""
         own = self.channels * self.stride**2
-        grid = patches.unflatten(1, (self.side, self.side)).split(own, -1)
+        grid = patches.unflatten(1, (self.side, self.side)).split(own, -1)  # k^2 of (B, N_side, N_side, C s^2)
         total = self.side + self.reach - 1
-        out = patches.new_zeros(len(patches), total, total, own)
+        out = patches.new_zeros(len(patches), total, total, own)  # (B, H/s, H/s, C s^2)
         for index, part in enumerate(grid):
             i, j = divmod(index, self.reach)
             out[:, i : i + self.side, j : j + self.side] += part
         return out
 
     def from_convolution(self, kernel: Tensor) -> Tensor:
-        """A kernel (D, C, p, p) as a matrix (D, P)."""
-        cut = kernel.unflatten(3, (self.reach, self.stride)).unflatten(2, (self.reach, self.stride))
+        """Turn a kernel (D, C, p, p) into a matrix (D, P)."""
+        cut = kernel.unflatten(3, (self.reach, self.stride)).unflatten(
+            2, (self.reach, self.stride)
+        )  # (D, C, k, s, k, s)
         return cut.permute(0, 2, 4, 1, 3, 5).flatten(1)
 
     def to_convolution(self, matrix: Tensor) -> Tensor:
-        """The inverse of ``from_convolution``."""
-        cut = matrix.unflatten(1, (self.reach, self.reach, self.channels, self.stride, self.stride))
+        """Undo ``from_convolution``."""
+        cut = matrix.unflatten(
+            1, (self.reach, self.reach, self.channels, self.stride, self.stride)
+        )  # (D, k, k, C, s, s)
         return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
@@ -116,15 +129,15 @@ class CETTerm(nn.Module):
     """One term of the energy; a state, what is clamped -> energies, gradients."""
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        """(B,)."""
+        """Compute the energy of each image, (B,)."""
         raise NotImplementedError
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        """Of the energy of each image, by z and y."""
+        """Compute the gradients of each image's energy by z and y."""
         raise NotImplementedError
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
-        """Of sum_b weights_b energy_b, weights (B,), by the names of the parameters."""
+        """Compute the gradient of sum_b weights_b energy_b, weights (B,), by the names of the parameters."""
         raise NotImplementedError
 
 
@@ -137,18 +150,18 @@ class CETEncoder(CETTerm):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def drive(self, patches: Tensor) -> Tensor:
-        """F(xbar, W) + b, (B, N, D)."""
-        return torch.matmul(patches, self.weight.mT) + self.bias
+        """Compute F(xbar, W) + b, (B, N, D)."""
+        return torch.matmul(patches, self.weight.mT) + self.bias  # (B, N, P) (P, D)
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        return (state.z * (state.z / 2 - clamped.drive)).sum((1, 2))
+        return (state.z * (state.z / 2 - clamped.drive)).sum((1, 2))  # (B, N, D) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
         return CETGradient(state.z - clamped.drive, None)
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
         weighted = weights.view(-1, 1, 1) * state.z
-        return {"weight": -_outer(weighted, clamped.patches), "bias": -weighted.sum((0, 1))}
+        return {"weight": -_outer(weighted, clamped.patches), "bias": -weighted.sum((0, 1))}  # (D, P), (D,)
 
 
 class CETPosition(CETTerm):
@@ -159,13 +172,13 @@ class CETPosition(CETTerm):
         self.bias = nn.Parameter(torch.randn(num_tokens, width) * positive("std", std))
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        return -(state.z * self.bias).sum((1, 2))
+        return -(state.z * self.bias).sum((1, 2))  # (B, N, D) (N, D) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
         return CETGradient(-self.bias.expand_as(state.z), None)
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
-        return {"bias": -torch.einsum("b,bnd->nd", weights, state.z)}
+        return {"bias": -torch.einsum("b,bnd->nd", weights, state.z)}  # (N, D)
 
 
 class CETMemory(CETTerm):
@@ -176,10 +189,10 @@ class CETMemory(CETTerm):
         self.weight = nn.Parameter(torch.randn(at_least("num_memories", num_memories), width) * positive("std", std))
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        return -self._hidden(state.z).square().sum((1, 2))
+        return -self._hidden(state.z).square().sum((1, 2))  # (B, N, M) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        return CETGradient(-2 * torch.matmul(self._hidden(state.z), self.weight), None)
+        return CETGradient(-2 * torch.matmul(self._hidden(state.z), self.weight), None)  # (B, N, M) (M, D)
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
         summed = torch.zeros_like(self.weight)
@@ -189,7 +202,7 @@ class CETMemory(CETTerm):
         return {"weight": summed}
 
     def _hidden(self, z: Tensor) -> Tensor:
-        return torch.matmul(z, self.weight.mT).relu_()
+        return torch.matmul(z, self.weight.mT).relu_()  # (B, N, D) -> (B, N, M)
 
 
 class CETAttention(CETTerm):
@@ -207,11 +220,11 @@ class CETAttention(CETTerm):
         self.key = nn.Parameter(torch.randn(rows, width) * std)
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        _, _, lse = energy_attention(*self._project(state.z), self.gamma)
+        _, _, lse = energy_attention(*self._project(state.z), self.gamma)  # (B, K, N)
         return -lse.sum((1, 2)) / self.gamma
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        by_query, by_key = self._read(state.z)
+        by_query, by_key = self._read(state.z)  # (B, N, K R) each
         return CETGradient(-torch.matmul(by_query, self.query) - torch.matmul(by_key, self.key), None)
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
@@ -220,13 +233,13 @@ class CETAttention(CETTerm):
         return {"query": -_outer(by_query, weighted), "key": -_outer(by_key, weighted)}
 
     def _project(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys, (B, K, N, R) each."""
-        both = torch.matmul(z, torch.cat([self.query, self.key]).mT)
+        """Compute queries and keys, (B, K, N, R) each."""
+        both = torch.matmul(z, torch.cat([self.query, self.key]).mT)  # (B, N, D) -> (B, N, 2 K R)
         query, key = both.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         return query, key
 
     def _read(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
+        """Compute P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
         by_query, by_key, _ = energy_attention(*self._project(z), self.gamma)
         return by_query.transpose(1, 2).flatten(2), by_key.transpose(1, 2).flatten(2)
 
@@ -241,11 +254,11 @@ class CETDecoder(CETTerm):
         self.bias = nn.Parameter(torch.zeros(patches.channels))
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        own = (state.y * (state.y / 2 - self.biases())).sum((1, 2, 3))
-        return own - (self._seen(state.y) * state.z).sum((1, 2))
+        own = (state.y * (state.y / 2 - self.biases())).sum((1, 2, 3))  # (B, H/s, H/s, C s^2) -> (B,)
+        return own - (self._seen(state.y) * state.z).sum((1, 2))  # (B, N, D) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
-        drawn = self.patches.scatter(torch.matmul(state.z, self.weight))
+        drawn = self.patches.scatter(torch.matmul(state.z, self.weight))  # (B, N, D) -> (B, N, P) -> blocks
         return CETGradient(-self._seen(state.y), state.y - drawn - self.biases())
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
@@ -254,20 +267,20 @@ class CETDecoder(CETTerm):
         return {"weight": -_outer(weighted, self.patches.gather(state.y)), "bias": -summed}
 
     def biases(self) -> Tensor:
-        """For the numbers of a block, (C s^2,)."""
+        """Give the bias of every number of a block, (C s^2,)."""
         return self.bias.repeat_interleave(self.patches.stride**2)
 
     def _seen(self, y: Tensor) -> Tensor:
-        """F(y, W), (B, N, D)."""
-        return torch.matmul(self.patches.gather(y), self.weight.mT)
+        """Compute F(y, W), (B, N, D)."""
+        return torch.matmul(self.patches.gather(y), self.weight.mT)  # (B, N, P) (P, D)
 
 
 def at_once(z: Tensor) -> int:
-    """How many images of tokens (B, N, D) go through a product with hidden numbers together, see ``ROWS``."""
+    """Count how many images of tokens (B, N, D) go through a product with hidden numbers together, see ``ROWS``."""
     images, count, _ = z.shape
     return max(1, min(images, ROWS.get(z.device.type, images * count) // count))
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """sum_bn left_bn right_bn^T, of (B, N, X) and (B, N, Y): (X, Y)."""
+    """Compute sum_bn left_bn right_bn^T, (X, Y), from (B, N, X) and (B, N, Y)."""
     return left.flatten(0, 1).mT @ right.flatten(0, 1)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, positive
-from paper_repro.models.cet.energy import CETState
-from paper_repro.models.cet.model import CET, CETNudge, Relaxation
+from paper_repro.models.cet.energy import CETNudge, CETState
+from paper_repro.models.cet.model import CET
+from paper_repro.models.descent import Trajectory
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ class Phases:
 
 
 class Learned(NamedTuple):
-    """What a batch gave; the gradients lie in ``.grad``."""
+    """The result of one batch; the gradients lie in ``.grad``."""
 
     cost: Tensor
     """C of the free state, of the last state for backpropagation, (B,)."""
-    free: Relaxation
+    free: Trajectory[CETState]
+    """The free phase."""
 
 
 @torch.no_grad()
@@ -59,8 +61,8 @@ def equilibrium_propagation(model: CET, masked: Tensor, images: Tensor, phases: 
     clamped = model.clamp(masked)
     free = model.relax(model.first(clamped), clamped, phases.free_steps, phases.step_size)
     target = model.patches.blocks(images)
-    both = type(clamped)(*(torch.cat([part, part]) for part in clamped))
-    signs = torch.cat([masked.new_ones(len(masked)), -masked.new_ones(len(masked))])
+    both = type(clamped)(*(torch.cat([part, part]) for part in clamped))  # (2 B, N, P) and (2 B, N, D)
+    signs = torch.cat([masked.new_ones(len(masked)), -masked.new_ones(len(masked))])  # (2 B,)
     start = CETState(*(torch.cat([part, part]) for part in free.state))
     nudge = CETNudge(torch.cat([target, target]), phases.beta * signs)
     nudged = model.relax(start, both, phases.nudged_steps, phases.step_size, nudge).state
@@ -85,7 +87,7 @@ def full_backpropagation(model: CET, masked: Tensor, images: Tensor, num_steps: 
 
 
 def cost(state: CETState, target: Tensor) -> Tensor:
-    """C, (B,); the target in blocks."""
+    """Compute C, (B,), for a target in blocks, (B, H/s, H/s, C s^2)."""
     return (state.y - target).square().flatten(1).sum(1)
 
 

@@ -1,9 +1,9 @@
 """CET, the Convergent Energy Transformer: an energy of tokens and an output image, and its relaxation.
 
-Letters as in ``models.cet.energy``; T steps, eps step size, beta strength of the nudge.
+Letters as in ``models.cet.energy``; S steps, eps step size, beta strength of the nudge.
 """
 
-from typing import NamedTuple
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from paper_repro.models.cet.energy import (
     CETDecoder,
     CETEncoder,
     CETMemory,
+    CETNudge,
     CETPatches,
     CETPosition,
     CETState,
@@ -27,36 +28,13 @@ from paper_repro.models.cet.relaxation import (
     PlainSteps,
     PreparedSteps,
     RelaxationSettings,
-    Steps,
     captured,
     divergence,
     preparable,
 )
+from paper_repro.models.descent import Energy, Trajectory, descend
 
 STARTS = ("drive", "zeros")
-
-
-class CETNudge(NamedTuple):
-    """beta C(y, x) added to the energy, C the sum of squares over an image."""
-
-    target: Tensor
-    """x in blocks, (B, H/s, H/s, C s^2)."""
-    beta: Tensor
-    """One number for each image, (B,): of both signs where both nudged phases run as one batch."""
-
-
-class Relaxation(NamedTuple):
-    """Where a relaxation ended, and, on request, how it went."""
-
-    state: CETState
-    steps: int
-    """Fewer than asked for where a tolerance stopped it."""
-    residual: Tensor
-    """max |state - next state| / eps of the last step, (B,): z and y together."""
-    energies: Tensor | None = None
-    """(steps + 1, B)."""
-    residuals: Tensor | None = None
-    """(steps, B)."""
 
 
 class CET(nn.Module):
@@ -77,7 +55,7 @@ class CET(nn.Module):
         start: "drive", or "zeros", which makes the first step at eps = 1 end there.
         precision: of the factors of a relaxation's products where no gradient is asked for: "float32" (as torch is
             set), "tf32" (a GPU's) or "bfloat16" (also a CPU's that has such products); sums and state stay float32.
-        cuda_graph: replay such relaxations, without tolerance and trace, as one CUDA graph each, which takes their
+        cuda_graph: replay such relaxations, without tolerance and records, as one CUDA graph each, which takes their
             memory for good.
 
     Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
@@ -114,15 +92,16 @@ class CET(nn.Module):
         self.decoder = CETDecoder(self.patches, width, init_std)
 
     def terms(self) -> dict[str, CETTerm]:
+        """Give the five terms by name."""
         return {name: part for name, part in self.named_children() if isinstance(part, CETTerm)}
 
     def clamp(self, masked: Tensor) -> CETClamped:
-        """Of masked images (B, C, H, H): computed once a relaxation."""
-        patches = self.patches.gather(self.patches.blocks(masked))
+        """Compute what stays fixed for masked images (B, C, H, H), once for each relaxation."""
+        patches = self.patches.gather(self.patches.blocks(masked))  # (B, C, H, H) -> (B, H/s, H/s, C s^2) -> (B, N, P)
         return CETClamped(patches, self.encoder.drive(patches))
 
     def first(self, clamped: CETClamped) -> CETState:
-        """The state from which the free phase relaxes."""
+        """Give the state from which the free phase relaxes."""
         blocks = self.patches.size // self.patches.stride
         y = clamped.drive.new_zeros(len(clamped.drive), blocks, blocks, self.patches.channels * self.patches.stride**2)
         if self.start == "zeros":
@@ -130,15 +109,15 @@ class CET(nn.Module):
         return CETState(project(clamped.drive + self.position.bias), y)
 
     def energies(self, state: CETState, clamped: CETClamped) -> dict[str, Tensor]:
-        """Each term's, (B,)."""
+        """Compute each term's energy, (B,)."""
         return {name: term.energy(state, clamped) for name, term in self.terms().items()}
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        """E, (B,)."""
-        return torch.stack(list(self.energies(state, clamped).values())).sum(0)
+        """Compute E, (B,)."""
+        return torch.stack(list(self.energies(state, clamped).values())).sum(0)  # (terms, B) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None = None) -> CETState:
-        """dE/dz and dE/dy; of E + beta C with a nudge."""
+        """Compute dE/dz, (B, N, D), and dE/dy, (B, H/s, H/s, C s^2); of E + beta C with a nudge."""
         found = [term.gradient(state, clamped) for term in self.terms().values()]
         z, y = (torch.stack([part for part in parts if part is not None]).sum(0) for parts in zip(*found, strict=True))
         if nudge is not None:
@@ -148,6 +127,7 @@ class CET(nn.Module):
     def step(
         self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
     ) -> CETState:
+        """Take one step of size eps: the two lines of the class."""
         gradient = self.gradient(state, clamped, nudge)
         return CETState(project(state.z - step_size * gradient.z), state.y - step_size * gradient.y)
 
@@ -158,35 +138,49 @@ class CET(nn.Module):
         num_steps: int,
         step_size: float = 1.0,
         nudge: CETNudge | None = None,
+        *,
         tolerance: float | None = None,
-        trace: bool = False,
-    ) -> Relaxation:
-        """``num_steps`` steps from ``state``, fewer where no image's residual exceeds ``tolerance`` any more.
+        energy: Energy[CETState] | None = None,
+        energies_at: Collection[int] = (),
+        states_at: Collection[int] = (),
+    ) -> Trajectory[CETState]:
+        """Descend from ``state`` until no image's residual exceeds ``tolerance``; see ``models.descent.descend``.
 
-        Without gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.
+        The change of a step is its residual, max |state - state before| / eps, (B,): z and y together.  Without
+        gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.
+
+        Args:
+            state: where the relaxation starts.
+            clamped: what stays fixed.
+            num_steps: S.
+            step_size: eps.
+            nudge: what is added to the energy.
+            tolerance: None never stops early.
+            energy: what is recorded of a state; ``self.energy`` without the nudge if None.
+            energies_at, states_at: the steps at which energies, (recorded, B), and states are recorded.
 
         Raises:
             ValueError: a number of steps or a step size out of range, precision="tf32" or ``cuda_graph`` off CUDA.
         """
         at_least("num_steps", num_steps)
-        plan = RelaxationSettings(positive("step_size", step_size), nudge)
+        settings = RelaxationSettings(positive("step_size", step_size), nudge)
         prepared = self._prepares(state)
-        if prepared and self.cuda_graph and tolerance is None and not trace:
-            return Relaxation(*captured(self, state, clamped, plan, num_steps))
-        steps: Steps = (PreparedSteps if prepared else PlainSteps)(self, state, clamped, plan)
-        energies = [self.energy(state, clamped)] if trace else []
-        residuals = []
-        for taken in range(1, num_steps + 1):
-            steps.step()
-            if trace or tolerance is not None or taken == num_steps:
-                residuals.append(steps.residual())
-            if trace:
-                energies.append(self.energy(steps.state, clamped))
-            if tolerance is not None and bool((residuals[-1] <= tolerance).all()):
-                break
-        if not trace:
-            return Relaxation(steps.state, taken, residuals[-1])
-        return Relaxation(steps.state, taken, residuals[-1], torch.stack(energies), torch.stack(residuals))
+        if prepared and self.cuda_graph and tolerance is None and not energies_at and not states_at:
+            return captured(self, state, clamped, settings, num_steps)
+        rule: PreparedSteps | PlainSteps = PlainSteps(self, clamped, settings)
+        if prepared:
+            rule = PreparedSteps(self, state, clamped, settings)
+            state = rule.state
+        return descend(
+            rule,
+            state,
+            num_steps,
+            energy=energy or (lambda reached: self.energy(reached, clamped)),
+            energies_at=energies_at,
+            states_at=states_at,
+            change=rule.residual,
+            tolerance=tolerance,
+        )
 
     def divergence(
         self,
@@ -196,7 +190,7 @@ class CET(nn.Module):
         step_size: float = 1.0,
         nudge: CETNudge | None = None,
     ) -> Divergence | None:
-        """At which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
+        """Say at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
 
         It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
         """
@@ -207,7 +201,7 @@ class CET(nn.Module):
         return self.patches.images(self.relax(self.first(clamped), clamped, num_steps, step_size).state.y)
 
     def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
-        """Of sum_b weights_b E_b, weights (B,): by the names of ``named_parameters``."""
+        """Compute the gradient of sum_b weights_b E_b, weights (B,), by the names of ``named_parameters``."""
         return {
             f"{name}.{own}": value
             for name, term in self.terms().items()
@@ -215,6 +209,6 @@ class CET(nn.Module):
         }
 
     def _prepares(self, state: CETState) -> bool:
-        """Whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
+        """Say whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
         own = type(self).step is CET.step and type(self).gradient is CET.gradient
         return own and preparable(self.terms(), state)

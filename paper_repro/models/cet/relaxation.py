@@ -13,7 +13,7 @@ import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -27,14 +27,14 @@ from paper_repro.models.cet.energy import (
     CETDecoder,
     CETEncoder,
     CETMemory,
+    CETNudge,
+    CETPatches,
     CETPosition,
     CETState,
     CETTerm,
     at_once,
 )
-
-if TYPE_CHECKING:
-    from paper_repro.models.cet.model import CET, CETNudge
+from paper_repro.models.descent import Trajectory, descend
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 GRAPHS = 8
@@ -52,59 +52,65 @@ class RelaxationSettings(NamedTuple):
     """What a relaxation does beside where it starts."""
 
     step_size: float
-    nudge: "CETNudge | None"
+    nudge: CETNudge | None
 
 
-class Steps(Protocol):
-    """A state that moves."""
+class Relaxing(Protocol):
+    """What a relaxation reads of a model: ``models.cet.model.CET``."""
 
-    @property
-    def state(self) -> CETState:
-        """Valid until the next step."""
+    precision: str
+    patches: CETPatches
+    position: CETPosition
+    memory: CETMemory
+    attention: CETAttention
+    decoder: CETDecoder
 
-    def step(self) -> None:
-        """One step down."""
+    def terms(self) -> dict[str, CETTerm]: ...
 
-    def residual(self) -> Tensor:
-        """max |state - state before| / eps of the last step, (B,): z and y together."""
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+
+    def step(
+        self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
+    ) -> CETState: ...
 
 
 class PlainSteps:
-    """As the terms define them, differentiable."""
+    """The step rule as the terms define it, differentiable."""
 
-    def __init__(self, model: "CET", state: CETState, clamped: CETClamped, plan: RelaxationSettings) -> None:
-        self.model, self.state, self.clamped, self.plan = model, state, clamped, plan
-        self.before = state
+    def __init__(self, model: Relaxing, clamped: CETClamped, settings: RelaxationSettings) -> None:
+        self.model, self.clamped, self.settings = model, clamped, settings
 
-    def step(self) -> None:
-        self.before = self.state
-        self.state = self.model.step(self.state, self.clamped, *self.plan)
+    def __call__(self, state: CETState, index: int, draws: None) -> CETState:
+        return self.model.step(state, self.clamped, *self.settings)
 
-    def residual(self) -> Tensor:
-        changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(self.before, self.state, strict=True)]
-        return torch.maximum(*changes) / self.plan.step_size
+    def residual(self, before: CETState, after: CETState) -> Tensor:
+        """Compute max |state - state before| / eps, (B,): z and y together."""
+        changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, after, strict=True)]  # (B,) each
+        return torch.maximum(*changes) / self.settings.step_size
 
 
 class PreparedSteps:
-    """The same without gradients, from copies of weights and state; every step writes into the same buffers.
+    """The same step rule without gradients, from copies of weights and state; every step writes into the same buffers.
+
+    A state that it is called with is valid until the next call; one that is not its own is copied in.
 
     On a CPU the images go through a step some at a time, so that H, far wider than the tokens, does not grow with the
     batch.  With bfloat16 products on CUDA the factors are rounded to it; sums, drive and state stay
     float32.
     """
 
-    def __init__(self, model: "CET", state: CETState, clamped: CETClamped, plan: RelaxationSettings) -> None:
+    def __init__(self, model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> None:
         attention, decoder = model.attention, model.decoder
-        self.model, self.plan = model, plan
+        self.model, self.settings = model, settings
         self.wide = state.z.dtype
         parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
-        self.weights = torch.cat(parts).to(factors(model.precision, state.z))
+        self.weights = torch.cat(parts).to(factors(model.precision, state.z))  # W, (2 K R + M + P, D)
         self.biases = decoder.biases()
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
-        self.drive, self.nudge = clamped.drive, plan.nudge
+        self.drive, self.nudge = clamped.drive, settings.nudge
         images, count, _ = state.z.shape
         together = at_once(state.z)
-        self.hidden = self.weights.new_empty(together, count, len(self.weights))
+        self.hidden = self.weights.new_empty(together, count, len(self.weights))  # H of some images, then G
         self.target = torch.empty_like(self.tokens[:together])
         self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]
         self.changes: list[tuple[Tensor, ...]] = [(self.tokens.new_full((images, 1), math.inf),) * 2]
@@ -113,22 +119,27 @@ class PreparedSteps:
     def state(self) -> CETState:
         return CETState(self.tokens, self.image)
 
-    def step(self) -> None:
+    def __call__(self, state: CETState, index: int, draws: None) -> CETState:
+        if state.z is not self.tokens or state.y is not self.image:
+            self.tokens.copy_(state.z)
+            self.image.copy_(state.y)
         with products(self.model.precision, self.tokens.device):
             self.changes = [self._step(piece) for piece in self.pieces]
         self.image, self.last = self.last, self.image
+        return self.state
 
-    def residual(self) -> Tensor:
-        both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]
-        return torch.maximum(*both) / self.plan.step_size
+    def residual(self, before: CETState, after: CETState) -> Tensor:
+        """Give max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
+        both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
+        return torch.maximum(*both) / self.settings.step_size
 
     def _step(self, piece: slice) -> tuple[Tensor, Tensor]:
-        """Of some images; their changes of z and y."""
-        model, size = self.model, self.plan.step_size
+        """Take a step of some images; returns their changes of z and y."""
+        model, size = self.model, self.settings.step_size
         tokens, target = self.tokens[piece], self.target[: piece.stop - piece.start]
         rows = self.hidden[: len(tokens)]
         sizes = (2 * len(model.attention.query), len(model.memory.weight), model.patches.numbers)
-        both, hidden, drawn = rows.split(sizes, -1)
+        both, hidden, drawn = rows.split(sizes, -1)  # (B, N, 2 K R), (B, N, M), (B, N, P)
         seen = self._project(tokens, rows, drawn)
         # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
         query, key = both.unflatten(-1, (2, model.attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
@@ -143,7 +154,7 @@ class PreparedSteps:
         return in_tokens, in_image
 
     def _project(self, tokens: Tensor, rows: Tensor, drawn: Tensor) -> Tensor:
-        """H into the rows; what the decoder draws with its own precision, (B, N, P)."""
+        """Write H into the rows; returns what the decoder draws with its own precision, (B, N, P)."""
         z, out = tokens.flatten(0, 1).to(self.weights.dtype), rows.flatten(0, 1)
         if z.dtype == self.wide:
             torch.mm(z, self.weights.mT, out=out)
@@ -153,27 +164,20 @@ class PreparedSteps:
         return torch.mm(z, self.weights[-numbers:].mT, out_dtype=self.wide).view(drawn.shape)
 
     def _read_patches(self, image: Tensor, into: Tensor) -> None:
-        """The patches of the image into G."""
+        """Write the patches of the image into G."""
         reach = self.model.patches.reach
+        # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
         seen = image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3)
         into.view(seen.shape).copy_(seen)
 
     def _collect(self, drive: Tensor, rows: Tensor, target: Tensor) -> None:
-        """t_z = drive + b_pos + G W."""
+        """Write t_z = drive + b_pos + G W, (B, N, D), into the target."""
         torch.add(drive, self.model.position.bias, out=target)
         target, rows = target.flatten(0, 1), rows.flatten(0, 1)
         if rows.dtype == self.wide:
             target.addmm_(rows, self.weights)
         else:
             target.add_(torch.mm(rows, self.weights, out_dtype=self.wide))
-
-
-class Ended(NamedTuple):
-    """What a captured relaxation gives, in the order of ``Relaxation``."""
-
-    state: CETState
-    steps: int
-    residual: Tensor
 
 
 class CapturedSteps:
@@ -183,31 +187,30 @@ class CapturedSteps:
     """
 
     def __init__(
-        self, model: "CET", state: CETState, clamped: CETClamped, plan: RelaxationSettings, num_steps: int
+        self, model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
     ) -> None:
-        self.given = [_copy(part) for part in _given(state, clamped, plan)]
-        start, drive, nudge = CETState(*self.given[:2]), self.given[2], plan.nudge
-        plan = RelaxationSettings(plan.step_size, None if nudge is None else type(nudge)(*self.given[3:]))
+        self.given = [_copy(part) for part in _given(state, clamped, settings)]
+        start, drive, nudge = CETState(*self.given[:2]), self.given[2], settings.nudge
+        own = RelaxationSettings(settings.step_size, None if nudge is None else CETNudge(*self.given[3:]))
 
-        def work() -> Ended:
+        def work() -> Trajectory[CETState]:
             # The patches are the encoder's alone, whose drive stands: any tensor will do.
-            steps = PreparedSteps(model, start, CETClamped(drive, drive), plan)
-            for _ in range(num_steps):
-                steps.step()
-            return Ended(steps.state, num_steps, steps.residual())
+            steps = PreparedSteps(model, start, CETClamped(drive, drive), own)
+            return descend(steps, steps.state, num_steps, change=steps.residual)
 
         self.replay, self.ended = capture(work)
 
-    def __call__(self, state: CETState, clamped: CETClamped, plan: RelaxationSettings) -> Ended:
-        for own, part in zip(self.given, _given(state, clamped, plan), strict=True):
+    def __call__(self, state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> Trajectory[CETState]:
+        for own, part in zip(self.given, _given(state, clamped, settings), strict=True):
             own.copy_(part)
         self.replay()
-        state, steps, residual = self.ended
-        return Ended(CETState(*(part.clone() for part in state)), steps, residual.clone())
+        ended = self.ended
+        change = None if ended.change is None else ended.change.clone()
+        return Trajectory(CETState(*(part.clone() for part in ended.state)), ended.num_steps, change=change)
 
 
-def capture(work: Callable[[], Ended]) -> tuple[Callable[[], None], Ended]:
-    """What does the work again, on the current GPU, and where it leaves its results."""
+def capture(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:
+    """Give what does the work again, on the current GPU, and where it leaves its results."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -223,16 +226,18 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _given(state: CETState, clamped: CETClamped, plan: RelaxationSettings) -> list[Tensor]:
-    return [*state, clamped.drive, *(plan.nudge or ())]
+def _given(state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> list[Tensor]:
+    return [*state, clamped.drive, *(settings.nudge or ())]
 
 
-_captured: "weakref.WeakKeyDictionary[CET, OrderedDict[tuple[object, ...], CapturedSteps]]"
+_captured: "weakref.WeakKeyDictionary[Relaxing, OrderedDict[tuple[object, ...], CapturedSteps]]"
 _captured = weakref.WeakKeyDictionary()
 
 
-def captured(model: "CET", state: CETState, clamped: CETClamped, plan: RelaxationSettings, num_steps: int) -> Ended:
-    """By the graph that was captured for such a relaxation; the first of its kind captures it.
+def captured(
+    model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+) -> Trajectory[CETState]:
+    """Relax by the graph that was captured for such a relaxation; the first of its kind captures it.
 
     Raises:
         ValueError: off CUDA.
@@ -245,32 +250,32 @@ def captured(model: "CET", state: CETState, clamped: CETClamped, plan: Relaxatio
     graphs = _captured.setdefault(model, OrderedDict())
     places = tuple(parameter.data_ptr() for parameter in model.parameters())
     shape, kind = tuple(state.z.shape), (model.precision, torch.get_float32_matmul_precision(), state.z.dtype)
-    key = (shape, kind, num_steps, plan.step_size, plan.nudge is None, places)
+    key = (shape, kind, num_steps, settings.step_size, settings.nudge is None, places)
     if key not in graphs:
         # Buffers made in inference mode could be written nowhere else.
         with torch.cuda.device(state.z.device), torch.inference_mode(False), torch.no_grad():
-            graphs[key] = CapturedSteps(model, state, clamped, plan, num_steps)
+            graphs[key] = CapturedSteps(model, state, clamped, settings, num_steps)
     graphs.move_to_end(key)
     while len(graphs) > GRAPHS:
         graphs.popitem(last=False)
-    return graphs[key](state, clamped, plan)
+    return graphs[key](state, clamped, settings)
 
 
 def preparable(terms: dict[str, CETTerm], state: CETState) -> bool:
-    """Whether ``PreparedSteps`` know these terms, and nobody asks for a gradient."""
+    """Say whether ``PreparedSteps`` know these terms and nobody asks for a gradient."""
     transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
     known = {name: type(term) for name, term in terms.items()} == _TERMS
     return known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
 
 
 def factors(precision: str, like: Tensor) -> torch.dtype:
-    """What the factors of products lie in: CUDA rounds none to bfloat16 on its way, as a CPU does."""
+    """Give the dtype in which the factors of products lie: CUDA rounds none to bfloat16 on its way, as a CPU does."""
     return torch.bfloat16 if precision == "bfloat16" and like.is_cuda else like.dtype
 
 
 @contextlib.contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
-    """How exactly float32 factors are multiplied: "float32" as torch is set, "tf32", or "bfloat16".
+    """Set how exactly float32 factors are multiplied: "float32" as torch is set, "tf32", or "bfloat16".
 
     Raises:
         ValueError: "tf32" off CUDA.
@@ -303,19 +308,30 @@ class Divergence(NamedTuple):
 
 @torch.no_grad()
 def divergence(
-    model: "CET", state: CETState, clamped: CETClamped, num_steps: int, plan: RelaxationSettings
+    model: Relaxing, state: CETState, clamped: CETClamped, num_steps: int, settings: RelaxationSettings
 ) -> Divergence | None:
     """Replay a relaxation term by term; None if it stays finite."""
-    if not _finite(*state):
-        return Divergence(0, "state")
-    for number in range(1, num_steps + 1):
+
+    def step(state: CETState, index: int, draws: None) -> CETState:
         for name, term in model.terms().items():
             if not _finite(*term.gradient(state, clamped)):
-                return Divergence(number, name)
-        state = model.step(state, clamped, *plan)
+                raise _NotFiniteError(index + 1, name)
+        state = model.step(state, clamped, *settings)
         if not _finite(*state):
-            return Divergence(number, "state")
+            raise _NotFiniteError(index + 1, "state")
+        return state
+
+    if not _finite(*state):
+        return Divergence(0, "state")
+    try:
+        descend(step, state, num_steps)
+    except _NotFiniteError as found:
+        return Divergence(*found.args)
     return None
+
+
+class _NotFiniteError(ArithmeticError):
+    """Ends a replay; its arguments are the step and the term."""
 
 
 def _finite(*tensors: Tensor | None) -> bool:

@@ -2,12 +2,12 @@
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, TraceFigure
+from paper_repro.papers.cet.relaxations import EP, RelaxationFigure
 
 STEP_SIZES = {"long": "step size 1", "tenth": "step size 0.1"}
 
 
-class Figure3(TraceFigure):
+class Figure3(RelaxationFigure):
     size = (10.0, 4.0)
     name = "long"
     energies = True

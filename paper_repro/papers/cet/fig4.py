@@ -4,13 +4,13 @@ import math
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, TraceFigure, traces
+from paper_repro.papers.cet.relaxations import EP, RelaxationFigure, traces
 
 FEWEST = 10
 """Images below which Fisher's interval says little."""
 
 
-class Figure4(TraceFigure):
+class Figure4(RelaxationFigure):
     size = (10.0, 6.0)
     name = "long"
     images = True

@@ -2,7 +2,7 @@
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, TraceFigure, traces
+from paper_repro.papers.cet.relaxations import EP, RelaxationFigure, traces
 
 NEAR = 0.01
 """Two energies are the same within this share of the image's whole fall."""
@@ -10,7 +10,7 @@ MOST = 0.9
 """The share of the images that has to agree."""
 
 
-class Figure5(TraceFigure):
+class Figure5(RelaxationFigure):
     size = (10.0, 9.0)
     name = "tenth"
     energies = True

@@ -1,4 +1,4 @@
-"""What figures 2 to 5 share: the strips of images and the traces that the probes left, as rows and as panels."""
+"""What figures 2 to 5 share: the strips of images and the relaxations that the probes recorded, as rows and panels."""
 
 import io
 import json
@@ -19,7 +19,7 @@ EP = {"method": "ep"}
 
 
 @dataclass(frozen=True)
-class Trace:
+class RecordedRelaxation:
     """One model's relaxation of some images, as ``probes.relaxation_trace`` wrote it."""
 
     seed: int
@@ -38,19 +38,19 @@ class Trace:
     """Whether the image leaves a plateau after T1."""
 
     def growth(self) -> list[float]:
-        """Return how much each image's error grows after T1."""
+        """Compute how much each image's error grows after T1."""
         at = self.errors[self.shown.index(self.trained)]
         return [last - then for then, last in zip(at, self.errors[-1], strict=True)]
 
 
-def traces(view: View, name: str) -> list[Trace]:
-    """Return the traces of the models that EP trained, by seed."""
+def traces(view: View, name: str) -> list[RecordedRelaxation]:
+    """Read the relaxations of the models that EP trained, by seed."""
     found = sorted(view.attachments(f"{name}.json", EP).items())
-    return [Trace(seed, **json.loads(content)) for seed, content in found]
+    return [RecordedRelaxation(seed, **json.loads(content)) for seed, content in found]
 
 
 def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
-    """Return the pixels of a strip of images, (H, B H) or (H, B H, 4); None where there is none."""
+    """Read the pixels of a strip of images, (H, B H) or (H, B H, 4); None where there is none."""
     from matplotlib.image import imread
 
     content = view.attachments(name, place).get(seed)
@@ -72,7 +72,7 @@ def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] = 
     axes.spines[:].set_visible(False)
 
 
-class TraceFigure(figures.Figure):
+class RelaxationFigure(figures.Figure):
     """Energies (``energies``) and images (``images``) of the first seed that has a trace.
 
     The images themselves are drawn from the attachments, figure.csv holds their errors.
@@ -89,7 +89,7 @@ class TraceFigure(figures.Figure):
     def rows(self) -> list[Row]:
         return [row for trace in self.traces[:1] for row in self._rows(trace)]
 
-    def _rows(self, trace: Trace) -> Iterator[Row]:
+    def _rows(self, trace: RecordedRelaxation) -> Iterator[Row]:
         if self.energies:
             yield from _long(trace, "energy", trace.steps, trace.energies)
         if self.images:
@@ -126,9 +126,7 @@ class TraceFigure(figures.Figure):
 
 
 def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> None:
-    """Draw on the left each image's energy, on the right how far it has come from its value at T1, over its fall until
-    then.
-    """
+    """Draw left each image's energy, right how far it has come from its value at T1, over its fall until then."""
     from matplotlib import colormaps
 
     left, right = canvas.subplots(1, 2)
@@ -149,7 +147,9 @@ def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> Non
     left.legend(title="image", ncols=4, fontsize=6, title_fontsize=6)
 
 
-def _long(trace: Trace, quantity: str, steps: Sequence[int], table: Sequence[Sequence[float]]) -> Iterator[Row]:
+def _long(
+    trace: RecordedRelaxation, quantity: str, steps: Sequence[int], table: Sequence[Sequence[float]]
+) -> Iterator[Row]:
     for step, values in zip(steps, table, strict=True):
         for image, value in enumerate(values, 1):
             yield {"seed": trace.seed, "quantity": quantity, "step": step, "image": image, "value": value}

@@ -2,7 +2,7 @@
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import TraceFigure, judge_each
+from paper_repro.papers.nrgpt.traces import EnergyFigure, judge_each
 
 LATE_CHANGE = 0.05
 """Share of a token's span of energies, within the last tenth of the recurrences."""
@@ -11,7 +11,7 @@ SETTLED = 0.01
 """Predecessors count as settled within this share of their span, so a rise of this size contradicts nothing."""
 
 
-class Figure2(TraceFigure):
+class Figure2(EnergyFigure):
     pass
 
 

@@ -3,7 +3,7 @@
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import TraceFigure, judge_each
+from paper_repro.papers.nrgpt.traces import EnergyFigure, judge_each
 
 LATE_CHANGE = 0.05
 """Share of a token's span of energies, within the last tenth of the recurrences."""
@@ -20,7 +20,7 @@ class Directions(tables.Table):
         ]
 
 
-class Figure6(TraceFigure):
+class Figure6(EnergyFigure):
     pass
 
 

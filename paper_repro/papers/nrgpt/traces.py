@@ -17,7 +17,7 @@ ATTACHMENT = "energies.csv"
 PANELS = {"total": "E", "attention": "E attention", "feed_forward": "E feed-forward"}
 
 
-class TraceFigure(figures.Figure):
+class EnergyFigure(figures.Figure):
     """Energy of every token against the recurrence, one panel each for total, attention and feed-forward."""
 
     size = (11.0, 3.2)

@@ -1,12 +1,12 @@
 """CET, figures 3 to 5: energies and images along relaxations far longer than those of the training.
 
-Letters: T steps, S recorded steps, B images, T1 the steps of the training's free phase.
+Letters: T steps, S recorded steps, N shown steps, B images, T1 the steps of the training's free phase.
 """
 
 import copy
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from paper_repro.base.arguments import at_least, positive
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet.energy import CETClamped, CETState
 from paper_repro.models.cet.model import CET
+from paper_repro.models.descent import Trajectory
 from paper_repro.probes.completion.tools import completing, first_images, png
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Findings
@@ -88,40 +89,37 @@ class RelaxationTrace:
         masked, images = first_images(data, self.num_images, module.device)
         shown = sorted({*self.shown, self.trained})
         steps = recorded(shown, self.per_decade)
-        energies, scales, errors, strips = [], [], [], {}
-        states = self._states(model, masked, steps)
-        for step, (state, (energy, scale)) in zip(steps, states, strict=True):
-            energies.append(energy)
-            scales.append(scale)
-            if step in shown:
-                completed = model.patches.images(state.y)
-                errors.append((completed - images).square().flatten(1).mean(1).double())
-                strips[f"{self.name}_{step}.png"] = png(completed)
-        traced = Traced(steps, shown, self.trained, *(torch.stack(part).cpu() for part in (energies, scales, errors)))
+        trajectory = self._relaxed(model, masked, steps, shown)
+        completed = [model.patches.images(y) for y in trajectory.states.y]  # N of (B, C, H, H)
+        errors = torch.stack([(some - images).square().flatten(1).mean(1).double() for some in completed])  # (N, B)
+        traced = Traced(steps, shown, self.trained, *(part.cpu() for part in (*trajectory.energies, errors)))
         if not bool(torch.isfinite(traced.energies).all()):
             clamped = model.clamp(masked)
             found = model.divergence(model.first(clamped), clamped, steps[-1], self.step_size)
             why = str(found or "diverged: an energy was not finite")
             return Findings(unavailable={f"{self.name}_{metric}": why for metric in METRICS})
         measured = {f"{self.name}_{metric}": value for metric, value in metrics(traced).items()}
+        strips = {f"{self.name}_{step}.png": png(some) for step, some in zip(shown, completed, strict=True)}
         return Findings(measured, {**strips, f"{self.name}.json": document(traced)})
 
-    def _states(
-        self, model: CET, masked: Tensor, steps: Sequence[int]
-    ) -> Iterator[tuple[CETState, tuple[Tensor, Tensor]]]:
-        """The state at each of the steps, with its energies and the sums of their terms' magnitudes, (B,)."""
+    def _relaxed(self, model: CET, masked: Tensor, steps: Sequence[int], shown: Sequence[int]) -> Trajectory[CETState]:
+        """Relax masked images; energies and the sums of their terms' magnitudes, (S, B), and the shown states."""
         exact = copy.deepcopy(model).double()
         clamped, exactly = model.clamp(masked), exact.clamp(masked.double())
-        state = model.first(clamped)
-        yield state, _energies(exact, state, exactly)
-        for before, after in itertools.pairwise(steps):
-            state = model.relax(state, clamped, after - before, self.step_size).state
-            yield state, _energies(exact, state, exactly)
+        return model.relax(
+            model.first(clamped),
+            clamped,
+            steps[-1],
+            self.step_size,
+            energy=lambda state: _energies(exact, state, exactly),
+            energies_at=frozenset(steps),
+            states_at=shown,
+        )
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What a relaxation went through."""
+    """The numbers of a relaxation from which the metrics follow."""
 
     steps: Sequence[int]
     shown: Sequence[int]
@@ -134,19 +132,19 @@ class Traced:
     """Mean squared errors at the shown steps, (len(shown), B)."""
 
     def drops(self) -> tuple[Tensor, Tensor, Tensor]:
-        """How far each image's energy falls until T1, after it, and within the second half of T1, (B,) each."""
+        """Measure how far each image's energy falls until T1, after it, and within the second half of T1, (B,) each."""
         at, half = self.steps.index(self.trained), max(s for s in self.steps if s <= (self.trained + 1) // 2)
         first, middle, then, last = (self.energies[i] for i in (0, self.steps.index(half), at, -1))
         return first - then, then - last, middle - then
 
     def late(self) -> Tensor:
-        """Whether each image leaves a plateau after T1, (B,)."""
+        """Say whether each image leaves a plateau after T1, (B,)."""
         before, after, within = self.drops()
         return (after > LATE_SHARE * before) & (within < PLATEAU_SHARE * after)
 
 
 def recorded(shown: Sequence[int], per_decade: int) -> list[int]:
-    """The recorded steps: 0, the first 300, pairs of later ones evenly spaced in the logarithm, and those shown."""
+    """List the recorded steps: 0, the first 300, pairs of later ones evenly spaced in the logarithm, those shown."""
     last = max(shown)
     found = {*range(min(EVERY, last) + 1), *shown}
     for number in itertools.count(1):
@@ -158,7 +156,7 @@ def recorded(shown: Sequence[int], per_decade: int) -> list[int]:
 
 
 def metrics(traced: Traced) -> dict[str, float]:
-    """The metrics of ``RelaxationTrace``, without the name in front."""
+    """Compute the metrics of ``RelaxationTrace``, without the name in front."""
     rises = (traced.energies[1:] - traced.energies[:-1]) / traced.scales[1:]
     above = rises > ROUNDING
     at = traced.shown.index(traced.trained)
