@@ -1,112 +1,302 @@
-"""Which implementation of an op computes: the fused kernel where it can, the definition everywhere else."""
+"""Which way an op takes: by its tensors, by the derivatives that are asked for, and by what the process prefers.
 
+Every op lists its ways, the best first and the definition last.  ``choose`` takes the first that can compute on these
+tensors and that has derivatives of the order that may be asked for.
+"""
+
+import contextlib
 import functools
 import importlib.util
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import (
+    CGradInterpreterPtr,
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
+from torch.autograd import forward_ad
 
-IMPLEMENTATIONS = ("auto", "fused", "reference")
-WITH_CLOSED_FORM = ("auto", "fused", "closed_form", "reference")
+from paper_repro.kernels.preferences import speed
+
+Call = TypeVar("Call")
+ANY_ORDER = 1 << 30
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-"""What most fused kernels take on a GPU; they compute in float32."""
+"""What most Triton kernels take on a GPU; they compute in float32."""
+EXACT = (torch.float32, torch.float64)
 
 _log = logging.getLogger(__name__)
 
 
-def use_fused(op: str, implementation: str, *tensors: Tensor, dtypes: Collection[torch.dtype] = FLOATS) -> bool:
-    """Whether the Triton kernel of ``op`` computes.
+@dataclass(frozen=True, eq=False)
+class Way(Generic[Call]):
+    """One way to compute an op, what it takes, and when "auto" takes it.  As it stands: the definition's."""
 
-    "auto" takes it on CUDA wherever it can, and says once in the log why it cannot; "fused" insists; "reference" takes
-    the definition.  Under Triton's interpreter (TRITON_INTERPRET=1) "fused" runs on a CPU too, also in float64, which
-    is for tests: "auto" never chooses it there.
+    name: str
+    """One of ``preferences.IMPLEMENTATIONS`` but "auto"."""
+    call: Call
+    """What the op then calls; it imports Triton, if it needs it, when it is called."""
+    order: int = ANY_ORDER
+    """The highest order of derivatives that it has: 0 for none."""
+    devices: Collection[str] | None = None
+    """Device types on which it runs; None for all."""
+    triton: bool = False
+    """Whether it is a Triton kernel: these run anywhere under TRITON_INTERPRET=1, if somebody asks for them."""
+    dtypes: Collection[torch.dtype] | None = None
+    """Those of the tensors that it takes; None for all."""
+    one_dtype: bool = False
+    """Whether all tensors must have one dtype."""
+    widest: int | None = None
+    """The longest row that it takes."""
+    transforms: bool = True
+    """Whether it may be called within a transform of torch.func."""
+    compiler: bool = True
+    """Whether torch.compile may trace it."""
+    autocast: bool = True
+    """Whether it may be called under autocast."""
+    empty: bool = True
+    """Whether it takes tensors without entries."""
+    auto_on: Collection[str] | None = None
+    """Device types on which "auto" takes it; None for all."""
+    auto_order: int = 0
+    """The order of derivatives from which on "auto" takes it: 1 where it saves nothing without a backward pass."""
+    auto_large: bool = False
+    """Whether "auto" takes it only where the op says that there is enough to save."""
+
+
+def triton_way(
+    call: Call, *, order: int = 1, widest: int | None = None, dtypes: Collection[torch.dtype] = FLOATS
+) -> Way[Call]:
+    """A way "fused" by a Triton kernel, which nothing of torch can look into."""
+    return Way(
+        "fused",
+        call,
+        order=order,
+        devices=("cuda",),
+        triton=True,
+        dtypes=dtypes,
+        widest=widest,
+        transforms=False,
+        compiler=False,
+        empty=False,
+    )
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What an op is called with."""
+
+    tensors: Sequence[Tensor]
+    order: int
+    width: int
+    large: bool
+
+
+class _Scope:
+    order = 1
+
+
+@contextlib.contextmanager
+def differentiable(order: int = 2) -> Iterator[None]:
+    """Within this scope derivatives up to ``order`` may be asked for: "auto" takes ways that have them.
+
+    Enter it around the forward pass of what is differentiated twice, for example of an energy whose gradient is made
+    with ``create_graph=True``.  It is a variable of the process, not of a thread.
+
+    Raises:
+        ValueError: an order below 1.
+    """
+    if not isinstance(order, int) or order < 1:
+        raise ValueError(f"order must be a whole number of at least 1, got {order!r}")
+    outer, _Scope.order = _Scope.order, max(order, _Scope.order)
+    try:
+        yield
+    finally:
+        _Scope.order = outer
+
+
+def derivative_order(*tensors: Tensor) -> int:
+    """The order of derivatives that may be asked for of an op of these tensors.
+
+    0 where no gradient is recorded; else 1, or the order of the scope ``differentiable``.  Within torch.func each
+    ``grad`` counts one, and one more where the outermost is itself called in grad mode on tensors that require
+    gradients.  In forward mode, for which the definitions alone have derivatives, it is ``ANY_ORDER``.
+    """
+    if torch.compiler.is_compiling():
+        return _compiled_order(tensors)
+    if forward_ad._current_level >= 0:
+        return ANY_ORDER
+    found = int(torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+    if peek_interpreter_stack() is not None:
+        found = _transformed_order(tensors)
+    return max(found, _Scope.order) if found else 0
+
+
+def choose(
+    op: str,
+    ways: Sequence[Way[Call]],
+    implementation: str,
+    tensors: Sequence[Tensor],
+    *,
+    order: int | None = None,
+    width: int = 0,
+    large: bool = True,
+    preferable: bool = True,
+) -> Call:
+    """The ``call`` of the way that ``op`` takes.
+
+    A way's name insists on it, also where a derivative may be asked for that it lacks: it then says so when that is
+    computed.  "auto" takes what the process prefers (``preferences.prefer``) if the op has it and it is possible, else
+    the first of ``ways`` that is; on CUDA it says once in the log why a kernel is not.  Under Triton's interpreter
+    (TRITON_INTERPRET=1) a kernel that is asked for runs on a CPU too, also in float64, which is for tests.
 
     Args:
         op: its name, for messages.
-        tensors: everything that the kernel reads.
-        dtypes: those of ``tensors`` that the kernel takes.
+        ways: the best first, the definition last.
+        implementation: "auto" or the name of a way.
+        tensors: everything that the op reads and that floats.
+        order: of the derivatives that may be asked for; None finds it by ``derivative_order``.
+        width: the length of the rows that a kernel would hold.
+        large: whether there is enough to save for ways with ``auto_large``.
+        preferable: whether the preference of the process counts; not where the kernel is an operation of torch itself,
+            which whoever prefers definitions to our kernels does not mean.
 
     Raises:
-        ValueError: an unknown implementation, or "fused" where it is not possible; the message has the reason.
+        ValueError: a word that the op does not have, or a way that is not possible; the message has the reason.
     """
-    check_implementation(implementation, IMPLEMENTATIONS)
-    if implementation == "reference":
-        return False
-    insisted = implementation == "fused"
-    obstacle = _obstacle(tensors, dtypes, insisted)
-    if obstacle is None:
-        return True
-    if insisted:
-        raise ValueError(
-            f"{op}: implementation='fused' is not possible: {obstacle}; use implementation='auto' or 'reference'"
-        )
-    if any(tensor.is_cuda for tensor in tensors):
-        _say_once(op, obstacle)
-    return False
+    given = _Given(tensors, derivative_order(*tensors) if order is None else order, width, large)
+    if implementation != "auto":
+        return _insisted(op, ways, implementation, given)
+    preferred = speed().implementation if preferable else "auto"
+    if preferred != "auto":
+        for way in ways:
+            if way.name == preferred and way.order >= given.order and _obstacle(way, given, True) is None:
+                return way.call
+    for way in ways:
+        if not _suits(way, given):
+            continue
+        obstacle = _obstacle(way, given, False)
+        if obstacle is None:
+            return way.call
+        if way.triton and tensors[0].is_cuda and not torch.compiler.is_compiling():
+            _say_once(op, obstacle)
+    raise AssertionError(f"{op}: the last way must be the definition")
 
 
-def use_closed_form(op: str, implementation: str, *tensors: Tensor, one_dtype: bool = True) -> bool:
-    """Whether the closed form of ``op``, in plain PyTorch, computes: the way of a CPU that trains.
+def under_autocast(tensor: Tensor) -> bool:
+    """Whether autocast is active on the tensor's device."""
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
-    "closed_form" insists; "auto" takes it on a CPU where a gradient is asked for.  Neither takes it within a transform
-    of torch.func, under torch.compile or without tokens, nor, with ``one_dtype``, for anything but float32 or float64
-    throughout.
 
-    Raises:
-        ValueError: "closed_form" where it is not possible.
-    """
-    if implementation not in ("auto", "closed_form"):
-        return False
-    exact = len({tensor.dtype for tensor in tensors}) == 1 and tensors[0].dtype in (torch.float32, torch.float64)
-    possible = (
-        (exact or not one_dtype)
-        and len({tensor.device for tensor in tensors}) == 1
-        and tensors[0].numel() > 0
-        and peek_interpreter_stack() is None
-        and not torch.compiler.is_compiling()
+def _insisted(op: str, ways: Sequence[Way[Call]], implementation: str, given: _Given) -> Call:
+    named = [way for way in ways if way.name == implementation]
+    if not named:
+        words = dict.fromkeys(["auto", *(way.name for way in ways)])
+        raise ValueError(f"{op}: implementation must be one of {', '.join(words)}, got {implementation!r}")
+    obstacles = []
+    for way in named:
+        obstacle = _obstacle(way, given, True)
+        if way.order == 0 and given.order > 0:
+            obstacle = "it has no gradient, and one is asked for (torch.no_grad() asks for none)"
+        if obstacle is None:
+            return way.call
+        obstacles.append(obstacle)
+    raise ValueError(
+        f"{op}: implementation={implementation!r} is not possible: {' / '.join(obstacles)}; "
+        "use implementation='auto' or 'reference'"
     )
-    if implementation == "auto":
-        asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        return possible and asked and tensors[0].device.type == "cpu"
-    if not possible:
-        dtypes = "one dtype, float32 or float64, " if one_dtype else ""
-        raise ValueError(
-            f"{op}: implementation='closed_form' needs {dtypes}one device, tokens, no transform of torch.func and no "
-            "compiler: use implementation='auto' or 'reference'"
-        )
-    return True
 
 
-def check_implementation(implementation: str, valid: Collection[str]) -> None:
-    """Raises ValueError for a word that is not ``valid``."""
-    if implementation not in valid:
-        raise ValueError(f"implementation must be one of {', '.join(valid)}, got {implementation!r}")
+def _suits(way: Way[Call], given: _Given) -> bool:
+    """Whether "auto" takes the way if it is possible."""
+    return (
+        way.auto_order <= given.order <= way.order
+        and (given.large or not way.auto_large)
+        and (way.auto_on is None or given.tensors[0].device.type in way.auto_on)
+    )
 
 
-def _obstacle(tensors: Collection[Tensor], dtypes: Collection[torch.dtype], insisted: bool) -> str | None:
-    interpreted = insisted and os.environ.get("TRITON_INTERPRET") == "1"
-    places = sorted({str(tensor.device) for tensor in tensors})
-    if len(places) > 1:
+def _obstacle(way: Way[Call], given: _Given, insisted: bool) -> str | None:
+    """Why the way cannot compute; None if it can."""
+    tensors, interpreted = given.tensors, False
+    if way.widest is not None and given.width > way.widest:
+        return f"it takes rows of at most {way.widest}, got {given.width}"
+    if way.name != "reference" and any(tensor.device != tensors[0].device for tensor in tensors[1:]):
+        places = sorted({str(tensor.device) for tensor in tensors})
         return f"tensors on different devices ({', '.join(places)})"
-    if not interpreted and not places[0].startswith("cuda"):
-        return f"the kernel runs on CUDA, the tensors are on {places[0]}"
-    accepted = {*dtypes, torch.float64} if interpreted else {*dtypes}
-    odd = sorted({str(tensor.dtype) for tensor in tensors if tensor.dtype not in accepted})
-    if odd:
-        return f"the kernel does not take {', '.join(odd)}"
-    if any(tensor.numel() == 0 for tensor in tensors):
+    if way.devices is not None and tensors[0].device.type not in way.devices:
+        interpreted = way.triton and insisted and os.environ.get("TRITON_INTERPRET") == "1"
+        if not interpreted:
+            return f"it runs on {' or '.join(way.devices)}, the tensors are on {tensors[0].device}"
+    return _odd_dtypes(way, tensors, interpreted) or _odd_place(way, tensors)
+
+
+def _odd_dtypes(way: Way[Call], tensors: Sequence[Tensor], interpreted: bool) -> str | None:
+    if way.one_dtype and any(tensor.dtype != tensors[0].dtype for tensor in tensors):
+        return f"it needs one dtype, got {', '.join(sorted({str(tensor.dtype) for tensor in tensors}))}"
+    if way.dtypes is None:
+        return None
+    odd = {str(tensor.dtype) for tensor in tensors if tensor.dtype not in way.dtypes}
+    if interpreted:
+        odd.discard("torch.float64")
+    return f"it does not take {', '.join(sorted(odd))}" if odd else None
+
+
+def _odd_place(way: Way[Call], tensors: Sequence[Tensor]) -> str | None:
+    if not way.empty and any(tensor.numel() == 0 for tensor in tensors):
         return "a tensor is empty"
-    if peek_interpreter_stack() is not None:
+    if not way.compiler and torch.compiler.is_compiling():
+        return "torch.compile cannot trace it, and fuses the definition itself"
+    if not way.transforms and peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"
-    if torch.compiler.is_compiling():
-        return "the compiler fuses the definition itself"
-    if not _has_triton():
+    if not way.autocast and under_autocast(tensors[0]):
+        return "autocast is active"
+    if way.triton and not _has_triton():
         return "Triton is not installed (pip install triton)"
     return None
+
+
+def _transformed_order(tensors: Sequence[Tensor]) -> int:
+    stack = get_interpreter_stack() or []
+    kinds = [interpreter.key() for interpreter in stack]
+    if TransformType.Jvp in kinds:
+        return ANY_ORDER
+    levels = kinds.count(TransformType.Grad)
+    outermost = stack[kinds.index(TransformType.Grad)] if levels else None
+    outside = torch.is_grad_enabled() if outermost is None else CGradInterpreterPtr(outermost).prevGradMode()
+    return levels + int(outside and any(_unwrapped(tensor).requires_grad for tensor in tensors))
+
+
+def _compiled_order(tensors: Sequence[Tensor]) -> int:
+    """An upper bound that the compiler can trace: it sees neither what a transform wraps nor the grad mode outside."""
+    transforms, levels = _transforms()
+    if levels:
+        return max(levels + 1, _Scope.order)
+    asked = torch.is_grad_enabled() and (transforms > 0 or any(tensor.requires_grad for tensor in tensors))
+    return _Scope.order if asked else 0
+
+
+@torch.compiler.assume_constant_result
+def _transforms() -> tuple[int, int]:
+    """How many transforms of torch.func are active, and how many of them differentiate; ANY_ORDER in forward mode."""
+    kinds = [interpreter.key() for interpreter in get_interpreter_stack() or []]
+    return len(kinds), ANY_ORDER if TransformType.Jvp in kinds else kinds.count(TransformType.Grad)
+
+
+def _unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor below all transforms of torch.func."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
 
 
 @functools.cache
@@ -116,4 +306,4 @@ def _has_triton() -> bool:
 
 @functools.cache
 def _say_once(op: str, obstacle: str) -> None:
-    _log.warning("%s: computed by its definition, not by its kernel: %s", op, obstacle)
+    _log.warning("%s: not computed by its kernel: %s", op, obstacle)

@@ -58,5 +58,6 @@ class WithGradient(FirstOrder):
 def _refuse(ctx: Any) -> NoReturn:
     raise NotImplementedError(
         f"{type(ctx).__name__.removesuffix('Backward')} has first derivatives in reverse mode only: "
-        "pass implementation='reference' for second or forward-mode derivatives"
+        "compute it within paper_repro.kernels.dispatch.differentiable(order=2), or pass implementation='reference', "
+        "for second or forward-mode derivatives"
     )

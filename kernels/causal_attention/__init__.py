@@ -1,6 +1,6 @@
-"""Causal attention that stays one fused kernel where torch.func.vmap stacks models.
+"""Causal attention: torch's fused kernel where first derivatives are enough, also for models that vmap stacks.
 
-torch has no batching rule for the CPU's fused attention: under ``vmap`` it runs a loop over the models (2.11 to 2.13).
+Legend: B sequences, H heads, T tokens, Y channels of a head, Z channels of its values, S stacked models.
 """
 
 from typing import Any
@@ -11,17 +11,31 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import Function
 from torch.nn import functional
 
+from paper_repro.kernels.causal_attention import reference
+from paper_repro.kernels.dispatch import Way, choose
+
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    implementation: str = "auto",
 ) -> Tensor:
     """sum_B p_AB v_B with p_AB = softmax over B <= A of scale * q_A . k_B: causal scaled_dot_product_attention.
 
-    Under ``torch.func.vmap`` the stacked dimension joins the batch, and derivatives are recorded below it, as plain
-    autograd does; with ``torch.func.grad`` inside ``vmap``, and with dropout, torch's own rules serve.
+    "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused" is
+    torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises torch's own
+    "derivative ... is not implemented".  "auto" takes it unless a second or forward-mode derivative may be asked for
+    (``kernels.dispatch.derivative_order``), whatever the process prefers.
+
+    torch has no batching rule for the CPU's fused attention: under ``torch.func.vmap`` it would loop over the models.
+    Here the stacked dimension joins the batch, and derivatives are recorded below it, as plain autograd does; with
+    ``torch.func.grad`` inside ``vmap``, and with dropout, torch's own rules serve.
 
     Args:
-        query, key: (B, H, T, Y): B sequences, H heads, T tokens, Y channels.
+        query, key: (B, H, T, Y).
         value: (B, H, T, Z).
         scale: 1/sqrt(Y) if None.
         dropout: on the probabilities; 0 outside training.
@@ -30,15 +44,23 @@ def causal_attention(
         (B, H, T, Z).
 
     Raises:
-        ValueError: a tensor is not four-dimensional.
+        ValueError: a tensor is not four-dimensional, or an unknown implementation.
     """
     if not query.ndim == key.ndim == value.ndim == 4:
         found = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
         raise ValueError(f"query, key and value must have the shape (B, H, T, Y), got {found}")
+    attend = choose("causal_attention", WAYS, implementation, (query, key, value), preferable=False)
+    return attend(query, key, value, scale, dropout)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
     if dropout == 0 and _inside_vmap():
         attended: Tensor = _Folded.apply(query, key, value, scale)
         return attended
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
+
+
+WAYS = (Way("fused", _fused, order=1), Way("reference", reference.causal_attention))
 
 
 def _inside_vmap() -> bool:
@@ -50,11 +72,11 @@ def _inside_vmap() -> bool:
 
 
 class _Folded(Function):
-    """The batching rule.  It runs one level below ``vmap`` and calls ``causal_attention`` there."""
+    """The batching rule.  It runs one level below ``vmap`` and calls the kernel there."""
 
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        return causal_attention(query, key, value, scale)
+        return _fused(query, key, value, scale, 0.0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -65,9 +87,9 @@ class _Folded(Function):
         info: Any, in_dims: tuple[int | None, ...], query: Tensor, key: Tensor, value: Tensor, scale: float | None
     ) -> tuple[Tensor, int]:
         folded = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)  # (S, B, H, T, Y)
             for tensor, dim in zip((query, key, value), in_dims, strict=False)
         ]
-        query, key, value = (tensor.flatten(0, 1) for tensor in folded)
-        out = causal_attention(query, key, value, scale)
-        return out.unflatten(0, (info.batch_size, -1)), 0
+        query, key, value = (tensor.flatten(0, 1) for tensor in folded)  # (S B, H, T, Y)
+        out = _fused(query, key, value, scale, 0.0)  # (S B, H, T, Z)
+        return out.unflatten(0, (info.batch_size, -1)), 0  # (S, B, H, T, Z)

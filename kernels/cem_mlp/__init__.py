@@ -2,12 +2,10 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from paper_repro.kernels.cem_mlp import closed_form, reference
-
-IMPLEMENTATIONS = ("auto", "closed_form", "reference")
+from paper_repro.kernels.dispatch import Way, choose
 
 
 def descend(
@@ -26,8 +24,8 @@ def descend(
     ``reading`` is V and ``writing`` is V P: the same tensor when P is the identity (their gradients are then summed
     without further products).  "reference" is the definition, which autograd differentiates to any order;
     "closed_form" has first derivatives in reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes
-    the closed form where it saves time: with gradients, T >= 2 (one step does not repay its calls), one dtype and no
-    autocast.
+    the closed form where it saves time: with first derivatives, num_steps >= 2 (one step does not repay its calls),
+    one dtype and no autocast.
 
     Args:
         x: (*S, ..., D), where *S are the leading dimensions of the weights: a stack of models, or none.
@@ -42,19 +40,15 @@ def descend(
         ValueError: shapes that do not fit, ``num_steps`` < 1, an unknown name, or a closed form that is not possible.
         NotImplementedError: a second or forward-mode derivative through the closed form.
     """
-    _check_options(num_steps, step_size, activation, implementation)
+    _check_options(num_steps, step_size, activation)
     _check_shapes(x, gamma, reading, writing)
-    one_dtype = len({tensor.dtype for tensor in (x, gamma, reading, writing)}) == 1
-    device = x.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    possible = one_dtype and x.numel() > 0 and not autocast
-    if implementation == "closed_form" and not possible:
-        raise ValueError("implementation='closed_form' needs one dtype, tokens and no autocast: use 'auto'")
-    worth_it = possible and num_steps > 1 and torch.is_grad_enabled()
-    if implementation == "reference" or (implementation == "auto" and not worth_it):
-        return reference.descend(
-            x, gamma, reading, writing, num_steps=num_steps, step_size=step_size, activation=activation
-        )
+    go = choose("cem_mlp", WAYS, implementation, (x, gamma, reading, writing), large=num_steps > 1)
+    return go(x, gamma, reading, writing, num_steps, float(step_size), activation)
+
+
+def _closed_form(
+    x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor, num_steps: int, step_size: float, activation: str
+) -> Tensor:
     models = math.prod(reading.shape[:-2])
     tokens = math.prod(x.shape[reading.ndim - 2 : -1])
     out, *_ = closed_form.Descent.apply(
@@ -63,21 +57,27 @@ def descend(
         reading.reshape(models, *reading.shape[-2:]),
         None if writing is reading else writing.reshape(models, *writing.shape[-2:]),
         num_steps,
-        float(step_size),
+        step_size,
         activation,
     )
     return out.reshape(x.shape)
 
 
-def _check_options(num_steps: int, step_size: float, activation: str, implementation: str) -> None:
+WAYS = (
+    Way(
+        "closed_form", _closed_form, order=1, one_dtype=True, autocast=False, empty=False, auto_order=1, auto_large=True
+    ),
+    Way("reference", reference.descend),
+)
+
+
+def _check_options(num_steps: int, step_size: float, activation: str) -> None:
     if not isinstance(num_steps, int) or num_steps < 1:
         raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
     if not math.isfinite(step_size):
         raise ValueError(f"step_size must be finite, got {step_size!r}")
     if activation not in reference.ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(reference.ACTIVATIONS)}, got {activation!r}")
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
 
 
 def _check_shapes(x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor) -> None:

@@ -10,7 +10,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "
 
 
 def descend(
-    x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor, *, num_steps: int, step_size: float, activation: str
+    x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor, num_steps: int, step_size: float, activation: str
 ) -> Tensor:
     """Repeat x <- x + step_size * writing^T (gamma * act(reading x)); shapes as in ``paper_repro.kernels.cem_mlp``."""
     act = ACTIVATIONS[activation]

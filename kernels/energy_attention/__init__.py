@@ -5,14 +5,11 @@ Legend: B images, K heads, N tokens, R head width.
 
 import math
 
-import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels import dispatch
-from paper_repro.kernels.energy_attention import in_place, reference
+from paper_repro.kernels.dispatch import Way, choose, derivative_order, triton_way
+from paper_repro.kernels.energy_attention import closed_form, reference
 
-IMPLEMENTATIONS = ("auto", "fused", "in_place", "reference")
 WIDEST = 128
 """The fused kernel holds whole rows of heads in registers."""
 OP = "energy_attention"
@@ -32,8 +29,9 @@ def energy_attention(
     with Equilibrium Propagation, equations 11 to 14).
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
-    and "in_place" (PyTorch, the scores of some images at a time) have no gradient.  "auto" takes the definition where a
-    gradient is asked for and within torch.func or torch.compile, else the kernel on CUDA and "in_place" on a CPU.
+    and "closed_form" (PyTorch, the scores of some images at a time, in place) have no gradient.  "auto" takes the
+    definition where a gradient is asked for and within torch.func or torch.compile, else the kernel on CUDA and the
+    closed form on a CPU.
 
     Args:
         query, key: (B, K, N, R), of one dtype; rows of R may lie apart.
@@ -55,30 +53,31 @@ def energy_attention(
         )
     if not (math.isfinite(gamma) and gamma > 0):
         raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
-    way = _way(query, key, implementation, out is not None)
-    if way == "fused":
-        from paper_repro.kernels.energy_attention import fused
+    if out is not None and derivative_order(query, key) > 0:
+        raise ValueError(f"{OP}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
+    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
+    return attend(query, key, float(gamma), out)
 
-        return fused.energy_attention(query, key, float(gamma), out)
-    if way == "in_place":
-        return in_place.energy_attention(query, key, gamma, out)
+
+def _fused(
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    from paper_repro.kernels.energy_attention import fused
+
+    return fused.energy_attention(query, key, gamma, out)
+
+
+def _definition(
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
     by_query, by_key, lse = reference.energy_attention(query, key, gamma)
     if out is not None:
         by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
     return by_query, by_key, lse
 
 
-def _way(query: Tensor, key: Tensor, implementation: str, writes: bool) -> str:
-    dispatch.check_implementation(implementation, IMPLEMENTATIONS)
-    asked = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-    if asked and (writes or implementation in ("fused", "in_place")):
-        what = "out" if writes else f"implementation={implementation!r}"
-        raise ValueError(f"{OP}: {what} has no gradient, and one is asked for: use 'reference', or torch.no_grad()")
-    if implementation == "reference" or asked:
-        return "reference"
-    if implementation == "fused" and query.shape[3] > WIDEST:
-        raise ValueError(f"{OP}: implementation='fused' takes heads of at most {WIDEST}, got {query.shape[3]}")
-    if implementation != "in_place" and query.shape[3] <= WIDEST and dispatch.use_fused(OP, implementation, query, key):
-        return "fused"
-    transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling() or query.numel() == 0
-    return "reference" if transformed and implementation == "auto" else "in_place"
+WAYS = (
+    triton_way(_fused, order=0, widest=WIDEST),
+    Way("closed_form", closed_form.energy_attention, order=0, transforms=False, compiler=False, empty=False),
+    Way("reference", _definition),
+)

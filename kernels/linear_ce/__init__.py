@@ -3,21 +3,19 @@
 Legend: D width, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels.dispatch import use_fused
-from paper_repro.kernels.linear_ce import chunked, reference
+from paper_repro.kernels.dispatch import Way, choose, triton_way, under_autocast
+from paper_repro.kernels.linear_ce import closed_form, reference
 
-IMPLEMENTATIONS = ("auto", "fused", "chunked", "reference")
 REDUCTIONS = ("mean", "sum")
 SMALL, LEAST_WORDS = 1 << 20, 256
 """With fewer logits (4 MiB in float32) or words "auto" takes the definition on a CPU: the calls would take longer."""
-
-_OP = "linear_cross_entropy"
 
 
 class Limits(NamedTuple):
@@ -55,10 +53,11 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Mean or sum of logsumexp(z) - z_target with z_v = scale_v (weight_v . h) (nGPT, equation 3).
 
-    "reference" is the definition, which holds all logits and which autograd differentiates to any order; "chunked" and
-    "fused" (its softmax by Triton) hold one piece at a time and have first derivatives in reverse mode only, computed
-    in the forward pass with three matrix products, and a fourth where the vocabulary is cut.  "auto" is fused on CUDA
-    and chunked on a CPU from ``SMALL`` logits on; the definition below that, under torch.func and torch.compile.
+    "reference" is the definition, which holds all logits and which autograd differentiates to any order; "closed_form"
+    and "fused" (its softmax by Triton) hold one piece at a time and have first derivatives in reverse mode only,
+    computed in the forward pass with three matrix products, and a fourth where the vocabulary is cut.  "auto" is fused
+    on CUDA and the closed form on a CPU from ``SMALL`` logits on; the definition below that, under torch.func and
+    torch.compile, and where second derivatives may be asked for.
 
     The logits have the dtype of ``h`` and ``weight``, or autocast's as ``functional.linear`` would; the softmax and the
     gradients' sums over pieces are float32 at least.  Scale and weight are multiplied before the product, so in half
@@ -85,17 +84,17 @@ def linear_cross_entropy(
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     _check(h, weight, targets, scale, ignore_index)
-    chosen = _choose(implementation, h, weight, targets, scale)
-    if chosen == "reference":
+    piece = _piece(implementation, h, weight, targets, scale)
+    if piece is None:
         return reference.linear_cross_entropy(h, weight, targets, scale, ignore_index, reduction)
     graded = torch.is_grad_enabled()
     wanted = tuple(graded and value is not None and value.requires_grad for value in (h, weight, scale))
     arguments, options = _prepared(
-        h, weight, targets, scale, ignore_index, token_chunk, vocabulary_chunk, chosen, wanted
+        h, weight, targets, scale, ignore_index, token_chunk, vocabulary_chunk, piece, wanted
     )
     divisor = (arguments[2] != ignore_index).sum() if reduction == "mean" else None
     with torch.autocast(h.device.type, enabled=False):
-        loss, *_ = chunked.LinearCrossEntropy.apply(*arguments, divisor, options)
+        loss, *_ = closed_form.LinearCrossEntropy.apply(*arguments, divisor, options)
     return loss
 
 
@@ -118,14 +117,14 @@ def negative_log_likelihoods(
         (...), float32 or float64.
     """
     _check(h, weight, targets, scale, ignore_index)
-    chosen = _choose(implementation, h, weight, targets, scale)
-    if chosen == "reference":
+    piece = _piece(implementation, h, weight, targets, scale)
+    if piece is None:
         return reference.linear_cross_entropy(h, weight, targets, scale, ignore_index, "none")
     arguments, options = _prepared(
-        h, weight, targets, scale, ignore_index, token_chunk, vocabulary_chunk, chosen, (False,) * 3
+        h, weight, targets, scale, ignore_index, token_chunk, vocabulary_chunk, piece, (False,) * 3
     )
     with torch.autocast(h.device.type, enabled=False):
-        return chunked.negative_log_likelihoods(*arguments, options).reshape(targets.shape)
+        return closed_form.negative_log_likelihoods(*arguments, options).reshape(targets.shape)
 
 
 def _prepared(
@@ -136,19 +135,16 @@ def _prepared(
     ignore_index: int,
     token_chunk: int | None,
     vocabulary_chunk: int | None,
-    chosen: str,
+    piece: closed_form.Piece,
     wanted: tuple[bool, ...],
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], chunked.Options]:
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], closed_form.Options]:
     """h (N, D), weight, targets (N), scale (V) or None; and how they are computed."""
     flat = h.reshape(-1, h.shape[-1])
     tokens, words = chunk_sizes(flat.shape[0], weight.shape[0], h.device.type == "cpu")
     for name, size in (("token_chunk", token_chunk), ("vocabulary_chunk", vocabulary_chunk)):
         if size is not None and (not isinstance(size, int) or size < 1):
             raise ValueError(f"{name} must be a whole number from 1 on, or None, got {size!r}")
-    piece = chunked.softmax_piece
-    if chosen == "fused":
-        from paper_repro.kernels.linear_ce.fused import softmax_piece as piece
-    options = chunked.Options(
+    options = closed_form.Options(
         ignore_index,
         token_chunk or tokens,
         vocabulary_chunk or words,
@@ -162,32 +158,41 @@ def _prepared(
 
 def _autocast_dtype(h: Tensor) -> torch.dtype | None:
     """What autocast, if active, makes of the factors of a matrix product; it leaves float64 alone."""
-    device = h.device.type
-    if h.dtype == torch.float64 or not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    if h.dtype == torch.float64 or not under_autocast(h):
         return None
-    return torch.get_autocast_dtype(device)
+    return torch.get_autocast_dtype(h.device.type)
 
 
-def _choose(implementation: str, h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None) -> str:
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
-    if implementation == "reference":
-        return implementation
-    tensors = [h, weight] if scale is None else [h, weight, scale]
-    if implementation != "chunked" and use_fused(_OP, implementation, *tensors):
-        return "fused"
-    transformed = peek_interpreter_stack() is not None
-    possible = not transformed and not torch.compiler.is_compiling() and h.numel() > 0
-    if implementation == "chunked":
-        if not possible:
-            raise ValueError(
-                f"{_OP}: implementation='chunked' needs tokens, and no transform of torch.func or compiler: use 'auto'"
-            )
-        return implementation
-    words = weight.shape[0]
-    counted_only = h.device.type == "meta"
-    small = h.device.type == "cpu" and (words < LEAST_WORDS or targets.numel() * words < SMALL)
-    return "reference" if small or counted_only or not possible else "chunked"
+def _piece(
+    implementation: str, h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None
+) -> closed_form.Piece | None:
+    """What computes on a piece of logits; None for the definition."""
+    given = [h, weight] if scale is None else [h, weight, scale]
+    words, device = weight.shape[0], h.device.type
+    few = words < LEAST_WORDS or targets.numel() * words < SMALL
+    large = device != "meta" and not (few and device == "cpu")
+    return choose("linear_cross_entropy", WAYS, implementation, given, large=large)()
+
+
+def _fused() -> closed_form.Piece:
+    from paper_repro.kernels.linear_ce import fused
+
+    return fused.softmax_piece
+
+
+def _closed_form() -> closed_form.Piece:
+    return closed_form.softmax_piece
+
+
+def _definition() -> None:
+    return None
+
+
+WAYS: tuple[Way[Callable[[], closed_form.Piece | None]], ...] = (
+    triton_way(_fused),
+    Way("closed_form", _closed_form, order=1, transforms=False, compiler=False, empty=False, auto_large=True),
+    Way("reference", _definition),
+)
 
 
 def _check(h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, ignore_index: int) -> None:

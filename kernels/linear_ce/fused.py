@@ -5,11 +5,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.linear_ce.chunked import Rows
+from paper_repro.kernels.linear_ce.closed_form import Rows
 
 
 def softmax_piece(z: Tensor, rows: Rows, start: int, statistics: bool, gradient: bool) -> None:
-    """As ``chunked.softmax_piece``; each row of ``z`` may be written up to its stride, which is at least v."""
+    """As ``closed_form.softmax_piece``; each row of ``z`` may be written up to its stride, which is at least v."""
     block, num_warps = _configuration(z.shape[1])
     with torch.cuda.device_of(z):
         _softmax_piece[(z.shape[0],)](

@@ -3,20 +3,18 @@
 The attention part is ``kernels.causal_attention`` with the keys as values.  Legend: D width, M hidden width.
 """
 
-import torch
 from torch import Tensor
 
+from paper_repro.kernels.dispatch import Way, choose
 from paper_repro.kernels.nrgpt_block import closed_form, reference
-
-IMPLEMENTATIONS = ("auto", "closed_form", "reference")
 
 
 def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: str = "auto") -> Tensor:
     """FF1: dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
 
     "reference" is the definition, which autograd differentiates to any order; "closed_form" has first derivatives in
-    reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes the closed form where gradients are
-    asked for in one dtype, outside autocast and torch.compile.
+    reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes the closed form where first
+    derivatives are asked for in one dtype, outside autocast and torch.compile.
 
     Args:
         g: (..., D).
@@ -30,8 +28,10 @@ def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: 
         NotImplementedError: a second or forward-mode derivative through the closed form.
     """
     _check_shapes(g, weight, bias)
-    if not _closed(implementation, g, weight, bias):
-        return reference.one_layer_gradient(g, weight, bias)
+    return choose("one_layer_gradient", ONE_LAYER, implementation, (g, weight, bias))(g, weight, bias)
+
+
+def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out, _ = closed_form.OneLayer.apply(g.reshape(1, -1, g.shape[-1]), weight.unsqueeze(0), bias.unsqueeze(0))
     return out.reshape(g.shape)
 
@@ -54,25 +54,26 @@ def two_weight_gradient(
         ValueError, NotImplementedError: as ``one_layer_gradient``.
     """
     _check_shapes(g, up, up_bias, down, down_bias)
-    if not _closed(implementation, g, up, up_bias, down, down_bias):
-        return reference.two_weight_gradient(g, up, up_bias, down, down_bias)
+    given = (g, up, up_bias, down, down_bias)
+    return choose("two_weight_gradient", TWO_WEIGHTS, implementation, given)(*given)
+
+
+def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
     weights = (value.unsqueeze(0) for value in (up, up_bias, down, down_bias))
     out, *_ = closed_form.TwoWeights.apply(g.reshape(1, -1, g.shape[-1]), *weights)
     return out.reshape(g.shape)
 
 
-def _closed(implementation: str, *tensors: Tensor) -> bool:
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
-    device = tensors[0].device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    one_dtype = len({tensor.dtype for tensor in tensors}) == 1
-    possible = one_dtype and tensors[0].numel() > 0 and not autocast and not torch.compiler.is_compiling()
-    if implementation == "closed_form" and not possible:
-        raise ValueError(
-            "implementation='closed_form' needs one dtype, tokens, no autocast and no compiler: use 'auto'"
-        )
-    return implementation == "closed_form" or (implementation == "auto" and possible and torch.is_grad_enabled())
+ONE_LAYER = (
+    Way("closed_form", _one_layer, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1),
+    Way("reference", reference.one_layer_gradient),
+)
+TWO_WEIGHTS = (
+    Way(
+        "closed_form", _two_weights, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1
+    ),
+    Way("reference", reference.two_weight_gradient),
+)
 
 
 def _check_shapes(g: Tensor, up: Tensor, up_bias: Tensor, *down: Tensor) -> None:

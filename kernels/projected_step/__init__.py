@@ -3,10 +3,9 @@
 Legend: B images, D token width, n^2 patches of k x k blocks of C numbers, S = n + k - 1 blocks to a side.
 """
 
-import torch
 from torch import Tensor
 
-from paper_repro.kernels import dispatch
+from paper_repro.kernels.dispatch import Way, choose, derivative_order, triton_way
 from paper_repro.kernels.projected_step import reference
 from paper_repro.kernels.projected_step.reference import PROJECTION_EPS, project
 
@@ -39,11 +38,9 @@ def projected_step(
     """
     if z.ndim < 1 or z.shape != target.shape:
         raise ValueError(f"z and target must have one shape (..., D); got {tuple(z.shape)} and {tuple(target.shape)}")
-    if _fused("projected_step", implementation, out, z, target):
-        from paper_repro.kernels.projected_step import fused
-
-        return fused.projected_step(z, target, float(step_size), out)
-    return _written(reference.projected_step(z, target, step_size), out)
+    _check_out("projected_step", out, z, target)
+    step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
+    return step(z, target, float(step_size), out)
 
 
 def image_step(
@@ -88,24 +85,55 @@ def image_step(
             "shapes must be y (B, n + k - 1, n + k - 1, C), patches (B, n^2, k^2 C), bias (C,), and both or neither of "
             f"wanted, as y, and beta (B,); got {found}"
         )
-    given = [tensor for tensor in (wanted, beta) if tensor is not None]
-    if _fused("image_step", implementation, out, y, patches, bias, *given):
-        from paper_repro.kernels.projected_step import fused
+    given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
+    _check_out("image_step", out, *given)
+    step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
+    return step(y, patches, bias, float(step_size), wanted, beta, out)
 
-        return fused.image_step(y, patches, bias, float(step_size), wanted, beta, out)
+
+def _fused(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    from paper_repro.kernels.projected_step import fused
+
+    return fused.projected_step(z, target, step_size, out)
+
+
+def _definition(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _written(reference.projected_step(z, target, step_size), out)
+
+
+def _fused_image(
+    y: Tensor,
+    patches: Tensor,
+    bias: Tensor,
+    step_size: float,
+    wanted: Tensor | None,
+    beta: Tensor | None,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    from paper_repro.kernels.projected_step import fused
+
+    return fused.image_step(y, patches, bias, step_size, wanted, beta, out)
+
+
+def _image_definition(
+    y: Tensor,
+    patches: Tensor,
+    bias: Tensor,
+    step_size: float,
+    wanted: Tensor | None,
+    beta: Tensor | None,
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     return _written(reference.image_step(y, patches, bias, step_size, wanted, beta), out)
 
 
-def _fused(op: str, implementation: str, out: Tensor | None, *given: Tensor) -> bool:
-    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
-    if asked and (implementation == "fused" or out is not None):
-        what = "implementation='fused'" if implementation == "fused" else "out"
-        raise ValueError(f"{op}: {what} has no gradient, and one is asked for: use 'reference', or torch.no_grad()")
-    too_long = given[0].shape[-1] > LONGEST_ROW
-    if too_long and implementation == "fused":
-        found = given[0].shape[-1]
-        raise ValueError(f"{op}: implementation='fused' takes rows of at most {LONGEST_ROW}, got {found}")
-    return dispatch.use_fused(op, "reference" if asked or too_long else implementation, *given)
+WAYS = (triton_way(_fused, order=0, widest=LONGEST_ROW), Way("reference", _definition))
+IMAGE_WAYS = (triton_way(_fused_image, order=0, widest=LONGEST_ROW), Way("reference", _image_definition))
+
+
+def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:
+    if out is not None and derivative_order(*given) > 0:
+        raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
 
 
 def _written(found: tuple[Tensor, Tensor], out: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import WITH_CLOSED_FORM, check_implementation, use_closed_form, use_fused
+from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way
 from paper_repro.kernels.qk_rotary import closed_form, reference
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, check_width
 
@@ -26,7 +26,7 @@ def rotate(
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form"
     (PyTorch, in pieces that fit in a CPU's cache) have first derivatives in reverse mode only; "auto" takes the kernel
     on CUDA, the closed form on a CPU where gradients are asked for in one dtype outside torch.func and torch.compile,
-    else the definition.
+    else, and where second derivatives may be asked for, the definition.
 
     Args:
         x: (B, T, H, Y), of any strides: a view of a packed projection is not copied.
@@ -73,20 +73,47 @@ def _rotate(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
 ) -> tuple[Tensor, ...]:
     _check_shapes(inputs[0], tables, scale)
-    check_implementation(implementation, WITH_CLOSED_FORM)
     given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
-    if use_closed_form("qk_rotary", implementation, *given):
-        return closed_form.rotate(inputs, tables, scale, normalize)
-    width = inputs[0].shape[-1]
-    if width > WIDEST and implementation == "fused":
-        raise ValueError(
-            f"qk_rotary: implementation='fused' takes heads of at most {WIDEST}, got {width}; use 'auto' or 'reference'"
-        )
-    if use_fused("qk_rotary", implementation, *given) and width <= WIDEST:
-        from paper_repro.kernels.qk_rotary import fused
+    turn = choose("qk_rotary", WAYS, implementation, given, width=inputs[0].shape[-1])
+    return turn(inputs, tables, scale, normalize)
 
-        return fused.rotate(inputs, tables, scale, normalize)
+
+def _fused(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
+    from paper_repro.kernels.qk_rotary import fused
+
+    return fused.rotate(inputs, tables, scale, normalize)
+
+
+def _closed_form(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
+    return closed_form.rotate(inputs, tables, scale, normalize)
+
+
+def _definition(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
     return tuple(reference.rotate(x, tables, scale, normalize) for x in inputs)
+
+
+WAYS = (
+    triton_way(_fused, widest=WIDEST),
+    Way(
+        "closed_form",
+        _closed_form,
+        order=1,
+        dtypes=EXACT,
+        one_dtype=True,
+        transforms=False,
+        compiler=False,
+        empty=False,
+        auto_on=("cpu",),
+        auto_order=1,
+    ),
+    Way("reference", _definition),
+)
 
 
 def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:

@@ -3,14 +3,11 @@
 Legend: D width, M hidden width.
 """
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import use_fused
+from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way
 from paper_repro.kernels.scaled_swiglu import reference
-
-_OP = "scaled_swiglu"
 
 
 def scaled_swiglu(
@@ -19,8 +16,8 @@ def scaled_swiglu(
     """u s_u * silu(nu s_nu) of pre = [u, nu]; nGPT's factor sqrt(D) is part of the scales.
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) has first derivatives in
-    reverse mode only and keeps ``pre`` alone for them.  "auto" is fused on CUDA and the definition elsewhere and under
-    torch.func and torch.compile.
+    reverse mode only and keeps ``pre`` alone for them.  "auto" is fused on CUDA and the definition elsewhere, under
+    torch.func and torch.compile, and where second derivatives may be asked for.
 
     Args:
         pre: (..., 2M).
@@ -35,13 +32,19 @@ def scaled_swiglu(
     """
     scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
     _check_shapes(pre, scales)
-    if not use_fused(_OP, implementation, pre, *scales):
-        return reference.scaled_swiglu(pre, scale_u, scale_nu)
+    return choose("scaled_swiglu", WAYS, implementation, (pre, *scales))(pre, scale_u, scale_nu)
+
+
+def _fused(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
     from paper_repro.kernels.scaled_swiglu import fused
 
     half = pre.shape[-1] // 2
-    full = (None if scale is None else scale.expand(half) for scale in (scale_u, scale_nu))
-    return fused.ScaledSwiGLU.apply(pre.reshape(-1, 2 * half), *full).reshape(*pre.shape[:-1], half)
+    full = (None if scale is None else scale.expand(half) for scale in (scale_u, scale_nu))  # (M,) each
+    out: Tensor = fused.ScaledSwiGLU.apply(pre.reshape(-1, 2 * half), *full)  # (N, M)
+    return out.reshape(*pre.shape[:-1], half)
+
+
+WAYS = (triton_way(_fused), Way("reference", reference.scaled_swiglu))
 
 
 def scaled_swiglu_of_product(
@@ -51,10 +54,11 @@ def scaled_swiglu_of_product(
     scale_nu: Tensor | None = None,
     implementation: str = "auto",
 ) -> Tensor:
-    """``scaled_swiglu`` of x W^T: by "auto" on a CPU the scales are folded into the rows of W instead.
+    """``scaled_swiglu`` of x W^T.
 
-    On a CPU a step of nGPT is 0.6 to 7 % shorter so, the more the smaller the model; on a GPU the fused kernel scales
-    for nothing.  Weights of half precision are not folded: that would round the scales.
+    "closed_form" folds the scales into the rows of W, which leaves no product with them; it has derivatives of any
+    order.  "auto" takes it on a CPU, where a step of nGPT is 0.6 to 7 % shorter so, the more the smaller the model; on
+    a GPU the fused kernel scales for nothing.  Weights of half precision are not folded: that would round the scales.
 
     Args:
         x: (..., D).
@@ -67,10 +71,29 @@ def scaled_swiglu_of_product(
     Raises:
         ValueError, NotImplementedError: see ``scaled_swiglu``.
     """
-    exact = weight.dtype in (torch.float32, torch.float64)
-    if implementation == "auto" and weight.device.type == "cpu" and exact:
-        weight, scale_u, scale_nu = reference.folded(weight, scale_u, scale_nu), None, None
-    return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu, implementation)
+    scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
+    act = choose("scaled_swiglu_of_product", WAYS_OF_PRODUCT, implementation, (weight, x, *scales))
+    return act(x, weight, scale_u, scale_nu)
+
+
+def _fused_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
+    return scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu, "fused")
+
+
+def _folded(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
+    product = functional.linear(x, reference.folded(weight, scale_u, scale_nu))  # (..., 2M)
+    return reference.scaled_swiglu(product, None, None)
+
+
+def _definition_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
+    return reference.scaled_swiglu(functional.linear(x, weight), scale_u, scale_nu)
+
+
+WAYS_OF_PRODUCT = (
+    triton_way(_fused_of_product),
+    Way("closed_form", _folded, dtypes=EXACT, auto_on=("cpu",)),
+    Way("reference", _definition_of_product),
+)
 
 
 def _check_shapes(pre: Tensor, scales: list[Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from paper_repro.kernels import dispatch
+from paper_repro.kernels.dispatch import Way, choose, triton_way
 from paper_repro.kernels.sphere_step import closed_form, reference
 
 LONGEST_ROW = 8192
@@ -17,7 +17,8 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form" (a CPU
     takes rows that fit in its cache) have first derivatives in reverse mode only; "auto" takes the kernel on CUDA, the
-    closed form on a CPU where gradients are asked for outside torch.func and torch.compile, else the definition.
+    closed form on a CPU where gradients are asked for outside torch.func and torch.compile, else, and where second
+    derivatives may be asked for, the definition.
 
     Args:
         h: the state, (..., D).
@@ -32,16 +33,8 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
         NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
     _check_shapes(h, f, alpha)
-    dispatch.check_implementation(implementation, dispatch.WITH_CLOSED_FORM)
-    if dispatch.use_closed_form("sphere_step", implementation, h, f, alpha, one_dtype=False):
-        out, _ = closed_form.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
-        return out.view(h.shape)
-    if _fused(implementation, h, f, alpha):
-        from paper_repro.kernels.sphere_step import fused
-
-        out, _ = fused.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
-        return out.view(h.shape)
-    return reference.sphere_step(h, f, alpha, absolute)
+    step = choose("sphere_step", WAYS, implementation, (h, f, alpha), width=h.shape[-1])
+    return step(h, f, alpha, absolute)
 
 
 def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
@@ -60,19 +53,36 @@ def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) 
     return reference.riemannian_step(h, f, alpha, absolute)
 
 
-def _fused(implementation: str, h: Tensor, f: Tensor, alpha: Tensor) -> bool:
-    if h.shape[-1] <= LONGEST_ROW:
-        return dispatch.use_fused("sphere_step", implementation, h, f, alpha)
-    if implementation == "fused":
-        raise ValueError(
-            f"sphere_step: implementation='fused' takes rows of at most {LONGEST_ROW}, got {h.shape[-1]}; "
-            "use implementation='auto' or 'reference'"
-        )
-    return False
+def _fused(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+    from paper_repro.kernels.sphere_step import fused
+
+    out, _ = fused.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+    return out.view(h.shape)
+
+
+def _closed_form(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+    out, _ = closed_form.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+    return out.view(h.shape)
+
+
+WAYS = (
+    triton_way(_fused, widest=LONGEST_ROW),
+    Way(
+        "closed_form",
+        _closed_form,
+        order=1,
+        transforms=False,
+        compiler=False,
+        empty=False,
+        auto_on=("cpu",),
+        auto_order=1,
+    ),
+    Way("reference", reference.sphere_step),
+)
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(-1, x.shape[-1])  # (N, D)
 
 
 def _check_shapes(h: Tensor, f: Tensor, alpha: Tensor) -> None:

@@ -4,16 +4,16 @@ Legend: B sequences, J tokens, D width, K heads, R head width, T inner steps.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels import dispatch
+from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way, under_autocast
 from paper_repro.kernels.tied_attention import closed_form, reference
 from paper_repro.kernels.tied_attention.descent import Attention, Descent, TiedAttention
 from paper_repro.kernels.tied_attention.reference import Positions
 
-IMPLEMENTATIONS = dispatch.WITH_CLOSED_FORM
 LEAST_SCORES = 1 << 19
 """B K J^2 T, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
 WIDEST = 256
@@ -43,7 +43,7 @@ def tied_attention(
     (Triton) and "closed_form" (PyTorch, some rows of scores at a time) have first derivatives of o in reverse mode
     only, and none of lse, which is marked so; "auto" takes the kernel on CUDA, the closed form on a CPU where gradients
     are asked for in one dtype outside autocast, torch.func and torch.compile and scores are many (``LEAST_SCORES``),
-    else the definition.
+    else, and where second derivatives may be asked for, the definition.
 
     Args:
         query, keys: q and k, (B, J, K, R).
@@ -68,10 +68,10 @@ def tied_attention(
         )
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
     given = [value for value in (query, keys, state, context) if value is not None]
-    way = _way("tied_attention", implementation, keys, 1, given, positions)
-    if way is None:
+    attention = _attention("tied_attention", implementation, keys, 1, (*given, *positions))
+    if attention is None:
         return reference.tied_attention(query, keys, state, context, positions, tau)
-    found: tuple[Tensor, Tensor] = TiedAttention.apply(query, keys, state, context, *positions, float(tau), way)
+    found: tuple[Tensor, Tensor] = TiedAttention.apply(query, keys, state, context, *positions, float(tau), attention)
     return found
 
 
@@ -119,50 +119,61 @@ def descend(
     _check_descent(x, keys, reading, writing, context, norm_weight, num_steps, step_size, norm_eps)
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
     given = [value for value in (x, keys, reading, writing, context, norm_weight) if value is not None]
-    way = _way("tied_attention.descend", implementation, keys, num_steps, given, positions)
-    if way is None:
+    attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
+    if attention is None:
         return reference.descend(
             x, keys, reading, writing, context, norm_weight, positions, num_steps, step_size, tau, norm_eps
         )
-    dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else keys.dtype
+    dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
     context = None if context is None else context.to(dtype)
-    options = num_steps, float(step_size), float(tau), float(norm_eps), way
+    options = num_steps, float(step_size), float(tau), float(norm_eps), attention
     out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *options)
     found: Tensor = out
     return found
 
 
-def _way(
-    op: str, implementation: str, keys: Tensor, num_steps: int, given: list[Tensor], positions: Positions
+def _attention(
+    op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
 ) -> type[Attention] | None:
     """The class that attends; None for the definition."""
-    dispatch.check_implementation(implementation, IMPLEMENTATIONS)
-    autocast = keys.device.type == "cpu" and _autocast(keys)
-    sequences, tokens, heads, _ = keys.shape
-    few = sequences * heads * tokens**2 * num_steps < LEAST_SCORES
-    if implementation == "closed_form" and autocast:
-        raise ValueError(f"{op}: implementation='closed_form' needs no autocast: use implementation='auto'")
-    passed_over = autocast or (few and implementation == "auto")
-    if not passed_over and dispatch.use_closed_form(op, implementation, *given, *positions):
-        return closed_form.Attention
-    if keys.shape[3] > WIDEST:
-        if implementation == "fused":
-            raise ValueError(
-                f"{op}: implementation='fused' takes heads of at most {WIDEST}, got {keys.shape[3]}; "
-                "use implementation='auto' or 'reference'"
-            )
-        return None
-    if dispatch.use_fused(op, implementation, *given, *positions):
-        from paper_repro.kernels.tied_attention import fused
+    sequences, tokens, heads, width = keys.shape
+    large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
+    return choose(op, WAYS, implementation, given, width=width, large=large)()
 
-        return fused.Attention
+
+def _fused() -> type[Attention]:
+    from paper_repro.kernels.tied_attention import fused
+
+    return fused.Attention
+
+
+def _closed_form() -> type[Attention]:
+    return closed_form.Attention
+
+
+def _definition() -> None:
     return None
 
 
-def _autocast(tensor: Tensor) -> bool:
-    device = tensor.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+WAYS: tuple[Way[Callable[[], type[Attention] | None]], ...] = (
+    triton_way(_fused, widest=WIDEST),
+    Way(
+        "closed_form",
+        _closed_form,
+        order=1,
+        dtypes=EXACT,
+        one_dtype=True,
+        transforms=False,
+        compiler=False,
+        autocast=False,
+        empty=False,
+        auto_on=("cpu",),
+        auto_order=1,
+        auto_large=True,
+    ),
+    Way("reference", _definition),
+)
 
 
 def _positions(

@@ -1,11 +1,12 @@
 """The optimiser step of nGPT (arXiv 2410.01131, section 2.6): decoupled Adam, and rows that keep unit norm."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from paper_repro.kernels.dispatch import use_fused
+from paper_repro.kernels.dispatch import Way, choose, triton_way
 from paper_repro.kernels.unit_adam import reference, stock
 from paper_repro.kernels.unit_adam.reference import Settings
 
@@ -51,9 +52,9 @@ def adam_(
     Args:
         parameters, gradients, first_moments, second_moments: p, g, m, v, one of each per parameter and of its shape.
         step: the number of this step, from 1.
-        implementation: "fused" (Triton, one launch for all parameters of one width and dtype), "reference" (the
-            definition, tensor by tensor) or "auto": the first on CUDA, on a CPU torch's own fused Adam and then the
-            projection, and the definition for whatever these do not take.
+        implementation: "fused" (on CUDA Triton, one launch for all parameters of one width and dtype; on a CPU torch's
+            own fused Adam, and then the projection), "reference" (the definition, tensor by tensor) or "auto": the
+            first, and the definition for whatever that does not take.
 
     Raises:
         ValueError: shapes that differ, a vector with ``unit_rows``, a step below 1, an unknown implementation, or a
@@ -66,25 +67,60 @@ def adam_(
     for four in given:
         _check_four(four, unit_rows)
     given = [four for four in given if four[0].numel()]
-    fused = _fused(given, unit_rows, implementation)
-    by_kernel: list[reference.Four] = []
-    by_definition: list[reference.Four] = []
+    kinds = {(tensor.device, tensor.dtype): tensor for four in given for tensor in four}
+    stepper = choose("unit_adam", WAYS, implementation, list(kinds.values()) or [torch.empty(0)])
+    taken: list[reference.Four] = []
+    others: list[reference.Four] = []
     for four in given:
-        taken = _simple(four, unit_rows) if fused else implementation == "auto" and stock.takes(four)
-        (by_kernel if taken else by_definition).append(four)
-    if by_definition and implementation == "fused":
+        (taken if stepper.takes(four, unit_rows) else others).append(four)
+    if others and implementation == "fused":
         raise ValueError(
-            f"unit_adam: implementation='fused' needs contiguous tensors and rows of at most {LONGEST_ROW}, got "
-            f"{tuple(by_definition[0][0].shape)}; use implementation='auto' or 'reference'"
+            f"unit_adam: implementation='fused' needs {stepper.needs}, got {others[0][0].dtype} "
+            f"{tuple(others[0][0].shape)}; use implementation='auto' or 'reference'"
         )
-    if by_kernel and fused:
-        from paper_repro.kernels.unit_adam import fused as kernel
-
-        kernel.adam_(by_kernel, settings, unit_rows)
-    elif by_kernel:
-        stock.adam_(by_kernel, settings, unit_rows)
-    for four in by_definition:
+    if taken:
+        stepper.step(taken, settings, unit_rows)
+    for four in others:
         reference.adam_(four, settings, unit_rows)
+
+
+class Stepper(NamedTuple):
+    """What steps, of which parameters, and what these need for it."""
+
+    takes: Callable[[reference.Four, bool], bool]
+    step: Callable[[Sequence[reference.Four], Settings, bool], None]
+    needs: str
+
+
+def _by_kernel(given: Sequence[reference.Four], settings: Settings, unit_rows: bool) -> None:
+    from paper_repro.kernels.unit_adam import fused
+
+    fused.adam_(given, settings, unit_rows)
+
+
+def _simple(four: reference.Four, unit_rows: bool) -> bool:
+    plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous() for tensor in four)
+    return plain and (not unit_rows or four[0].shape[-1] <= LONGEST_ROW)
+
+
+def _by_definition(given: Sequence[reference.Four], settings: Settings, unit_rows: bool) -> None:
+    for four in given:
+        reference.adam_(four, settings, unit_rows)
+
+
+WAYS = (
+    triton_way(
+        Stepper(_simple, _by_kernel, f"contiguous tensors and rows of at most {LONGEST_ROW}"),
+        order=0,
+    ),
+    Way(
+        "fused",
+        Stepper(stock.takes, stock.adam_, "contiguous tensors of one dtype, float32 or float64"),
+        order=0,
+        devices=("cpu",),
+    ),
+    Way("reference", Stepper(lambda _four, _unit_rows: True, _by_definition, "nothing")),
+)
 
 
 def _check_four(four: reference.Four, unit_rows: bool) -> None:
@@ -98,13 +134,3 @@ def _check_four(four: reference.Four, unit_rows: bool) -> None:
 def _check_rows(tensor: Tensor) -> None:
     if tensor.ndim < 2:
         raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(tensor.shape)}")
-
-
-def _fused(given: Sequence[reference.Four], unit_rows: bool, implementation: str) -> bool:
-    kinds = {(tensor.device, tensor.dtype): tensor for four in given for tensor in four}
-    return use_fused("unit_adam", implementation, *(kinds.values() or [torch.empty(0)]))
-
-
-def _simple(four: reference.Four, unit_rows: bool) -> bool:
-    plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous() for tensor in four)
-    return plain and (not unit_rows or four[0].shape[-1] <= LONGEST_ROW)

@@ -17,8 +17,8 @@ from torch.nn import functional
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.errors import nearest
 from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.dispatch import IMPLEMENTATIONS
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
+from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product

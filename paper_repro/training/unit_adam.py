@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
-from paper_repro.kernels.dispatch import IMPLEMENTATIONS
+from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.kernels.unit_adam import adam_
 
 

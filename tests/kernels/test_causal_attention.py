@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.kernels.causal_attention import WAYS, causal_attention, reference
+from paper_repro.kernels.dispatch import choose, differentiable
+from paper_repro.kernels.preferences import prefer
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 PERFORMANCE_DROP = "There is a performance drop"
@@ -18,6 +20,9 @@ def _definition(query: Tensor, key: Tensor, value: Tensor, scale: float | None) 
     scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     return scores.masked_fill(future, -math.inf).softmax(-1) @ value
+
+
+IMPLEMENTATIONS = ("auto", "fused", "reference")
 
 
 def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -37,19 +42,66 @@ def _assert_same(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("scale", [None, 1.0, 0.3])
-@pytest.mark.parametrize("shape", [(2, 1, 33, 8), (3, 2, 5, 7), (1, 1, 1, 3)])
-def test_values_and_gradients_are_those_of_the_definition(
-    shape: tuple[int, ...], scale: float | None, dtype: torch.dtype
+@pytest.mark.parametrize("shape", [(2, 1, 33, 8), (3, 2, 5, 7), (1, 1, 1, 3), (1, 2, 63, 5)])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_values_and_gradients_are_those_of_an_explicit_softmax(
+    implementation: str, shape: tuple[int, ...], scale: float | None, dtype: torch.dtype
 ) -> None:
     leaves = [value.requires_grad_() for value in _inputs(*shape, dtype=dtype)]
     expected = _value_and_gradients(_definition(*leaves, scale), leaves)
-    _assert_same(_value_and_gradients(causal_attention(*leaves, scale), leaves), expected, dtype)
+    found = causal_attention(*leaves, scale, implementation=implementation)
+    _assert_same(_value_and_gradients(found, leaves), expected, dtype)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_values_may_be_wider_than_keys_and_rows_may_lie_apart(implementation: str) -> None:
+    query, key, _ = _inputs(2, 63, 3, 4)
+    (value, _, _) = _inputs(2, 3, 63, 9)
+    given = [query.transpose(1, 2), key.transpose(1, 2), value]
+    found = causal_attention(*given, implementation=implementation)
+    _assert_same([found], [_definition(*given, None)])
+
+
+def test_derivatives_of_the_definition_are_exact_to_second_order() -> None:
+    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
+
+    def attend(*given: Tensor) -> Tensor:
+        return causal_attention(*given, 0.7, implementation="reference")
+
+    assert torch.autograd.gradcheck(attend, leaves)
+    assert torch.autograd.gradgradcheck(attend, leaves)
+    assert torch.autograd.gradcheck(attend, leaves, check_forward_ad=True)
+
+
+def test_auto_takes_the_kernel_unless_a_second_derivative_may_be_asked_for() -> None:
+    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
+    taken = [choose("causal_attention", WAYS, "auto", leaves)]
+    with differentiable(order=2):
+        taken.append(choose("causal_attention", WAYS, "auto", leaves))
+        with torch.no_grad():
+            taken.append(choose("causal_attention", WAYS, "auto", leaves))
+    assert [call is reference.causal_attention for call in taken] == [False, True, False]
+    with prefer(implementation="reference"):  # torch's own kernel is no kernel of ours
+        assert "FlashAttention" in str(causal_attention(*leaves).grad_fn)
+    with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):  # why there is a definition
+        torch.autograd.gradgradcheck(causal_attention, leaves)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    inputs = _inputs(1, 2, 33, 8)
+    found = causal_attention(*(value.bfloat16() for value in inputs), implementation="reference")
+    assert found.dtype == torch.bfloat16
+    exact = _definition(*(value.bfloat16().double() for value in inputs), None)
+    assert float((found.double() - exact).norm() / exact.norm()) < 1e-2
 
 
 @pytest.mark.filterwarnings(f"error:{PERFORMANCE_DROP}")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (1, 0, 2), (0, None, None), (None, 0, 0)])
-def test_under_vmap_gradients_reach_the_stacked_leaves(in_dims: tuple[int | None, ...], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_under_vmap_gradients_reach_the_stacked_leaves(
+    implementation: str, in_dims: tuple[int | None, ...], dtype: torch.dtype
+) -> None:
     leaves = [
         value if dim is not None else value[0]
         for value, dim in zip(_inputs(4, 2, 3, 9, 5, dtype=dtype), in_dims, strict=True)
@@ -58,7 +110,7 @@ def test_under_vmap_gradients_reach_the_stacked_leaves(in_dims: tuple[int | None
         value if dim is None else value.movedim(0, dim).contiguous() for value, dim in zip(leaves, in_dims, strict=True)
     ]
     moved = [value.detach().requires_grad_() for value in moved]
-    stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0), in_dims)(*moved)
+    stacked = torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.0, implementation), in_dims)(*moved)
     one_by_one = [
         _definition(
             *(value if dim is None else value.select(dim, row) for value, dim in zip(moved, in_dims, strict=True)), 1.0
@@ -78,9 +130,10 @@ def test_models_share_one_call_of_the_fused_kernel_in_both_passes() -> None:
 
 
 @pytest.mark.filterwarnings(f"ignore:{PERFORMANCE_DROP}")
-@pytest.mark.parametrize("order", ["grad in vmap", "vmap in grad", "vmap in vmap"])
+@pytest.mark.parametrize("order", ["grad in vmap", "vmap in grad", "vmap in vmap", "grad in grad"])
 def test_transforms_may_be_nested(order: str) -> None:
-    inputs = _inputs(2, 3, 2, 2, 5, 4) if order == "vmap in vmap" else _inputs(3, 2, 2, 5, 4)
+    stacks = {"vmap in vmap": (2, 3), "grad in grad": ()}.get(order, (3,))
+    inputs = _inputs(*stacks, 2, 2, 5, 4)
 
     def loss(function: object, *tensors: Tensor) -> Tensor:
         return function(*tensors, 1.0).square().sum()  # type: ignore[operator]
@@ -88,6 +141,9 @@ def test_transforms_may_be_nested(order: str) -> None:
     def nested(function: object) -> tuple[Tensor, ...]:
         if order == "grad in vmap":
             return torch.func.vmap(torch.func.grad(lambda *t: loss(function, *t), (0, 1, 2)))(*inputs)
+        if order == "grad in grad":
+            inner = torch.func.grad(lambda *t: loss(function, *t))
+            return torch.func.grad(lambda *t: inner(*t).square().sum(), (0, 1, 2))(*inputs)
         stacked = torch.func.vmap(lambda *t: loss(function, *t))
         if order == "vmap in grad":
             return torch.func.grad(lambda *t: stacked(*t).sum(), (0, 1, 2))(*inputs)
@@ -97,18 +153,22 @@ def test_transforms_may_be_nested(order: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models() -> None:
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models(implementation: str) -> None:
     query, key, _ = _inputs(1, 1, 6, 4)
     torch.manual_seed(0)
-    probabilities = causal_attention(query, key, torch.eye(6, dtype=torch.float64)[None, None], 1.0, 0.5)
+    identity = torch.eye(6, dtype=torch.float64)[None, None]
+    probabilities = causal_attention(query, key, identity, 1.0, 0.5, implementation)
     kept = probabilities != 0
-    exact = _definition(query, key, torch.eye(6, dtype=torch.float64)[None, None], 1.0)
+    exact = _definition(query, key, identity, 1.0)
     torch.testing.assert_close(probabilities[kept], 2 * exact[kept], rtol=1e-12, atol=0)
     assert 0 < int(kept.sum()) < 21
     with pytest.raises(RuntimeError, match="random"):
-        torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.5))(*_inputs(2, 1, 1, 6, 4))
+        torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.5, implementation))(*_inputs(2, 1, 1, 6, 4))
 
 
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(B, H, T, Y\), got \(9, 5\)"):
         causal_attention(*_inputs(9, 5))
+    with pytest.raises(ValueError, match="must be one of auto, fused, reference, got 'closed_form'"):
+        causal_attention(*_inputs(1, 1, 9, 5), implementation="closed_form")

@@ -159,10 +159,18 @@ def test_second_derivatives_come_from_the_definition_and_are_refused_by_the_clos
         gradient.sum().backward()
 
 
-def test_forward_mode_is_refused_by_the_closed_form() -> None:
+def test_forward_mode_is_the_definition_s_and_refused_by_the_closed_form() -> None:
     x, *rest = _inputs((), (2,), 3, 4).values()
     with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        torch.func.jvp(lambda value: descend(value, *rest, num_steps=2), (x,), (x,))
+        torch.func.jvp(lambda value: descend(value, *rest, num_steps=2, implementation="closed_form"), (x,), (x,))
+
+    def tangent(implementation: str) -> Tensor:
+        found: Tensor = torch.func.jvp(
+            lambda value: descend(value, *rest, num_steps=2, implementation=implementation), (x,), (x,)
+        )[1]
+        return found
+
+    assert torch.equal(tangent("auto"), tangent("reference"))
 
 
 def test_autocast_takes_the_definition() -> None:

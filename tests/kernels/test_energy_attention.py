@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels import dispatch
-from paper_repro.kernels.energy_attention import energy_attention, fused, in_place
+from paper_repro.kernels.dispatch import choose
+from paper_repro.kernels.energy_attention import WAYS, closed_form, energy_attention, fused
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
-FAST = ("fused", "in_place")
+FAST = ("fused", "closed_form")
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-place way takes a few images at a time."""
-    monkeypatch.setattr(in_place, "PIECE", 200)
+    monkeypatch.setattr(closed_form, "PIECE", 200)
 
 
 def _inputs(images: int, heads: int, tokens: int, width: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -72,7 +72,7 @@ def test_autograd_of_the_definition_is_exact_to_second_order() -> None:
     assert torch.autograd.gradgradcheck(lambda q, k: energy_attention(q, k, 0.3), leaves)
 
 
-@pytest.mark.parametrize("way", ["in_place", "tiles", "whole"])
+@pytest.mark.parametrize("way", ["closed_form", "tiles", "whole"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1, 1), (2, 3, 7, 5), (1, 2, 25, 16), (1, 1, 121, 64), (1, 2, 128, 3), (1, 1, 70, 90)]
@@ -84,7 +84,7 @@ def test_values_are_those_of_the_definition(
     monkeypatch.setattr(fused, "takes_whole", lambda *_: way == "whole")
     inputs = _inputs(*shape, dtype)
     expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
-    found = energy_attention(*inputs, 0.25, implementation="in_place" if way == "in_place" else "fused")
+    found = energy_attention(*inputs, 0.25, implementation="closed_form" if way == "closed_form" else "fused")
     assert {value.dtype for value in found} == {dtype}
     _assert_same(found, expected, TOLERANCE[dtype])
 
@@ -132,12 +132,13 @@ def test_bfloat16_scores_are_computed_in_float32(implementation: str) -> None:
         assert float((one.double() - two).norm() / two.norm()) < 1e-2
 
 
-def test_auto_takes_the_definition_where_gradients_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_definition_where_gradients_are_asked_for() -> None:
     query, key = _inputs(1, 2, 4, 3)
     assert energy_attention(query.requires_grad_(), key, 1.0)[2].requires_grad
-    monkeypatch.setattr(dispatch, "use_fused", lambda *_: True)
-    assert energy_attention(query, key, 1.0)[2].requires_grad
-    for options in ({"implementation": "fused"}, {"implementation": "in_place"}, {"out": (query, key)}):
+    with torch.no_grad():
+        taken = choose("energy_attention", WAYS, "auto", (query, key))
+    assert taken is closed_form.energy_attention
+    for options in ({"implementation": "fused"}, {"implementation": "closed_form"}, {"out": (query, key)}):
         with pytest.raises(ValueError, match="has no gradient, and one is asked for"):
             energy_attention(query, key, 1.0, **options)  # type: ignore[arg-type]
 
@@ -162,8 +163,14 @@ def test_no_images_have_no_results() -> None:
         ((1, 2, 3, 4), (1, 2, 4, 4), 1.0, "auto", r"one shape \(B, K, N, R\) and one dtype; got \(1, 2, 3, 4\)"),
         ((2, 3, 4), (2, 3, 4), 1.0, "auto", "one shape"),
         ((1, 2, 3, 4), (1, 2, 3, 4), 0.0, "auto", "gamma must be finite and above 0, got 0.0"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), 1.0, "closed_form", "implementation must be one of auto, fused, in_place"),
-        ((1, 1, 2, 129), (1, 1, 2, 129), 1.0, "fused", "heads of at most 128, got 129"),
+        (
+            (1, 2, 3, 4),
+            (1, 2, 3, 4),
+            1.0,
+            "quick",
+            "implementation must be one of auto, fused, closed_form, reference, got 'quick'",
+        ),
+        ((1, 1, 2, 129), (1, 1, 2, 129), 1.0, "fused", "rows of at most 128, got 129"),
     ],
 )
 def test_wrong_input_is_refused(

@@ -283,15 +283,21 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         rotate_queries_and_keys(query, key[:, :4], tables)
     with pytest.raises(ValueError, match=r"does not take torch\.complex64"):
         rotate(query.to(torch.complex64), tables, implementation="fused")
-    with pytest.raises(ValueError, match="heads of at most 1024, got 1026"):
+    with pytest.raises(ValueError, match="rows of at most 1024, got 1026"):
         rotate(torch.ones(1, 1, 1, 1026), textbook_tables(1, 1026), implementation="fused")
-    for given in (query.bfloat16(), query, query.float()[:0]):
-        with pytest.raises(ValueError, match="'closed_form' needs one dtype, float32 or float64"):
-            rotate(given, tables, implementation="closed_form")
+    half = RotaryTables(*(table.bfloat16() for table in tables))
+    for given, read, message in (
+        (query.bfloat16(), tables, r"it needs one dtype, got torch\.bfloat16, torch\.float32"),
+        (query, tables, r"it needs one dtype, got torch\.float32, torch\.float64"),
+        (query.bfloat16(), half, r"it does not take torch\.bfloat16"),
+        (query.float()[:0], tables, "a tensor is empty"),
+    ):
+        with pytest.raises(ValueError, match=f"'closed_form' is not possible: {message}"):
+            rotate(given, read, implementation="closed_form")
     with pytest.raises(ValueError, match="one of auto, fused, closed_form, reference, got 'eager'"):
         rotate(query, tables, implementation="eager")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    with pytest.raises(ValueError, match="the kernel runs on CUDA, the tensors are on cpu"):
+    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
         rotate(query, tables, implementation="fused")
 
 

@@ -184,7 +184,7 @@ def test_wrong_arguments_are_refused(
 
 def test_fused_says_that_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    with pytest.raises(ValueError, match="runs on CUDA, the tensors are on cpu"):
+    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
         scaled_swiglu(torch.zeros(3, 8), implementation="fused")
 
 

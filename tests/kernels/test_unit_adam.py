@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels import unit_adam
-from paper_repro.kernels.unit_adam import reference
+from paper_repro.kernels.unit_adam import reference, stock
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 NUMBERS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -175,8 +175,21 @@ def test_wrong_arguments_are_refused(change: dict[str, object], message: str) ->
 @needs_triton
 def test_a_fused_step_that_is_not_possible_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [[torch.ones(8, 3).T] for _ in range(4)]
-    with pytest.raises(ValueError, match=r"contiguous tensors .* got \(3, 8\)"):
+    with pytest.raises(ValueError, match=r"contiguous tensors .* got torch\.float32 \(3, 8\)"):
         unit_adam.adam_(*rows, 1, **NUMBERS, unit_rows=True, implementation="fused")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    with pytest.raises(ValueError, match="runs on CUDA, the tensors are on cpu"):
-        _stepped([(2, 3)], torch.float32, True, 1, "fused")
+    with pytest.raises(ValueError, match=r"one dtype, float32 or float64, got torch\.bfloat16 \(2, 3\)"):
+        _stepped([(2, 3)], torch.bfloat16, True, 1, "fused")
+    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on meta / it runs on cpu"):
+        rows = [[torch.ones(2, 3, device="meta")] for _ in range(4)]
+        unit_adam.adam_(*rows, 1, **NUMBERS, unit_rows=True, implementation="fused")
+
+
+def test_on_a_cpu_fused_is_torch_s_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    called: list[int] = []
+    adamw = stock.adamw
+    monkeypatch.setattr(stock, "adamw", lambda *given, **options: (called.append(1), adamw(*given, **options))[1])
+    found = _stepped([(2, 3)], torch.float64, True, 1, "fused")
+    _assert_same(found, _stepped([(2, 3)], torch.float64, True, 1, "reference"), TOLERANCE[torch.float64])
+    assert called

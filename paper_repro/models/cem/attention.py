@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from paper_repro.base.arguments import one_of, positive
 from paper_repro.kernels import tied_attention
-from paper_repro.kernels.tied_attention import IMPLEMENTATIONS
+from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.models.cem.part import CEMPart, Preconditioner
 from paper_repro.models.gpt import check_heads
 

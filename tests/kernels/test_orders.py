@@ -1,0 +1,176 @@
+"""Second derivatives of every op under "auto": within ``differentiable`` they are the definition's; outside of it the
+ways that have first derivatives only say so."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels import (
+    causal_attention,
+    cem_mlp,
+    energy_attention,
+    linear_ce,
+    nrgpt_block,
+    projected_step,
+    qk_rotary,
+    scaled_swiglu,
+    sphere_step,
+    tied_attention,
+    unit_adam,
+)
+from paper_repro.kernels.dispatch import ANY_ORDER, Way, differentiable
+from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
+from paper_repro.kernels.qk_rotary.tables import textbook_tables
+
+TARGETS = torch.tensor([[0, 2, 1], [4, 4, 3]])
+TABLES = textbook_tables(3, 4, dtype=torch.float64)
+
+
+class Op(NamedTuple):
+    """An op of some leaves, the way with first derivatives only that a process may prefer, and what it then raises."""
+
+    compute: Callable[..., Tensor]
+    shapes: tuple[tuple[int, ...], ...]
+    fast: str | None
+    error: str = "has first derivatives in reverse mode only: compute it within .*differentiable.order=2."
+
+
+OPS = {
+    "causal_attention": Op(
+        causal_attention.causal_attention, ((2, 2, 3, 2),) * 3, "fused", "derivative for .* is not implemented"
+    ),
+    "cem_mlp": Op(
+        lambda *t, **way: cem_mlp.descend(*t, num_steps=2, **way), ((3, 2), (3, 4), (4, 2), (4, 2)), "closed_form"
+    ),
+    "energy_attention": Op(
+        lambda q, k, **way: _sum(energy_attention.energy_attention(q, k, 0.7, **way)), ((1, 2, 3, 2),) * 2, None
+    ),
+    "linear_ce": Op(
+        lambda h, weight, scale, **way: linear_ce.linear_cross_entropy(h, weight, TARGETS, scale, **way),
+        ((2, 3, 2), (5, 2), (5,)),
+        "closed_form",
+    ),
+    "one_layer": Op(nrgpt_block.one_layer_gradient, ((3, 2), (4, 2), (4,)), "closed_form"),
+    "two_weights": Op(nrgpt_block.two_weight_gradient, ((3, 2), (4, 2), (4,), (2, 4), (2,)), "closed_form"),
+    "projected_step": Op(
+        lambda z, t, **way: projected_step.projected_step(z, t, 0.3, **way)[0], ((2, 4), (2, 4)), None
+    ),
+    "image_step": Op(
+        lambda y, patches, bias, **way: projected_step.image_step(y, patches, bias, 0.3, **way)[0],
+        ((1, 3, 3, 2), (1, 4, 8), (2,)),
+        None,
+    ),
+    "qk_rotary": Op(
+        lambda x, scale, **way: qk_rotary.rotate(x, TABLES, scale, True, **way), ((1, 3, 2, 4), (2, 4)), "closed_form"
+    ),
+    "scaled_swiglu": Op(scaled_swiglu.scaled_swiglu, ((2, 6), (3,), (3,)), "fused"),
+    "scaled_swiglu_of_product": Op(scaled_swiglu.scaled_swiglu_of_product, ((2, 2), (6, 2), (3,), (3,)), "fused"),
+    "sphere_step": Op(sphere_step.sphere_step, ((2, 4), (2, 4), (4,)), "closed_form"),
+    "tied_attention": Op(
+        lambda *t, **way: tied_attention.tied_attention(*t, tau=1.3, **way)[0],
+        ((1, 3, 2, 2), (1, 3, 2, 2)),
+        "closed_form",
+    ),
+    "tied_descent": Op(
+        lambda *t, **way: tied_attention.descend(*t, num_steps=2, tau=1.3, **way),
+        ((1, 3, 2), (1, 3, 2, 2), (4, 2), (4, 2), (1, 3, 2)),
+        "closed_form",
+    ),
+}
+WAYS: dict[str, tuple[Way[object], ...]] = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": value
+    for module in (
+        causal_attention,
+        cem_mlp,
+        energy_attention,
+        linear_ce,
+        nrgpt_block,
+        projected_step,
+        qk_rotary,
+        scaled_swiglu,
+        sphere_step,
+        tied_attention,
+        unit_adam,
+    )
+    for name, value in vars(module).items()
+    if isinstance(value, tuple) and value and all(isinstance(item, Way) for item in value)
+}
+
+
+def _sum(tensors: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+@pytest.fixture(params=OPS)
+def op(request: pytest.FixtureRequest) -> Op:
+    return OPS[request.param]
+
+
+@pytest.fixture(params=["auto", "fused", "closed_form"])
+def preferred(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Triton's kernels are preferred too: on a CPU its interpreter runs them."""
+    with prefer(implementation=request.param):
+        yield request.param
+
+
+def _leaves(op: Op) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in op.shapes]
+
+
+def _second(op: Op, leaves: list[Tensor], **way: str) -> list[Tensor]:
+    """The gradients of the sum of squares of the first leaf's gradient; 0 for what it does not depend on."""
+    out = op.compute(*leaves, **way)
+    (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
+    return list(torch.autograd.grad(first.square().sum(), leaves, materialize_grads=True))
+
+
+def test_within_the_scope_second_derivatives_are_the_definition_s(op: Op, preferred: str) -> None:
+    leaves = _leaves(op)
+    expected = _second(op, leaves, implementation="reference")
+    assert all(float(value.abs().max()) > 0 for value in expected[:1])
+    with differentiable(order=2):
+        found = _second(op, leaves)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
+def test_within_the_scope_second_derivatives_are_exact(op: Op) -> None:
+    with differentiable(order=2):
+        assert torch.autograd.gradgradcheck(op.compute, _leaves(op))
+
+
+def test_outside_of_it_a_way_with_first_derivatives_says_so(op: Op) -> None:
+    leaves = _leaves(op)
+    if op.fast is None:  # its other ways have no gradient at all
+        _second(op, leaves)
+        return
+    with prefer(implementation=op.fast), pytest.raises((NotImplementedError, RuntimeError), match=op.error):
+        _second(op, leaves)
+
+
+def test_a_gradient_within_vmap_that_is_differentiated_again_is_the_definition_s(op: Op, preferred: str) -> None:
+    """A stack of two models, the inner gradient by torch.func, the outer one by autograd, without any scope."""
+    stacked = [torch.stack([leaf.detach(), 1.3 * leaf.detach()]).requires_grad_() for leaf in _leaves(op)]
+
+    def second(**way: str) -> list[Tensor]:
+        gradient = torch.func.grad(lambda *given: op.compute(*given, **way).square().sum())
+        first = torch.func.vmap(gradient)(*stacked)
+        return list(torch.autograd.grad(first.square().sum(), stacked, materialize_grads=True))
+
+    for one, two in zip(second(), second(implementation="reference"), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_op_ends_in_a_definition_and_speaks_the_one_vocabulary(name: str) -> None:
+    *fast, definition = WAYS[name]
+    assert {way.name for way in fast} <= {"fused", "closed_form"} <= set(IMPLEMENTATIONS)
+    plain = Way("reference", None)
+    assert definition.name == "reference" and definition.order == ANY_ORDER
+    assert {field: getattr(definition, field) for field in vars(plain) if field != "call"} == {
+        field: value for field, value in vars(plain).items() if field != "call"
+    }
