@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from paper_repro.artifacts import catalogue, paper_claims
 from paper_repro.artifacts.listing import published_listing
 from paper_repro.base.command_line import RESULTS, parse, run_main
 
@@ -26,6 +27,8 @@ and notes; the figure lies beside it. The scale says how the reference was made:
 {table}
 
 {totals}
+
+{covered}
 
 How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader should know before quoting a line:
 
@@ -83,10 +86,21 @@ def _artifacts(results: Path) -> str:
     text = ARTIFACTS.format(
         table=published_listing(results),
         totals=f"All {claims.total()} claims together: {counted}.",
+        covered=_covered(),
         fitted=sum(verdict.startswith("reproduced") for verdict in measured),
         judged=len(measured),
     )
     return f"{WRITTEN_BY}\n{text}"
+
+
+def _covered() -> str:
+    """Say which claims of the papers no artifact tests yet."""
+    tested = {claim.catalogue for name in catalogue.find() for claim in catalogue.load(name).claims}
+    listed = paper_claims.known()
+    open_claims = [f"* {item.paper}, {item.where}: {item.says}." for item in listed.values() if item.id not in tested]
+    count = len(listed) - len(open_claims)
+    text = f"The papers make {len(listed)} claims that we have listed; artifacts test {count} of them. Not tested yet:"
+    return "\n".join([text, "", *open_claims])
 
 
 def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import axes
+from paper_repro.artifacts import axes, paper_claims
 from paper_repro.artifacts.artifact import Artifact, Column, Metric, Tolerance
 from paper_repro.artifacts.axes import EXACT, SCALES, Restriction
 from paper_repro.artifacts.claims import Claim, check_predicate, place_problems
@@ -271,6 +271,8 @@ def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
 
 
 def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:
+    if claim.catalogue is not None and claim.catalogue not in (known := paper_claims.known()):
+        yield f"unknown claim '{claim.catalogue}' of papers/claims.yaml{nearest(claim.catalogue, known)}"
     for axis in claim.over:
         if axis not in artifact.axes:
             yield f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"

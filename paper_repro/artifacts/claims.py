@@ -58,7 +58,7 @@ class Claim:
     where: str
     predicate: Predicate
     catalogue: str | None = None
-    """The id of the claim in the catalogue of all papers' claims that this one is a part of."""
+    """The id of the paper's claim in ``papers/claims.yaml`` that this one tests, or a part of it; None: ours."""
     over: list[str] = field(default_factory=list)
     """Axes over whose every combination of values the predicate is judged; the claim holds if it holds everywhere."""
     only: dict[str, list[str]] = field(default_factory=dict)

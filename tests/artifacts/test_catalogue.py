@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import catalogue, paper_claims
 from paper_repro.artifacts.catalogue import EXTRA_PAPERS
 from paper_repro.artifacts.claims import Computed
 from paper_repro.artifacts.companions import named
@@ -143,3 +143,24 @@ def test_a_base_of_one_name_in_another_paper_keeps_its_own_python_file(
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     modules = [companion.__name__ for companion in catalogue.load_file(path).companions()]
     assert modules == ["paper_repro.papers.made.bases.text", "paper_repro.papers.cem.bases.text"]
+
+
+def test_an_unknown_claim_of_a_paper_is_refused_with_file_line_and_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "papers" / "made" / "up.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(ARTIFACT.replace("  - id: old_above_new\n", "  - id: old_above_new\n    catalogue: gp_ordre\n"))
+    line = path.read_text().splitlines().index("  - id: old_above_new") + 1
+    message = message_of(lambda: catalogue.load_file(path))
+    assert message.startswith(
+        f"{path}:{line}: unknown claim 'gp_ordre' of papers/claims.yaml (did you mean 'gp_order'?)"
+    )
+
+
+def test_the_list_of_claims_refuses_a_second_entry_and_an_unknown_key(tmp_path: Path) -> None:
+    assert paper_claims.known()["gp_order"].paper == "cem"
+    path = tmp_path / "claims.yaml"
+    path.write_text("one:\n  same: {where: Table 1, says: Yes}\ntwo:\n  same: {where: Table 2, says: No}\n")
+    assert "duplicate claim id 'same' (also of one)" in message_of(lambda: paper_claims.known(path))
+    other = tmp_path / "other.yaml"
+    other.write_text("one:\n  claim: {where: Table 1, artifact: fig2}\n")
+    assert "has the keys says and where, not where, artifact" in message_of(lambda: paper_claims.known(other))
