@@ -1,6 +1,5 @@
 """The committed reference is what its own records say, and no record of it breaks the rules."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ PUBLISHED = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESUL
 @pytest.mark.parametrize("place", PUBLISHED)
 def test_published_tables_and_figures_are_rendered_from_the_published_records(place: str, tmp_path: Path) -> None:
     name, _, scale = place.rpartition("/")
-    shutil.copytree(RESULTS / "cells", tmp_path / "cells")
+    (tmp_path / "cells").symlink_to(RESULTS / "cells")
     render(plan.make(catalogue.load(name), scale), tmp_path, None)
     # Not the PNG: the last bit of an antialiased pixel may depend on the processor.
     written = {path.name for path in (tmp_path / place).iterdir()}

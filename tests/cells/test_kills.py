@@ -68,7 +68,7 @@ def _sweep_with_kills(tmp_path: Path, kills: int, seed: int) -> None:
     for name in ("table.md", "table.csv", "table.tex", "table.json"):
         place = Path("test/sweep/smoke") / name
         assert (runs / place).read_bytes() == (undisturbed / place).read_bytes(), name
-    assert not list(runs.rglob("lease")) and not list(runs.glob("batches/*"))
+    assert not list(runs.rglob("lease")) and not list(runs.glob("stacks/*"))
 
 
 def test_twenty_kills_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
@@ -95,20 +95,20 @@ scales:
   smoke:
     comparable: false
     seeds: [0, 1, 2]
-    about: "600 steps."
-    overrides: {training.steps: 600, data.num_train: 600, data.num_test: 100, data.num_features: 64,
+    about: "300 steps."
+    overrides: {training.steps: 300, data.num_train: 600, data.num_test: 100, data.num_features: 64, machine.workers: 1,
                 machine.checkpoint_every_steps: 25, machine.progress_every_seconds: 0.01}
 """
 
 
-def test_a_training_that_was_killed_three_times_ends_in_the_same_table(tmp_path: Path) -> None:
+def _training_with_kills(tmp_path: Path, kills: int) -> None:
     papers = tmp_path / "papers"
     path = papers / "test" / "sweep.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(TRAINING)
     undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
     assert sweeps.start(papers, undisturbed, tmp_path / "log").wait(120) == 0
-    for kill in range(3):
+    for kill in range(kills):
         process = sweeps.start(papers, runs, tmp_path / "log")
         seen = _checkpoints(runs)
         deadline = time.monotonic() + 60
@@ -124,5 +124,14 @@ def test_a_training_that_was_killed_three_times_ends_in_the_same_table(tmp_path:
         assert (runs / place).read_bytes() == (undisturbed / place).read_bytes(), name
 
 
+def test_a_training_that_was_killed_twice_ends_in_the_same_table(tmp_path: Path) -> None:
+    _training_with_kills(tmp_path, kills=2)
+
+
+@pytest.mark.stress
+def test_a_training_that_was_killed_six_times_ends_in_the_same_table(tmp_path: Path) -> None:
+    _training_with_kills(tmp_path, kills=6)
+
+
 def _checkpoints(runs: Path) -> set[Path]:
-    return {path for path in runs.glob("batches/*/checkpoints/*") if path.suffix != ".part"}
+    return {path for path in runs.glob("stacks/*/checkpoints/*") if path.suffix != ".part"}

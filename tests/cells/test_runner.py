@@ -170,15 +170,15 @@ def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path, log: Path)
 
 def test_ctrl_c_saves_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
     papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
-    sweeps.write_artifact(papers, steps=150, delay=0.02)  # nine seconds, so that the signal finds it at work
+    sweeps.write_artifact(papers, steps=60, delay=0.02)  # four seconds, so that the signal finds it at work
     process = sweeps.start(papers, runs, log)
-    _wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 40)
+    _wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert not list(runs.rglob("lease"))
     again = sweeps.start(papers, runs, log)
     assert again.wait(60) == 0
-    assert set(sweeps.steps_by_cell(log).values()) == {150}, "an interrupted cell repeats no step"
+    assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"
 
 
 def _wait_for(condition: "object", seconds: float = 30.0) -> None:

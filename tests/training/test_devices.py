@@ -70,10 +70,10 @@ def rank_processes(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path):
-    process = train(tmp_path, "training.steps=200", "machine.devices=2")
+    process = train(tmp_path, "training.steps=60", "machine.devices=2")
     until = time.monotonic() + 120
     while not list(tmp_path.rglob("step-*.ckpt")) and time.monotonic() < until and process.poll() is None:
-        time.sleep(0.05)
+        time.sleep(0.01)
     (rank,) = rank_processes(process)
     leader = rank.parent()
     rank.kill()

@@ -9,7 +9,7 @@ from paper_repro.base.config import compose
 from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.training.fit import Fit
 
-STEPS = 50
+STEPS = 25  # two and a half epochs
 SMALL = [f"training.steps={STEPS}", "data.num_train=400", "data.num_test=100", "data.num_features=64"]
 SMALL += ["data.batch_size=40"]
 MODELS = {
@@ -38,7 +38,7 @@ def _cells(model: str, *overrides: str) -> list[Cell]:
     return cells
 
 
-# Float32 rounds differently in a batched product; in float64 the same 50 steps differ by rounding too, 2^-29 of it.
+# Float32 rounds differently in a batched product; in float64 the same steps differ by rounding too, 2^-29 of it.
 @pytest.mark.parametrize(
     ("overrides", "tolerance"),
     [((), 1e-5), (("training.precision=64-true", "+data.dtype=float64"), 1e-10)],
