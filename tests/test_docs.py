@@ -1,11 +1,13 @@
 """Tests that README and the pages of docs/ are true: links and names exist, numbers are current, examples run."""
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -137,3 +139,37 @@ def test_the_citation_file_names_the_five_papers_as_readme_does() -> None:
         assert {"type", "title", "authors", "year", "url"} <= set(paper)
         assert paper["title"] in README
         assert paper["url"] in README
+
+
+NAMES = [ROOT / "docs" / "glossary.md", ROOT / "docs" / "path.md"]
+
+
+@pytest.mark.parametrize("page", NAMES, ids=named)
+def test_every_code_name_exists(page: Path) -> None:
+    """Each `a/path` is a file or folder, and each `paper_repro.dotted.name` can be imported."""
+    found = re.findall(r"`([^`\s]+)`", page.read_text(encoding="utf-8"))
+    paths = [name for name in found if re.fullmatch(r"(?:[\w.-]+/)+[\w.-]*", name)]
+    dotted = [name for name in found if re.fullmatch(r"paper_repro(?:\.\w+)+", name)]
+    assert paths
+    assert dotted
+    for name in paths:
+        if not name.startswith("runs/"):
+            assert (ROOT / name).exists(), name
+    for name in dotted:
+        resolve(name)
+
+
+def resolve(name: str) -> object:
+    """Return what a dotted name stands for: a module, or something inside one."""
+    first, *rest = name.split(".")
+    found: object = importlib.import_module(first)
+    for count, part in enumerate(rest, start=1):
+        inside = isinstance(found, ModuleType) and not hasattr(found, part)
+        found = importlib.import_module(".".join([first, *rest[:count]])) if inside else getattr(found, part)
+    return found
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    words = re.findall(r"^\*\*(.+?)\.\*\*", NAMES[0].read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(words) > 40
+    assert words == sorted(set(words), key=str.lower)
