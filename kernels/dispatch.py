@@ -75,7 +75,7 @@ class Way(Generic[Call]):
 def triton_way(
     call: Call, *, order: int = 1, widest: int | None = None, dtypes: Collection[torch.dtype] = FLOATS
 ) -> Way[Call]:
-    """A way "fused" by a Triton kernel, which nothing of torch can look into."""
+    """Return a way "fused" by a Triton kernel, which nothing of torch can look into."""
     return Way(
         "fused",
         call,
@@ -124,7 +124,7 @@ def differentiable(order: int = 2) -> Iterator[None]:
 
 
 def derivative_order(*tensors: Tensor) -> int:
-    """The order of derivatives that may be asked for of an op of these tensors.
+    """Return the order of derivatives that may be asked for of an op of these tensors.
 
     0 where no gradient is recorded; else 1, or the order of the scope ``differentiable``.  Within torch.func each
     ``grad`` counts one, and one more where the outermost is itself called in grad mode on tensors that require
@@ -151,7 +151,7 @@ def choose(
     large: bool = True,
     preferable: bool = True,
 ) -> Call:
-    """The ``call`` of the way that ``op`` takes.
+    """Return the ``call`` of the way that ``op`` takes.
 
     A way's name insists on it, also where a derivative may be asked for that it lacks: it then says so when that is
     computed.  "auto" takes what the process prefers (``preferences.prefer``) if the op has it and it is possible, else
@@ -192,7 +192,7 @@ def choose(
 
 
 def under_autocast(tensor: Tensor) -> bool:
-    """Whether autocast is active on the tensor's device."""
+    """Return whether autocast is active on the tensor's device."""
     device = tensor.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
@@ -217,7 +217,7 @@ def _insisted(op: str, ways: Sequence[Way[Call]], implementation: str, given: _G
 
 
 def _suits(way: Way[Call], given: _Given) -> bool:
-    """Whether "auto" takes the way if it is possible."""
+    """Return whether "auto" takes the way if it is possible."""
     return (
         way.auto_order <= given.order <= way.order
         and (given.large or not way.auto_large)
@@ -226,7 +226,7 @@ def _suits(way: Way[Call], given: _Given) -> bool:
 
 
 def _obstacle(way: Way[Call], given: _Given, insisted: bool) -> str | None:
-    """Why the way cannot compute; None if it can."""
+    """Return why the way cannot compute; None if it can."""
     tensors, interpreted = given.tensors, False
     if way.widest is not None and given.width > way.widest:
         return f"it takes rows of at most {way.widest}, got {given.width}"
@@ -277,7 +277,9 @@ def _transformed_order(tensors: Sequence[Tensor]) -> int:
 
 
 def _compiled_order(tensors: Sequence[Tensor]) -> int:
-    """An upper bound that the compiler can trace: it sees neither what a transform wraps nor the grad mode outside."""
+    """Return an upper bound that the compiler can trace: it sees neither what a transform wraps nor the grad mode
+    outside.
+    """
     transforms, levels = _transforms()
     if levels:
         return max(levels + 1, _Scope.order)
@@ -287,13 +289,15 @@ def _compiled_order(tensors: Sequence[Tensor]) -> int:
 
 @torch.compiler.assume_constant_result
 def _transforms() -> tuple[int, int]:
-    """How many transforms of torch.func are active, and how many of them differentiate; ANY_ORDER in forward mode."""
+    """Return how many transforms of torch.func are active, and how many of them differentiate; ANY_ORDER in forward
+    mode.
+    """
     kinds = [interpreter.key() for interpreter in get_interpreter_stack() or []]
     return len(kinds), ANY_ORDER if TransformType.Jvp in kinds else kinds.count(TransformType.Grad)
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor below all transforms of torch.func."""
+    """Return the tensor below all transforms of torch.func."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor

@@ -41,7 +41,7 @@ _ENTERED = [Speed()]
 
 
 def speed() -> Speed:
-    """The preferences of the innermost ``prefer``, or the defaults."""
+    """Return the preferences of the innermost ``prefer``, or the defaults."""
     return _ENTERED[-1]
 
 

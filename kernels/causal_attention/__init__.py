@@ -23,7 +23,7 @@ def causal_attention(
     dropout: float = 0.0,
     implementation: str = "auto",
 ) -> Tensor:
-    """sum_B p_AB v_B with p_AB = softmax over B <= A of scale * q_A . k_B: causal scaled_dot_product_attention.
+    """Compute sum_B p_AB v_B with p_AB = softmax over B <= A of scale * q_A . k_B: causal scaled_dot_product_attention.
 
     "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused" is
     torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises torch's own
@@ -64,7 +64,7 @@ WAYS = (Way("fused", _fused, order=1), Way("reference", reference.causal_attenti
 
 
 def _inside_vmap() -> bool:
-    """Whether the innermost transform is vmap; a compiler traces the plain call."""
+    """Return whether the innermost transform is vmap; a compiler traces the plain call."""
     if torch.compiler.is_compiling():
         return False
     innermost = peek_interpreter_stack()

@@ -170,12 +170,12 @@ def _stack(batch_size: int, value: Any, dim: int | None, at: int = 0) -> Any:
 def _layout(
     gamma: Tensor,
 ) -> tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[[Tensor], tuple[Tensor, ...]]]:
-    """matmul, add_matmul and how a stack is cut: into models, or not at all (see SMALL)."""
+    """Return matmul, add_matmul and how a stack is cut: into models, or not at all (see SMALL)."""
     if gamma.device.type == "cpu" and torch.get_num_threads() == 1 and gamma[0].numel() >= SMALL:
         return torch.mm, torch.addmm, torch.unbind
     return torch.bmm, torch.baddbmm, lambda stack: (stack,)
 
 
 def _by_model(parts: Callable[[Tensor], tuple[Tensor, ...]], steps: Iterable[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """For each part of the stack, its tensors of all steps in order."""
+    """Return, for each part of the stack, its tensors of all steps in order."""
     return zip(*map(parts, steps), strict=True)

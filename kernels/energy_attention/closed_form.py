@@ -16,7 +16,7 @@ PIECE = 1 << 19
 def energy_attention(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """P K, P^T Q and lse; as ``kernels.energy_attention``."""
+    """Compute P K, P^T Q and lse; as ``kernels.energy_attention``."""
     by_query, by_key = out if out is not None else (torch.empty_like(query), torch.empty_like(key))
     lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)
     images = max(1, PIECE // (query.shape[1] * query.shape[2] ** 2))
@@ -30,7 +30,7 @@ def energy_attention(
 
 
 def _attend(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of heads (B K, N, R)."""
+    """Attend for heads (B K, N, R)."""
     scores = torch.bmm(query, key.mT).to(wide(query)).mul_(gamma)
     largest = scores.amax(-1, keepdim=True)
     scores.sub_(largest).exp_()

@@ -30,7 +30,7 @@ _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: 
 def energy_attention(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """P K, P^T Q and lse; as ``kernels.energy_attention``."""
+    """Compute P K, P^T Q and lse; as ``kernels.energy_attention``."""
     query, key = _rows(query), _rows(key)
     images, heads, tokens, _ = query.shape
     constants = _constants(query, gamma)
@@ -56,7 +56,7 @@ def energy_attention(
 
 
 def takes_whole(tokens: int, block: int, element_size: int, exact: bool) -> bool:
-    """Whether a program takes all tokens of a head at once; ``exact``: float32 or float64 without TF32."""
+    """Return whether a program takes all tokens of a head at once; ``exact``: float32 or float64 without TF32."""
     return not exact and tokens <= WHOLE_TOKENS and block * element_size <= WHOLE_BYTES
 
 
@@ -79,7 +79,7 @@ def _constants(query: Tensor, gamma: float) -> dict[str, Any]:
 
 @triton.jit
 def _at(token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where tokens of this program's head of this program's image lie, and which are there."""
+    """Find where tokens of this program's head of this program's image lie, and which are there."""
     column = tl.arange(0, BLOCK)[None, :]
     start = tl.program_id(2).to(tl.int64) * by_image + tl.program_id(1).to(tl.int64) * by_head
     return start + token.to(tl.int64)[:, None] * by_token + column, (token < tokens)[:, None] & (column < R)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def energy_attention(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """P K, P^T Q and lse; shapes as in ``kernels.energy_attention``."""
+    """Compute P K, P^T Q and lse; shapes as in ``kernels.energy_attention``."""
     dtype = wide(query, key)
     scores = gamma * torch.matmul(query, key.mT).to(dtype)
     weights = torch.softmax(scores, -1).to(key.dtype)
@@ -13,5 +13,5 @@ def energy_attention(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, 
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
-    """What scores are computed in: float32, or float64 where an input is."""
+    """Return what scores are computed in: float32, or float64 where an input is."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32

@@ -31,7 +31,8 @@ CPU, ELSEWHERE = Limits(256, 512, 1 << 26), Limits(1024, 4096, 1 << 28)
 
 
 def chunk_sizes(tokens: int, vocabulary: int, on_cpu: bool) -> tuple[int, int]:
-    """Tokens and words of a piece of logits: an eighth of the tokens within ``Limits``, and all words if they fit.
+    """Choose the tokens and words of a piece of logits: an eighth of the tokens within ``Limits``, and all words if
+    they fit.
 
     An eighth of one array of logits is well below a quarter of what the definition holds, three such arrays or more.
     """
@@ -51,7 +52,7 @@ def linear_cross_entropy(
     vocabulary_chunk: int | None = None,
     implementation: str = "auto",
 ) -> Tensor:
-    """Mean or sum of logsumexp(z) - z_target with z_v = scale_v (weight_v . h) (nGPT, equation 3).
+    """Compute the mean or sum of logsumexp(z) - z_target with z_v = scale_v (weight_v . h) (nGPT, equation 3).
 
     "reference" is the definition, which holds all logits and which autograd differentiates to any order; "closed_form"
     and "fused" (its softmax by Triton) hold one piece at a time and have first derivatives in reverse mode only,
@@ -109,7 +110,7 @@ def negative_log_likelihoods(
     vocabulary_chunk: int | None = None,
     implementation: str = "auto",
 ) -> Tensor:
-    """logsumexp(z) - z_target of each token, 0 where the target is ``ignore_index``; without gradients.
+    """Compute logsumexp(z) - z_target of each token, 0 where the target is ``ignore_index``; without gradients.
 
     Arguments and errors are those of ``linear_cross_entropy``.
 
@@ -138,7 +139,7 @@ def _prepared(
     piece: closed_form.Piece,
     wanted: tuple[bool, ...],
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], closed_form.Options]:
-    """h (N, D), weight, targets (N), scale (V) or None; and how they are computed."""
+    """Return h (N, D), weight, targets (N), scale (V) or None; and how they are computed."""
     flat = h.reshape(-1, h.shape[-1])
     tokens, words = chunk_sizes(flat.shape[0], weight.shape[0], h.device.type == "cpu")
     for name, size in (("token_chunk", token_chunk), ("vocabulary_chunk", vocabulary_chunk)):
@@ -157,7 +158,7 @@ def _prepared(
 
 
 def _autocast_dtype(h: Tensor) -> torch.dtype | None:
-    """What autocast, if active, makes of the factors of a matrix product; it leaves float64 alone."""
+    """Return what autocast, if active, makes of the factors of a matrix product; it leaves float64 alone."""
     if h.dtype == torch.float64 or not under_autocast(h):
         return None
     return torch.get_autocast_dtype(h.device.type)
@@ -166,7 +167,7 @@ def _autocast_dtype(h: Tensor) -> torch.dtype | None:
 def _piece(
     implementation: str, h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None
 ) -> closed_form.Piece | None:
-    """What computes on a piece of logits; None for the definition."""
+    """Return what computes on a piece of logits; None for the definition."""
     given = [h, weight] if scale is None else [h, weight, scale]
     words, device = weight.shape[0], h.device.type
     few = words < LEAST_WORDS or targets.numel() * words < SMALL

@@ -50,7 +50,7 @@ class Rows(NamedTuple):
         return (Rows(*block) for block in zip(*(value.split(rows) for value in self), strict=True))
 
     def losses(self) -> Tensor:
-        """logsumexp(z) - z_target, 0 where the target does not count."""
+        """Compute logsumexp(z) - z_target, 0 where the target does not count."""
         found = self.largest + self.total.log() - self.at_target
         return torch.where(self.counted, found, 0).squeeze(1)
 
@@ -104,14 +104,14 @@ class LinearCrossEntropyGradient(FirstOrder):
 def negative_log_likelihoods(
     h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, options: Options
 ) -> Tensor:
-    """(N) of h (N, D), weight (V, D), targets (N), scale (V) or None."""
+    """Compute the losses (N) of h (N, D), weight (V, D), targets (N), scale (V) or None."""
     return _compute(h, weight, targets, scale, options)[0]
 
 
 def _compute(
     h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, options: Options
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """The losses (N), and the gradients of h, weight and scale: of the folded matrix scale * weight first."""
+    """Return the losses (N), and the gradients of h, weight and scale: of the folded matrix scale * weight first."""
     folded = (weight if scale is None else weight * scale.unsqueeze(1)).to(options.dtype)
     inputs = h.to(options.dtype)
     exact = torch.promote_types(options.dtype, torch.float32)
@@ -139,7 +139,9 @@ def _chunk(
     buffer: Tensor,
     options: Options,
 ) -> Tensor:
-    """The losses (n) of some tokens; adds what they have to the gradients of h (n, D) and of the folded matrix."""
+    """Return the losses (n) of some tokens; adds what they have to the gradients of h (n, D) and of the
+    folded matrix.
+    """
     dh, dfolded = gradients
     gradient_wanted = dh is not None or dfolded is not None
     pieces = folded.split(options.vocabulary_chunk)
@@ -202,7 +204,7 @@ def softmax_piece(z: Tensor, rows: Rows, start: int, statistics: bool, gradient:
 
 
 def add_product(into: Tensor, one: Tensor, two: Tensor) -> None:
-    """into += one two; a product of half precision is added in the precision of ``into``.
+    """Compute into += one two; a product of half precision is added in the precision of ``into``.
 
     On CUDA nothing is rounded in between, on a CPU each product is, to the dtype of its factors.
     """
@@ -218,7 +220,9 @@ def add_product(into: Tensor, one: Tensor, two: Tensor) -> None:
 
 @functools.cache
 def _adds_into_float32() -> bool:
-    """Whether addmm takes a float32 sum and half-precision factors: not in every PyTorch that has ``out_dtype``."""
+    """Return whether addmm takes a float32 sum and half-precision factors: not in every PyTorch that has
+    ``out_dtype``.
+    """
     total = torch.zeros(16, 16, device="cuda")
     factor = total.bfloat16()
     try:

@@ -9,7 +9,7 @@ from paper_repro.kernels.linear_ce.closed_form import Rows
 
 
 def softmax_piece(z: Tensor, rows: Rows, start: int, statistics: bool, gradient: bool) -> None:
-    """As ``closed_form.softmax_piece``; each row of ``z`` may be written up to its stride, which is at least v."""
+    """Do as ``closed_form.softmax_piece``; each row of ``z`` may be written up to its stride, which is at least v."""
     block, num_warps = _configuration(z.shape[1])
     with torch.cuda.device_of(z):
         _softmax_piece[(z.shape[0],)](
@@ -30,7 +30,9 @@ def softmax_piece(z: Tensor, rows: Rows, start: int, statistics: bool, gradient:
 
 
 def _configuration(width: int) -> tuple[int, int]:
-    """Words at once, and warps: 16 entries a thread, for two 16-byte loads of bfloat16 in flight from each."""
+    """Choose the words at once, and the warps: 16 entries a thread, for two 16-byte loads of bfloat16 in flight from
+    each.
+    """
     block = min(triton.next_power_of_2(width), 8192)
     return block, max(1, min(16, block // 512))
 

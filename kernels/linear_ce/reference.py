@@ -8,7 +8,9 @@ from torch.nn import functional
 def linear_cross_entropy(
     h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, ignore_index: int, reduction: str
 ) -> Tensor:
-    """Cross entropy of z_v = scale_v (weight_v . h), in float32 at least; reduction "mean", "sum" or "none" (...)."""
+    """Compute the cross entropy of z_v = scale_v (weight_v . h), in float32 at least; reduction "mean", "sum" or "none"
+    (...).
+    """
     logits = functional.linear(h, weight)
     if scale is not None:
         logits = logits * scale

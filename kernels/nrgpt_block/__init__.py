@@ -10,7 +10,7 @@ from paper_repro.kernels.nrgpt_block import closed_form, reference
 
 
 def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: str = "auto") -> Tensor:
-    """FF1: dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
+    """Compute FF1's dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
 
     "reference" is the definition, which autograd differentiates to any order; "closed_form" has first derivatives in
     reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes the closed form where first
@@ -39,7 +39,7 @@ def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def two_weight_gradient(
     g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, implementation: str = "auto"
 ) -> Tensor:
-    """FF2W: dE/dg of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
+    """Compute FF2W's dE/dg of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
 
     Args:
         g: (..., D).

@@ -32,7 +32,9 @@ _TWO_PDF = 2 / math.sqrt(2 * math.pi)
 class _Stackable(FirstOrder):
     @classmethod
     def stacked(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        """The batching rule: the dimension of vmap joins the models, dimension 0 of every argument and result."""
+        """Return the batching rule: the dimension of vmap joins the models, dimension 0 of every argument and
+        result.
+        """
         moved = [
             value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
             for value, dim in zip(arguments, in_dims, strict=True)
@@ -152,7 +154,7 @@ class TwoWeightsGradient(_Stackable):
 
 
 def _doubled(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """2 gelu(z), 2 gelu'(z), and gelu''(z) without the factor 1/sqrt(2 pi) of the density."""
+    """Compute 2 gelu(z), 2 gelu'(z), and gelu''(z) without the factor 1/sqrt(2 pi) of the density."""
     squared = z * z
     density = (squared * -0.5).exp_()
     twice_phi = (z * math.sqrt(0.5)).erf_().add_(1)
@@ -164,7 +166,7 @@ def _doubled(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _product(
     one: Tensor, two: Tensor, *, into: Tensor, factor: float = 1, start: Tensor | None = None, keep: float = 1
 ) -> None:
-    """into = factor one two + keep start; matrices, or stacks of them."""
+    """Compute into = factor one two + keep start; matrices, or stacks of them."""
     add = torch.addmm if one.ndim == 2 else torch.baddbmm
     if start is None:
         add(into, one, two, beta=0, alpha=factor, out=into)
@@ -175,7 +177,7 @@ def _product(
 def _models(
     by_token: tuple[Tensor, ...], by_model: tuple[Tensor, ...]
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """On a CPU one model after the other; elsewhere, and where models are too small for that, the stack at once.
+    """Yield one model after the other on a CPU; elsewhere, and where models are too small for that, the stack at once.
 
     The third of ``by_token`` is z, whose size decides.
     """
@@ -189,7 +191,9 @@ def _models(
 def _pieces(
     by_token: tuple[Tensor, ...], by_model: tuple[Tensor, ...]
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """As ``_models``, and on a CPU some tokens at a time: a pass then finds in the cache what the last one left."""
+    """Yield as ``_models`` does, and on a CPU some tokens at a time: a pass then finds in the cache what the last one
+    left.
+    """
     for tensors, weights in _models(by_token, by_model):
         if tensors[0].ndim == by_token[0].ndim:
             yield tensors, weights

@@ -18,7 +18,8 @@ LONGEST_ROW = 8192
 def projected_step(
     z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None, implementation: str = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """z' = Proj(z + eps (t - z)), each row of mean 0 and population standard deviation 1, and max |z' - z| of each row.
+    """Compute z' = Proj(z + eps (t - z)), each row of mean 0 and population standard deviation 1, and max |z' - z| of
+    each row.
 
     With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
 
@@ -54,7 +55,7 @@ def image_step(
     out: Tensor | None = None,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """y' = y + eps (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each block.
+    """Compute y' = y + eps (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each block.
 
     ``fold`` adds patches up where they overlap.  With patches z W_dec, t = y - dE/dy of E, nudged towards ``wanted``
     (equations 1, 5 and 15).  For implementations see ``projected_step``.

@@ -17,7 +17,7 @@ _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 def projected_step(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """z' and the largest change of each row; as ``kernels.projected_step``."""
+    """Compute z' and the largest change of each row; as ``kernels.projected_step``."""
     z, target = z.contiguous(), target.contiguous()
     found = _result(z, out)
     change = torch.empty(z.shape[:-1], dtype=z.dtype, device=z.device)
@@ -38,7 +38,7 @@ def image_step(
     beta: Tensor | None,
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """y' and the largest change of each block; as ``kernels.projected_step``."""
+    """Compute y' and the largest change of each block; as ``kernels.projected_step``."""
     y, bias = y.contiguous(), bias.contiguous()
     patches = patches if patches.stride(2) == 1 else patches.contiguous()
     reach, side = reach_and_side(patches, y)
@@ -76,7 +76,7 @@ def _configuration(like: Tensor, width: int) -> dict[str, object]:
 
 @triton.jit
 def _towards(start, end, STEP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """As torch.lerp: exactly the end after a step of 1."""
+    """Interpolate as torch.lerp: exactly the end after a step of 1."""
     if STEP < 0.5:
         return start + STEP * (end - start)
     return end - (1 - STEP) * (end - start)

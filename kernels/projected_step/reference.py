@@ -8,13 +8,13 @@ PROJECTION_EPS = 1e-12
 
 
 def project(z: Tensor) -> Tensor:
-    """The nearest tokens of mean 0 and population standard deviation 1: of each row of (..., D) (equation 2)."""
+    """Return the nearest tokens of mean 0 and population standard deviation 1: of each row of (..., D) (equation 2)."""
     centred = z - z.mean(-1, keepdim=True)
     return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
 
 
 def projected_step(z: Tensor, target: Tensor, step_size: float) -> tuple[Tensor, Tensor]:
-    """z' and the largest change of each row; shapes as in ``kernels.projected_step``."""
+    """Compute z' and the largest change of each row; shapes as in ``kernels.projected_step``."""
     moved = project(torch.lerp(z, target.to(z.dtype), step_size))
     return moved, (moved - z).abs().amax(-1)
 
@@ -22,7 +22,7 @@ def projected_step(z: Tensor, target: Tensor, step_size: float) -> tuple[Tensor,
 def image_step(
     y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """y' and the largest change of each block; shapes as in ``kernels.projected_step``."""
+    """Compute y' and the largest change of each block; shapes as in ``kernels.projected_step``."""
     target = fold(patches.to(y.dtype), y) + bias
     if wanted is not None and beta is not None:
         target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
@@ -31,7 +31,7 @@ def image_step(
 
 
 def fold(patches: Tensor, y: Tensor) -> Tensor:
-    """Patches (B, n^2, k^2 C) added up where they overlap, as blocks like y, (B, n + k - 1, n + k - 1, C)."""
+    """Add up patches (B, n^2, k^2 C) where they overlap, as blocks like y, (B, n + k - 1, n + k - 1, C)."""
     (reach, side), own = reach_and_side(patches, y), y.shape[3]
     out = torch.zeros_like(y)
     for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
@@ -41,6 +41,6 @@ def fold(patches: Tensor, y: Tensor) -> Tensor:
 
 
 def reach_and_side(patches: Tensor, y: Tensor) -> tuple[int, int]:
-    """k and n of ``fold``."""
+    """Return k and n of ``fold``."""
     reach, side = (round(count**0.5) for count in (patches.shape[2] / y.shape[3], patches.shape[1]))
     return reach, side

@@ -20,7 +20,8 @@ def rotate(
     normalize: bool = False,
     implementation: str = "auto",
 ) -> Tensor:
-    """Each row's pairs (2i, 2i+1) turned, then unit norm if ``normalize``, then times ``scale`` (nGPT, eq. 15, 16).
+    """Return each row's pairs (2i, 2i+1) turned, then unit norm if ``normalize``, then times ``scale`` (nGPT, eq. 15,
+    16).
 
     The norm has no epsilon.  Computed in float32 (float64 where an input is).  Gradients reach ``x`` and ``scale``.
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form"
@@ -52,7 +53,7 @@ def rotate_queries_and_keys(
     normalize: bool = False,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """``rotate`` of both with one ``scale``; the fused kernel takes them in one launch.
+    """Apply ``rotate`` to both with one ``scale``; the fused kernel takes them in one launch.
 
     Args:
         query, key: (B, T, H, Y); the rest as for ``rotate``.

@@ -33,8 +33,9 @@ def rotate(
 
 
 class Rotation(FirstOrder):
-    """Of the tables, scale, ``normalize`` and inputs (B, T, H, Y): as many results, then 1 / |r| of each (B, T, H, 1),
-    if ``normalize``."""
+    """Maps the tables, scale, ``normalize`` and inputs (B, T, H, Y) to as many results, then 1 / |r| of each (B, T, H,
+    1), if ``normalize``.
+    """
 
     @staticmethod
     def forward(
@@ -92,7 +93,7 @@ class RotationGradient(FirstOrder):
 def _through_scale_and_norm(
     G: Tensor, r: Tensor, scale: Tensor | None, dscale: Tensor | None, inverse: Tensor | None = None
 ) -> Tensor:
-    """dr, given r, which is overwritten; adds to ``dscale``."""
+    """Compute dr, given r, which is overwritten; adds to ``dscale``."""
     n = r if inverse is None else r.mul_(inverse)
     product = n * G
     if scale is not None and dscale is not None:
@@ -106,7 +107,7 @@ def _through_scale_and_norm(
 
 
 def _turn(x: Tensor, factors: Factors, out: Tensor) -> Tensor:
-    """C x + S J x, into ``out``."""
+    """Write C x + S J x into ``out``."""
     if len(factors) == 1:
         torch.mul(_complex(x), factors[0], out=_complex(out))
         return out
@@ -115,7 +116,7 @@ def _turn(x: Tensor, factors: Factors, out: Tensor) -> Tensor:
 
 
 def _turn_back(g: Tensor, factors: Factors, out: Tensor) -> None:
-    """C g - J S g, into ``out``."""
+    """Write C g - J S g into ``out``."""
     if len(factors) == 1:
         torch.mul(_complex(g), factors[0].conj(), out=_complex(out))
     else:
@@ -124,7 +125,9 @@ def _turn_back(g: Tensor, factors: Factors, out: Tensor) -> None:
 
 
 def _factors(cos: Tensor, first: Tensor, second: Tensor, x: Tensor) -> Factors:
-    """C and S, (T, 1, Y), or the complex number that stands for both, (T, 1, Y/2); of each head if they are small."""
+    """Return C and S, (T, 1, Y), or the complex number that stands for both, (T, 1, Y/2); of each head if they are
+    small.
+    """
     tokens, heads = x.shape[1:3]
     cos, first, second = (table[:tokens, None] for table in (cos, first, second))
     factors: Factors = (torch.complex(cos, second),)
@@ -136,17 +139,17 @@ def _factors(cos: Tensor, first: Tensor, second: Tensor, x: Tensor) -> Factors:
 
 
 def _complex(x: Tensor) -> Tensor:
-    """Pairs as complex numbers, a view."""
+    """View pairs as complex numbers."""
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def _real(z: Tensor) -> Tensor:
-    """Complex numbers as pairs, a view."""
+    """View complex numbers as pairs."""
     return torch.view_as_real(z).flatten(-2)
 
 
 def _paired(x: Tensor) -> Tensor:
-    """x, or a copy whose pairs can be viewed as complex numbers."""
+    """Return x, or a copy whose pairs can be viewed as complex numbers."""
     fits = x.stride(-1) == 1 and all(place % 2 == 0 for place in (x.storage_offset(), *x.stride()[:-1]))
     return x if fits else x.contiguous()
 
@@ -156,7 +159,9 @@ def _tokens_of_a_piece(x: Tensor) -> int:
 
 
 def _pieces(factors: Factors, *by_row: Tensor) -> Iterator[tuple[Factors, tuple[Tensor, ...]]]:
-    """Of tensors (B, T, H, ...), with the factors that belong to it: tokens of one sequence, or whole sequences."""
+    """Yield pieces of tensors (B, T, H, ...), with the factors that belong to it: tokens of one sequence, or whole
+    sequences.
+    """
     tokens, many = by_row[0].shape[1], _tokens_of_a_piece(by_row[0])
     if many >= tokens:
         yield from ((factors, some) for some in zip(*(tensor.split(many // tokens) for tensor in by_row), strict=True))

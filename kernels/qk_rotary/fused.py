@@ -51,7 +51,7 @@ def rotate(
 
 
 class Rotation(FirstOrder):
-    """Of the tables, scale, ``normalize`` and one or two inputs (B, T, H, Y): as many results (B, T, H, Y)."""
+    """Maps the tables, scale, ``normalize`` and one or two inputs (B, T, H, Y) to as many results (B, T, H, Y)."""
 
     @staticmethod
     def forward(
@@ -131,7 +131,7 @@ class RotationGradient(FirstOrder):
 
 
 def configuration(tokens: int, heads: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
-    """For so many tokens, in all sequences, of H heads of Y."""
+    """Choose the launch for this many tokens, in all sequences, of H heads of Y."""
     block = triton.next_power_of_2(width)
     divisor = heads & -heads
     taken = min(max(1, TILE // block), divisor if divisor >= LEAST_HEADS else triton.next_power_of_2(heads))
@@ -143,7 +143,7 @@ def configuration(tokens: int, heads: int, width: int, warps_per_processor: int,
 
 @functools.cache
 def _processors(device: torch.device) -> int:
-    """Of Triton's interpreter: one."""
+    """Return the number of processors; Triton's interpreter has one."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
@@ -178,14 +178,14 @@ def _load(x, at, inside, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load_table(table, token, WIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The factors of one position, (1, BLOCK/2)."""
+    """Load the factors of one position, (1, BLOCK/2)."""
     pair = tl.arange(0, BLOCK // 2)
     return tl.load(table + token * (WIDTH // 2) + pair, mask=pair < WIDTH // 2, other=0.0).to(WIDE)[None, :]
 
 
 @triton.jit
 def _pairs(x, HEADS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """First and second elements of the pairs, (HEADS, BLOCK/2) each."""
+    """Load first and second elements of the pairs, (HEADS, BLOCK/2) each."""
     return tl.split(tl.reshape(x, (HEADS, BLOCK // 2, 2)))
 
 
@@ -198,7 +198,7 @@ def _inverse_norm(a, b, present):  # type: ignore[no-untyped-def]
 def _turned(  # type: ignore[no-untyped-def]
     x, cos, first, second, scale_a, scale_b, present, NORMALIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """y of a tile x, (HEADS, BLOCK)."""
+    """Compute y of a tile x, (HEADS, BLOCK)."""
     a, b = _pairs(x, HEADS, BLOCK)
     turned_a = cos * a - first * b
     turned_b = second * a + cos * b
@@ -223,7 +223,7 @@ def _turned_back(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """dx of a tile, (HEADS, BLOCK), and both halves of n G, (HEADS, BLOCK/2)."""
+    """Compute dx of a tile, (HEADS, BLOCK), and both halves of n G, (HEADS, BLOCK/2)."""
     a, b = _pairs(x, HEADS, BLOCK)
     G_a, G_b = _pairs(G, HEADS, BLOCK)
     n_a = cos * a - first * b
@@ -374,6 +374,6 @@ def _backward(  # type: ignore[no-untyped-def]
 def _load_scale(  # type: ignore[no-untyped-def]
     scale, at, inside, SCALED: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Both halves of the pairs' scales, (HEADS, BLOCK/2); ones without a scale."""
+    """Load both halves of the pairs' scales, (HEADS, BLOCK/2); ones without a scale."""
     values = _load(scale, at, inside, WIDE) if SCALED else tl.full((HEADS, BLOCK), 1.0, WIDE)
     return _pairs(values, HEADS, BLOCK)

@@ -7,7 +7,7 @@ from paper_repro.kernels.qk_rotary.tables import RotaryTables
 
 
 def rotate(x: Tensor, tables: RotaryTables, scale: Tensor | None, normalize: bool) -> Tensor:
-    """Of x (B, T, H, Y): (B, H, T, Y), a view of (B, T, H, Y)."""
+    """Rotate x (B, T, H, Y) to (B, H, T, Y), a view of (B, T, H, Y)."""
     given = [x, *tables] if scale is None else [x, *tables, scale]
     dtype = wide(*given)
     a, b = x.to(dtype).unflatten(-1, (-1, 2)).unbind(-1)
@@ -21,5 +21,5 @@ def rotate(x: Tensor, tables: RotaryTables, scale: Tensor | None, normalize: boo
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
-    """What these are computed in: float32, or float64 where one of them is."""
+    """Return what these are computed in: float32, or float64 where one of them is."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32

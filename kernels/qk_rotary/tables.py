@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class RotaryTables(NamedTuple):
-    """Of the pair (a, b) = (x_2i, x_2i+1) at position t: a' = cos a - sin_first b, b' = sin_second a + cos b.
+    """Factors for the pair (a, b) = (x_2i, x_2i+1) at position t: a' = cos a - sin_first b, b' = sin_second a + cos b.
 
     Each (P, Y/2).
     """
@@ -24,7 +24,7 @@ def textbook_tables(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> RotaryTables:
-    """Rotations by the angles t base^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
+    """Compute rotations by the angles t base^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
 
     Args:
         length: P.
@@ -45,7 +45,8 @@ def published_tables(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> RotaryTables:
-    """What nGPT's published code computes, which is no rotation (NVIDIA/ngpt, issue 10): a' = -E_Y/2+i b, b' = E_i a.
+    """Return what nGPT's published code computes, which is no rotation (NVIDIA/ngpt, issue 10): a' = -E_Y/2+i b, b' =
+    E_i a.
 
     E is the table of one position with sines and cosines in turn, E_2j = sin, E_2j+1 = cos of t base^(-2j/Y), read as
     if it had all sines before all cosines; the identity term is missing.
@@ -68,7 +69,7 @@ def check_width(width: int) -> None:
 
 
 def _angles(length: int, width: int, base: float) -> Tensor:
-    """t base^(-2i/Y), (P, Y/2)."""
+    """Compute the angles t base^(-2i/Y), (P, Y/2)."""
     check_width(width)
     if length < 1:
         raise ValueError(f"length must be 1 or more, got {length}")

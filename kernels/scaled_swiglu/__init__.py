@@ -13,7 +13,7 @@ from paper_repro.kernels.scaled_swiglu import reference
 def scaled_swiglu(
     pre: Tensor, scale_u: Tensor | None = None, scale_nu: Tensor | None = None, implementation: str = "auto"
 ) -> Tensor:
-    """u s_u * silu(nu s_nu) of pre = [u, nu]; nGPT's factor sqrt(D) is part of the scales.
+    """Compute u s_u * silu(nu s_nu) of pre = [u, nu]; nGPT's factor sqrt(D) is part of the scales.
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) has first derivatives in
     reverse mode only and keeps ``pre`` alone for them.  "auto" is fused on CUDA and the definition elsewhere, under
@@ -54,7 +54,7 @@ def scaled_swiglu_of_product(
     scale_nu: Tensor | None = None,
     implementation: str = "auto",
 ) -> Tensor:
-    """``scaled_swiglu`` of x W^T.
+    """Return ``scaled_swiglu`` of x W^T.
 
     "closed_form" folds the scales into the rows of W, which leaves no product with them; it has derivatives of any
     order.  "auto" takes it on a CPU, where a step of nGPT is 0.6 to 7 % shorter so, the more the smaller the model; on

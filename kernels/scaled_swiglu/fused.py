@@ -86,7 +86,7 @@ class ScaledSwiGLU(WithGradient):
 
 
 def _configuration(tokens: int, half: int) -> tuple[int, int, int]:
-    """Columns of a program, groups of tokens, warps: 8 columns a thread, 16 bytes of bfloat16 each load."""
+    """Choose the columns of a program, groups of tokens, warps: 8 columns a thread, 16 bytes of bfloat16 each load."""
     block = min(triton.next_power_of_2(half), 1024)
     groups = min(tokens, max(1, PROGRAMS // triton.cdiv(half, block)))
     return block, groups, max(1, block // 256)
@@ -97,7 +97,7 @@ def _rows(value: Tensor) -> Tensor:
 
 
 def _or(scale: Tensor | None, other: Tensor) -> Tensor:
-    """A pointer that is not read where there is no scale."""
+    """Return a pointer that is not read where there is no scale."""
     return other if scale is None else scale.contiguous()
 
 

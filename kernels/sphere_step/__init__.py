@@ -10,7 +10,8 @@ LONGEST_ROW = 8192
 
 
 def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, implementation: str = "auto") -> Tensor:
-    """unit(h + a (unit(f) - h)) with a = |alpha|, or alpha if not ``absolute`` (nGPT, equations 10 and 11; A.2).
+    """Compute unit(h + a (unit(f) - h)) with a = |alpha|, or alpha if not ``absolute`` (nGPT, equations 10 and 11;
+    A.2).
 
     unit(x) = x / |x| over the last dimension without an epsilon: a row of zeros gives NaN.  Computed in float32
     (float64 where an input is).
@@ -38,7 +39,7 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
 
 
 def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
-    """unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
+    """Compute unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
 
     Args:
         h, f, alpha, absolute: as for ``sphere_step``; the step is tangential where h has unit norm.

@@ -46,7 +46,7 @@ class SphereStepGradient(FirstOrder):
 
 
 class SphereStep(WithGradient):
-    """Of h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute``: the step (N, D), and |f| and |z|, (2, N, 1)."""
+    """Maps h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute`` to the step (N, D), and |f| and |z|, (2, N, 1)."""
 
     gradient = SphereStepGradient
 

@@ -68,7 +68,7 @@ class SphereStepGradient(FirstOrder):
 
 
 class SphereStep(WithGradient):
-    """Of h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute``: the step (N, D), and 1/|f| and 1/|z|, (2, N)."""
+    """Maps h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute`` to the step (N, D), and 1/|f| and 1/|z|, (2, N)."""
 
     gradient = SphereStepGradient
 
@@ -99,7 +99,7 @@ class SphereStep(WithGradient):
 
 
 def configuration(count: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
-    """For ``count`` rows of ``width``."""
+    """Choose the launch for ``count`` rows of ``width``."""
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
     warps = min(max(rows * block // PER_THREAD // 32, 1), 16)
@@ -109,7 +109,7 @@ def configuration(count: int, width: int, warps_per_processor: int, device: torc
 
 @functools.cache
 def _processors(device: torch.device) -> int:
-    """Of Triton's interpreter: one."""
+    """Return the number of processors; Triton's interpreter has one."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 

@@ -32,7 +32,7 @@ def tied_attention(
     bias_cross: Tensor | None = None,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """o_ik = sum_j a_ijk k_jk and lse_ik = log sum_j exp(s_ijk), over j <= i, with a = softmax_j(s) and
+    """Compute o_ik = sum_j a_ijk k_jk and lse_ik = log sum_j exp(s_ijk), over j <= i, with a = softmax_j(s) and
 
         s_ijk = (k_jk . q_ik + (h_j d) . u_i) / tau - slope_k (i - j) + (bias_self where i = j, else bias_cross)
 
@@ -136,7 +136,7 @@ def descend(
 def _attention(
     op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
 ) -> type[Attention] | None:
-    """The class that attends; None for the definition."""
+    """Return the class that attends; None for the definition."""
     sequences, tokens, heads, width = keys.shape
     large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
     return choose(op, WAYS, implementation, given, width=width, large=large)()

@@ -34,11 +34,11 @@ class Piece(NamedTuple):
     stop: int
 
     def rows(self, by_token: Tensor) -> Tensor:
-        """Of (B, J, ...)."""
+        """Return the rows of (B, J, ...)."""
         return by_token[self.first : self.last, self.start : self.stop]
 
     def seen(self, by_token: Tensor) -> Tensor:
-        """Of (B, J, ...): what the rows see."""
+        """Return what the rows see of (B, J, ...)."""
         return by_token[self.first : self.last, : self.stop]
 
 
@@ -62,7 +62,7 @@ class Attention:
         self.diagonal = keys.new_zeros(())
 
     def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor:
-        """o (B, J, K, R) of q (B, J, K, R) and u (B, J, D); fills ``lse``, (B, J, K)."""
+        """Compute o (B, J, K, R) of q (B, J, K, R) and u (B, J, D); fills ``lse``, (B, J, K)."""
         out = torch.empty_like(query)
         for piece in self._pieces():
             keys = self._keys(piece)
@@ -78,7 +78,7 @@ class Attention:
     def backward(
         self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """o again, dq and du, given G (B, J, K, R); ``out`` is not needed."""
+        """Compute o again, dq and du, given G (B, J, K, R); ``out`` is not needed."""
         if self.dkeys is None:
             self.dkeys = torch.zeros_like(self.keys)
             self.dcontext = None if self.context is None else torch.zeros_like(self.context)
@@ -104,13 +104,13 @@ class Attention:
         return out, dquery, dstate
 
     def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Of the keys, h d, bias_self and bias_cross."""
+        """Return the gradients of the keys, h d, bias_self and bias_cross."""
         assert self.dkeys is not None
         dcontext = None if self.dcontext is None else self.dcontext.div_(self.tau)
         return self.dkeys.transpose(1, 2), dcontext, self.diagonal, -self.diagonal
 
     def _bias(self, positions: Positions) -> Tensor:
-        """(K, q, columns): the last of them for the keys that a piece's queries see, whichever piece it is."""
+        """Return (K, q, columns): the last of them for the keys that a piece's queries see, whichever piece it is."""
         tokens = self.shape[1]
         rows = min(tokens, ROWS)
         before = (tokens - 1) // rows * rows
@@ -127,26 +127,26 @@ class Attention:
                 yield Piece(first, min(first + self.sequences, sequences), start, min(start + ROWS, tokens))
 
     def _space(self, count: int, piece: Piece) -> Tensor:
-        """(N K, count q, n) of the buffer."""
+        """Return (N K, count q, n) of the buffer."""
         shape = (piece.last - piece.first) * self.shape[2], count * (piece.stop - piece.start), piece.stop
         return self.buffer[: shape[0] * shape[1] * shape[2]].view(shape)
 
     def _keys(self, piece: Piece, by_head: Tensor | None = None) -> Tensor:
-        """(N K, n, R) of (B, K, J, R)."""
+        """Return the keys (N K, n, R) of (B, K, J, R)."""
         found = self.keys if by_head is None else by_head
         return found[piece.first : piece.last].flatten(0, 1)[:, : piece.stop]
 
     def _by_head(self, rows: Tensor, factor: float) -> Tensor:
-        """(N, q, K, ...) times ``factor`` as contiguous (N K, q, ...)."""
+        """Return (N, q, K, ...) times ``factor`` as contiguous (N K, q, ...)."""
         rows = rows.transpose(1, 2)
         return (rows.contiguous() if factor == 1 else (rows * factor).contiguous()).flatten(0, 1)
 
     def _by_token(self, by_head: Tensor, piece: Piece) -> Tensor:
-        """(N K, q, ...) as a view (N, q, K, ...)."""
+        """Return (N K, q, ...) as a view (N, q, K, ...)."""
         return by_head.unflatten(0, (piece.last - piece.first, -1)).transpose(1, 2)
 
     def _add_shared(self, scores: Tensor, state: Tensor | None, piece: Piece) -> None:
-        """To (N K, q, n): what places add, and what all heads share."""
+        """Add to (N K, q, n) what places add and what all heads share."""
         by_sequence = scores.unflatten(0, (-1, self.shape[2]))
         columns = self.table.shape[2] - self.table.shape[1] - piece.start
         by_sequence += self.table[:, : scores.shape[1], columns : columns + scores.shape[2]]

@@ -177,12 +177,12 @@ class Descent(WithGradient):
 
 
 def _normed(x: Tensor, weight: Tensor | None = None, *, eps: float) -> Tensor:
-    """RMSNorm(x) * weight, or x itself without one."""
+    """Return RMSNorm(x) * weight, or x itself without one."""
     return x if weight is None else functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
 def _summed(one: Tensor, two: Tensor) -> Tensor:
-    """The outer products of (B, J, M) and (B, J, N), over all tokens: (M, N)."""
+    """Return the outer products of (B, J, M) and (B, J, N), over all tokens: (M, N)."""
     return one.flatten(0, 1).mT @ two.flatten(0, 1)
 
 

@@ -46,7 +46,7 @@ class Attention:
         self.diagonal = torch.zeros((), dtype=self.wide, device=keys.device)
 
     def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor:
-        """o (B, J, K, R) of q (B, J, K, R) and u (B, J, D); fills ``lse``, (B, J, K)."""
+        """Compute o (B, J, K, R) of q (B, J, K, R) and u (B, J, D); fills ``lse``, (B, J, K)."""
         query, state = self._read(query), self._read(state)
         out, plan = torch.empty_like(self.keys), self._tiles(1)
         with torch.cuda.device_of(query):
@@ -58,7 +58,7 @@ class Attention:
     def backward(
         self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """o, computed again unless it is given as ``out``, dq and du, given G (B, J, K, R)."""
+        """Return o, computed again unless it is given as ``out``, and dq and du, given G (B, J, K, R)."""
         direction, query, state = self._read(direction), self._read(query), self._read(state)
         out = self.forward(query, state, torch.empty_like(lse)) if out is None else out.contiguous()
         if self.dkeys is None:
@@ -79,12 +79,12 @@ class Attention:
         return out, dquery, None if state is None else self._through_shared(state, summed)
 
     def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Of the keys, h d, bias_self and bias_cross."""
+        """Return the gradients of the keys, h d, bias_self and bias_cross."""
         assert self.dkeys is not None
         return self.dkeys, self.dcontext, self.diagonal, -self.diagonal
 
     def _through_shared(self, state: Tensor, summed: Tensor) -> Tensor:
-        """du, and adds to d(h d), given dS / tau of each group of heads, (groups, B, J, J)."""
+        """Compute du, and add to d(h d), given dS / tau of each group of heads, (groups, B, J, J)."""
         assert self.context is not None
         found = summed[0] if len(summed) == 1 else summed.sum(0)
         dcontext = torch.bmm(found.mT, state)
@@ -95,7 +95,7 @@ class Attention:
         return None if tensor is None else tensor.to(self.keys.dtype).contiguous()
 
     def _inputs(self, query: Tensor, state: Tensor | None) -> tuple[Any, ...]:
-        """What all kernels read; without a diagonal anything stands for u and h d."""
+        """Return what all kernels read; without a diagonal anything stands for u and h d."""
         shared = (query, query) if state is None else (state, self.context)
         return *self.keys.shape[1:3], query, self.keys, *shared, *self.positions
 
@@ -136,7 +136,7 @@ def _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE: tl.constex
 def _load_heads(  # type: ignore[no-untyped-def]
     x, sequence, token, head, tokens, heads, R: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
 ):
-    """(heads of the group, tokens of the tile, BLOCK) of (B, J, K, R)."""
+    """Load (heads of the group, tokens of the tile, BLOCK) of (B, J, K, R)."""
     at, inside = _heads_at(sequence, token, head, tokens, heads, R, BLOCK)
     return tl.load(x + at, mask=inside, other=0.0).to(DOT)
 
@@ -154,7 +154,7 @@ def _heads_at(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _normaliser_at(sequence, token, head, tokens, heads):  # type: ignore[no-untyped-def]
-    """Where the numbers of (B, J, K) lie."""
+    """Return where the numbers of (B, J, K) lie."""
     token = token[None, :]
     head = head[:, None]
     return (sequence * tokens + token) * heads + head, (token < tokens) & (head < heads)
@@ -162,7 +162,7 @@ def _normaliser_at(sequence, token, head, tokens, heads):  # type: ignore[no-unt
 
 @triton.jit
 def _load_part(x, sequence, token, part, tokens, D: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Some columns of the tokens of a tile, of (B, J, D)."""
+    """Load some columns of the tokens of a tile, of (B, J, D)."""
     at = (sequence * tokens + token)[:, None] * D + part
     return tl.load(x + at, mask=(token < tokens)[:, None] & (part < D), other=0.0).to(DOT)
 
@@ -185,7 +185,9 @@ def _scores(  # type: ignore[no-untyped-def]
     PART: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """s_ijk of a tile, (heads of the group, rows, columns); minus infinity where j > i.  Without a diagonal D is 0."""
+    """Compute s_ijk of a tile, (heads of the group, rows, columns); minus infinity where j > i. Without a diagonal D is
+    0.
+    """
     scores = tl.dot(q, tl.permute(k, (0, 2, 1)), input_precision=PRECISION)
     if D > 0:
         shared = tl.zeros((row.shape[0], column.shape[0]), slope.dtype)

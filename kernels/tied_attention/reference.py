@@ -22,7 +22,7 @@ class Positions(NamedTuple):
 def tied_attention(
     query: Tensor, keys: Tensor, state: Tensor | None, context: Tensor | None, positions: Positions, tau: float
 ) -> tuple[Tensor, Tensor]:
-    """o (B, J, K, R) and lse (B, J, K); shapes as in ``kernels.tied_attention``."""
+    """Compute o (B, J, K, R) and lse (B, J, K); shapes as in ``kernels.tied_attention``."""
     dtype = wide(query, keys)
     scores = torch.einsum("bikr,bjkr->bkij", query, keys).to(dtype)
     if state is not None and context is not None:
@@ -49,7 +49,7 @@ def descend(
     tau: float,
     norm_eps: float,
 ) -> Tensor:
-    """x_T (B, J, D); shapes as in ``kernels.tied_attention``."""
+    """Compute x_T (B, J, D); shapes as in ``kernels.tied_attention``."""
     for _ in range(num_steps):
         u = x if norm_weight is None else functional.rms_norm(x, x.shape[-1:], norm_weight, norm_eps)
         query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])
@@ -59,5 +59,5 @@ def descend(
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
-    """What scores are computed in: float32, or float64 where an input is."""
+    """Return what scores are computed in: float32, or float64 where an input is."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32

@@ -29,7 +29,7 @@ class Tiles(NamedTuple):
 
 
 def tiles(heads: int, width: int, shared: bool, element_size: int, reads: int) -> Tiles:
-    """For K heads of R, of so many bytes an element, and so many arrays that are read at once.
+    """Choose tiles for K heads of R, of so many bytes an element, and so many arrays that are read at once.
 
     Heads that share a score (``shared``) stay together, all of them where their results fit in the registers.
     """
@@ -46,5 +46,5 @@ def _bounded(count: int) -> int:
 
 
 def _power_of_two(count: int) -> int:
-    """The next one."""
+    """Return the next one."""
     return 1 << (count - 1).bit_length()

@@ -16,7 +16,8 @@ LONGEST_ROW = 8192
 
 @torch.no_grad()
 def project_rows_(tensor: Tensor) -> Tensor:
-    """x <- x / |x| over the last dimension, in float32 (float64 for float64), rounded to the tensor's dtype; in place.
+    """Set x <- x / |x| over the last dimension, in float32 (float64 for float64), rounded to the tensor's dtype; in
+    place.
 
     Raises:
         ValueError: fewer than two dimensions.
@@ -41,7 +42,7 @@ def adam_(
     unit_rows: bool,
     implementation: str = "auto",
 ) -> None:
-    """One step of Adam with decoupled weight decay (arXiv 1412.6980, 1711.05101) of every parameter, in place.
+    """Take one step of Adam with decoupled weight decay (arXiv 1412.6980, 1711.05101) of every parameter, in place.
 
     p <- (1 - lr weight_decay) p;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
     p <- p - lr m' / (sqrt(v') + eps) with m' = m / (1 - b1^step), v' = v / (1 - b2^step);

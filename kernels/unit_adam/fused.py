@@ -66,7 +66,7 @@ def _launch(
 
 
 def _on(device: torch.device, settings: Settings, addresses: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """The step's numbers, float64, and the table of addresses; one copy, for which the host does not wait."""
+    """Return the step's numbers, float64, and the table of addresses; one copy, for which the host does not wait."""
     numbers = torch.zeros(_NUMBERS.value, dtype=torch.float64)
     values = (
         settings.kept,
@@ -86,7 +86,7 @@ def _on(device: torch.device, settings: Settings, addresses: list[list[int]]) ->
 
 @functools.lru_cache(maxsize=16)
 def _jobs(counts: tuple[int, ...], each: int, device: torch.device) -> Tensor:
-    """Which tensor, and which chunk of ``each`` rows or numbers of it, each program takes: (programs, 2)."""
+    """Return which tensor, and which chunk of ``each`` rows or numbers of it, each program takes: (programs, 2)."""
     chunks = torch.tensor([-(-count // each) for count in counts])
     tensors = torch.arange(len(counts)).repeat_interleave(chunks)
     first = (chunks.cumsum(0) - chunks).repeat_interleave(chunks)
@@ -95,7 +95,7 @@ def _jobs(counts: tuple[int, ...], each: int, device: torch.device) -> Tensor:
 
 @triton.jit
 def _tile(address, kind: tl.constexpr, at, aligned: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Pointers to the numbers ``at`` of the tensor of this kind at this address."""
+    """Return pointers to the numbers ``at`` of the tensor of this kind at this address."""
     pointers = tl.load(address).to(tl.pointer_type(kind)) + at
     if aligned:
         pointers = tl.multiple_of(pointers, (1, 16))

@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What numbers of ``dtype`` are computed in."""
+    """Return what numbers of ``dtype`` are computed in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -60,5 +60,5 @@ def adam_(four: Four, settings: Settings, unit_rows: bool) -> None:
 
 
 def unit_(rows: Tensor) -> None:
-    """x <- x / |x| over the last dimension."""
+    """Set x <- x / |x| over the last dimension."""
     rows.div_(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))

@@ -13,7 +13,7 @@ from paper_repro.kernels.unit_adam.reference import Four, Settings
 
 
 def takes(four: Four, unit_rows: bool) -> bool:
-    """Whether torch's kernel computes the same from parameter, gradient and moments, with rows of any length."""
+    """Return whether torch's kernel computes the same from parameter, gradient and moments, with rows of any length."""
     dtypes = {tensor.dtype for tensor in four}
     plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous() for tensor in four)
     return plain and dtypes in ({torch.float32}, {torch.float64}) and four[0].device.type == "cpu"

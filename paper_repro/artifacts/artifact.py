@@ -247,7 +247,7 @@ class Artifact:
             raise UsageError(f"{self.path}: {problem}")
 
     def _axis_problems(self) -> Iterator[str]:
-        """What is wrong with the axes, or with what names them."""
+        """Yield what is wrong with the axes, or with what names them."""
         self.points()
         for name, column in self.columns.items():
             if column.axis is not None and column.axis not in self.axes:
@@ -275,18 +275,18 @@ class Artifact:
         return layers.points(self.axes)
 
     def points(self, scale: Scale | None = None) -> list[Key]:
-        """Every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
+        """Return every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
         if scale is None:
             return self._points
         return [key for key in self._points if self.runs.runs(key) and scale.runs(key)]
 
     def overrides(self, key: Key, scale: Scale) -> list[Override]:
-        """The overrides of one point, a later one over an earlier one: see ``axes``."""
+        """Return the overrides of one point, a later one over an earlier one: see ``axes``."""
         word = next(name for name, spec in self.scales.items() if spec is scale)
         return layers.layers(self.axes, key, word, scale)
 
     def printed(self, key: Key, name: str) -> Number | None:
-        """What the paper prints for a metric or column at a point."""
+        """Return what the paper prints for a metric or column at a point."""
         place = dict(key)
         for row in self.published.rows if self.published else ():
             if name in row.values and row.at.items() <= place.items():
@@ -294,7 +294,7 @@ class Artifact:
         return None
 
     def scale(self, word: str) -> tuple[str, Scale]:
-        """The scale of that name (for exact artifacts: any of the scale words means ``exact``).
+        """Return the scale of that name (for exact artifacts: any of the scale words means ``exact``).
 
         Raises:
             UsageError: the artifact has no such scale.
@@ -306,7 +306,8 @@ class Artifact:
         return word, self.scales[word]
 
     def companions(self) -> list[ModuleType]:
-        """The Python files beside the YAML and its bases: a figure draws there, a table computes, a claim is judged.
+        """Return the Python files beside the YAML and its bases: a figure draws there, a table computes, a claim is
+        judged.
 
         The artifact's own is the first, a base's comes before that of the base below it.
         """

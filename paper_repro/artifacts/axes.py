@@ -116,7 +116,7 @@ class Restriction:
     """Restrictions like ``only``, of which a point has to satisfy one; none: no further restriction."""
 
     def runs(self, key: Key) -> bool:
-        """Whether a point of the axes' product is inside."""
+        """Return whether a point of the axes' product is inside."""
         place = dict(key)
 
         def inside(restriction: dict[str, list[str]]) -> bool:
@@ -125,7 +125,7 @@ class Restriction:
         return inside(self.only) and (not self.any_of or any(map(inside, self.any_of)))
 
     def places(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Every axis value that it names, with the word under which it names it."""
+        """Yield every axis value that it names, with the word under which it names it."""
         for word, restrictions in (("only", [self.only]), ("any_of", self.any_of)):
             for axis, values in itertools.chain.from_iterable(item.items() for item in restrictions):
                 yield from ((word, {axis: value}) for value in values or [""])
@@ -169,7 +169,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 
 def points(axes: Mapping[str, Axis]) -> list[Key]:
-    """Every point of the axes' product, the last axis running fastest.
+    """Return every point of the axes' product, the last axis running fastest.
 
     Raises:
         UsageError: there are more than ``MOST_POINTS``.
@@ -184,7 +184,7 @@ def points(axes: Mapping[str, Axis]) -> list[Key]:
 
 
 def layers(axes: Mapping[str, Axis], key: Key, word: str, scale: Scale) -> list[Override]:
-    """The overrides of one point at one scale, a later one over an earlier one."""
+    """Return the overrides of one point at one scale, a later one over an earlier one."""
     found = [item.of(f"scale {word}") for item in scale.overrides.items]
     values = [(f"axis {axis}={value}", axes[axis].values[value]) for axis, value in key]
     found += [item.of(name) for name, value in values for item in value.overrides.items]
@@ -210,7 +210,7 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
 
 
 def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key]) -> Iterator[str]:
-    """What is wrong where two overrides set one key at a point that is run, and nothing says which one wins."""
+    """Yield what is wrong where two overrides set one key at a point that is run, and nothing says which one wins."""
     seen: set[tuple[str, str]] = set()
     settled = {item.key for item in scale.over_axes.items}
     for key in run:

@@ -33,7 +33,7 @@ DEFAULT = "default"
 
 
 def find() -> dict[str, Path]:
-    """Every artifact's id and file, found by scanning.
+    """Return every artifact's id and file, found by scanning.
 
     Raises:
         UsageError: two files have one id, or $PAPER_REPRO_PAPERS names no folder.
@@ -42,7 +42,7 @@ def find() -> dict[str, Path]:
 
 
 def known_bases() -> dict[str, Path]:
-    """Every file that ``like`` can name; raises as ``find``."""
+    """Return every file that ``like`` can name; raises as ``find``."""
     return _scan("*/bases/*.yaml", "base")
 
 
@@ -63,7 +63,7 @@ def _scan(pattern: str, what: str) -> dict[str, Path]:
 
 
 def load(name: str) -> Artifact:
-    """The artifact of that id.
+    """Return the artifact of that id.
 
     Raises:
         UsageError: unknown id (with the nearest), or an error in its file, with file and line.
@@ -75,7 +75,7 @@ def load(name: str) -> Artifact:
 
 
 def load_file(path: Path) -> Artifact:
-    """The artifact that a file describes, checked whole.
+    """Return the artifact that a file describes, checked whole.
 
     Raises:
         UsageError: with the file and the line; an error that lies in a base names the user's file first.
@@ -132,7 +132,9 @@ def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
 
 
 def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
-    """The tolerance that a node gives, or that of the quantity which it names; its reason may be the default's."""
+    """Return the tolerance that a node gives, or that of the quantity which it names; its reason may be the
+    default's.
+    """
     if not node.is_mapping:
         if (name := node.text()) not in nodes or not nodes[name].is_mapping:
             raise node.error(f"there is no tolerance of '{name}' to take{nearest(name, nodes)}")
@@ -149,7 +151,7 @@ def _judged(spec: Metric | Column) -> bool:
 
 
 def _bases_of(own: Node) -> list[Node]:
-    """The files below one, the nearest first."""
+    """Return the files below one, the nearest first."""
     found, names = list[Node](), list[str]()
     while LIKE in (entries := own.items()):
         name, known = str(entries[LIKE].plain()), known_bases()

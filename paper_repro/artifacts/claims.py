@@ -35,10 +35,10 @@ class Predicate(Protocol):
     """Something that can be judged from the records of an artifact."""
 
     def judge(self, view: Evidence, place: Place) -> Judgement:
-        """``place`` fixes the axes over which the claim runs."""
+        """Judge the predicate; ``place`` fixes the axes over which the claim runs."""
 
     def problems(self, names: "Names") -> Iterator[str]:
-        """What is wrong with the predicate as written, in words."""
+        """Return what is wrong with the predicate as written, in words."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Predicate":
@@ -79,13 +79,13 @@ class Names:
     over: Sequence[str]
 
     def metric_problems(self, side: "Side") -> Iterator[str]:
-        """What is wrong with a side that is measured over seeds."""
+        """Yield what is wrong with a side that is measured over seeds."""
         if side.metric not in self.measured:
             yield f"unknown metric '{side.metric}'{nearest(side.metric, self.measured)}"
         yield from self._open_axes(side.place)
 
     def column_problems(self, side: "Side") -> Iterator[str]:
-        """What is wrong with a side that is counted."""
+        """Yield what is wrong with a side that is counted."""
         if side.metric not in self.columns:
             yield f"unknown column '{side.metric}'{nearest(side.metric, self.columns)}"
         yield from self._open_axes(side.place)
@@ -280,7 +280,7 @@ class Computed:
         return cls(typed_yaml.convert(str, node), node.where)
 
     def function(self, companions: Sequence[ModuleType]) -> Callable[[Evidence], Judgement]:
-        """The function that judges.
+        """Return the function that judges.
 
         Raises:
             UsageError: there is none of that name.
@@ -314,7 +314,7 @@ _KINDS: dict[str, Any] = {
 
 
 def judge(claim: Claim, view: Evidence) -> Judgement:
-    """The verdict on a claim: at every combination of the axes it runs over, and together."""
+    """Judge a claim at every combination of the axes it runs over, and combine the verdicts."""
     if claim.scales and view.scale_name not in claim.scales:
         return Judgement(UNDECIDED, f"to be judged at scale {' or '.join(claim.scales)}")
     if not claim.over:
@@ -331,7 +331,7 @@ def judge(claim: Claim, view: Evidence) -> Judgement:
 
 
 def combine(parts: Sequence[tuple[str, Judgement]], decisive: str, otherwise: str) -> Judgement:
-    """Kleene's conjunction (decisive ``fails``) or disjunction (decisive ``holds``)."""
+    """Combine parts by Kleene's conjunction (decisive ``fails``) or disjunction (decisive ``holds``)."""
     counts = {verdict: sum(part.verdict == verdict for _, part in parts) for verdict in (HOLDS, FAILS, UNDECIDED)}
     verdict = decisive if counts[decisive] else UNDECIDED if counts[UNDECIDED] else otherwise
     because = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
@@ -339,7 +339,7 @@ def combine(parts: Sequence[tuple[str, Judgement]], decisive: str, otherwise: st
 
 
 def place_problems(axes: Mapping[str, Any], place: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a partial place in an artifact, in words."""
+    """Yield what is wrong with a partial place in an artifact, in words."""
     for axis, value in place.items():
         if axis not in axes:
             yield f"unknown axis '{axis}'{nearest(axis, axes)}"
@@ -355,7 +355,7 @@ def check_predicate(
     over: Sequence[str],
     node: Node,
 ) -> None:
-    """Raises UsageError with the claim's file and line if the predicate refers to something that does not exist."""
+    """Raise UsageError with the claim's file and line if the predicate refers to something that does not exist."""
     measured = [name for name, metric in metrics.items() if metric.measured]
     for problem in predicate.problems(Names(axes, measured, list(columns), over)):
         raise node.error(problem)

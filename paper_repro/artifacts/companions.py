@@ -14,7 +14,7 @@ HOME = "paper_repro.papers."
 
 
 def load(name: str, files: Sequence[Path]) -> list[ModuleType]:
-    """The Python files beside an artifact's YAML and its bases, the artifact's own first.
+    """Return the Python files beside an artifact's YAML and its bases, the artifact's own first.
 
     Args:
         name: the artifact's id.
@@ -34,7 +34,7 @@ def _module(name: str, path: Path) -> ModuleType:
 
 
 def named(name: str, where: str) -> Any:
-    """What a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
+    """Return what a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
 
     Raises:
         UsageError: with the file and line ``where``, it is not below ``paper_repro.papers``, or there is none.

@@ -15,7 +15,7 @@ from paper_repro.base.files import write_atomically
 from paper_repro.cells.records import Record
 
 CLAIM_PARTS = 6
-"""Of a claim with more parts than this the printed table lists only those that do not hold."""
+"""A claim with more parts than this shows only those that do not hold."""
 
 
 class Table:
@@ -29,11 +29,11 @@ class Table:
         self.artifact: Artifact = view.artifact
 
     def summary(self) -> dict[str, float]:
-        """The numbers computed from the whole table, by the names of the artifact's ``summary``."""
+        """Return the numbers computed from the whole table, by the names of the artifact's ``summary``."""
         return {}
 
     def remarks(self) -> list[str]:
-        """Sentences computed from the records, printed with the notes."""
+        """Return sentences computed from the records, printed with the notes."""
         return []
 
     def write(self, folder: Path) -> list[Path]:
@@ -49,7 +49,7 @@ class Table:
         return [folder / name for name in content]
 
     def markdown(self, by_metric: bool = False) -> str:
-        """The whole document; ``by_metric`` gives each metric a table of its own, for narrow terminals."""
+        """Return the whole document; ``by_metric`` gives each metric a table of its own, for narrow terminals."""
         plan = self.view.plan
         grids = [self.grid()]
         if by_metric:
@@ -67,7 +67,9 @@ class Table:
         return "\n\n".join(parts) + "\n"
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
-        """One line a point: its place, the columns beside the metrics, and the metrics (or only the chosen of both)."""
+        """Return one line for each point: its place, the columns beside the metrics, and the metrics (or only the
+        chosen of both).
+        """
         view, artifact = self.view, self.artifact
         columns = {name: spec for name, spec in artifact.columns.items() if chosen is None or name in chosen}
         metrics = {name: spec for name, spec in artifact.metrics.items() if chosen is None or name in chosen}
@@ -120,7 +122,9 @@ class Table:
         return cells
 
     def verdict(self, name: str, point: Point) -> verdicts.Verdict:
-        """The verdict on a metric at a point, on the user's records or, where there are none at all, the reference."""
+        """Return the verdict on a metric at a point, on the user's records or, where there are none at all, the
+        reference.
+        """
         plan = self.view.plan
         return verdicts.on_metric(
             self.artifact.metrics[name],
@@ -135,7 +139,7 @@ class Table:
         return verdicts.trouble(found) or verdicts.lack(found, name) or verdicts.NOT_RUN
 
     def _best(self, name: str, source: str) -> set[Any]:
-        """The keys of the best printed or measured values within each group of ``best_within``."""
+        """Return the keys of the best printed or measured values within each group of ``best_within``."""
         metric = self.artifact.metrics[name]
         if not self.artifact.best_within or metric.direction == "none":
             return set()
@@ -214,7 +218,7 @@ class Table:
         return notes + self._lacks()
 
     def _lacks(self) -> list[str]:
-        """Why metrics are not available, each reason once."""
+        """Return why metrics are not available, each reason once."""
         reasons: dict[str, list[str]] = {}
         for point in self.view.points.values():
             for record in self.view.judged(point).values():
@@ -230,7 +234,7 @@ class Table:
         return f"{artifact.source.paper}, {artifact.source.where}.{scale}{seeds}"
 
     def long_rows(self) -> list[dict[str, Any]]:
-        """One row a point and metric or column, with everything a program wants to compare."""
+        """Return one row for each point and metric or column, with everything a program wants to compare."""
         rows = []
         for key, point in self.view.points.items():
             place = dict(key)
@@ -257,7 +261,7 @@ class Table:
         return rows
 
     def document(self) -> dict[str, Any]:
-        """The content of table.json."""
+        """Return the content of table.json."""
         plan = self.view.plan
         computed = self.summary()
         return {
@@ -283,7 +287,7 @@ class Table:
         }
 
     def _cells(self) -> dict[str, Any]:
-        """By the record's own id, which data that a reader lacks does not change."""
+        """Return the ids of the judged records; a record's own id does not depend on the data that a reader has."""
         found = {}
         for point in self.view.points.values():
             for seed, cell in point.cells.items():
@@ -351,7 +355,7 @@ def _rule(tolerance: Any) -> str:
 
 
 def _origin(found: Sequence[Record]) -> str:
-    """Device and commit of a set of records, in words; empty for none."""
+    """Return device and commit of a set of records, in words; empty for none."""
     if not found:
         return ""
     devices = sorted({str(record.provenance.get("device")) for record in found})

@@ -39,18 +39,18 @@ class Override:
     """Whether ``value`` names an axis, whose number the value then is."""
 
     def of(self, layer: str) -> "Override":
-        """The same with its layer, for example ``axis model=ff1``, in its source."""
+        """Return the same with its layer, for example ``axis model=ff1``, in its source."""
         return dataclasses.replace(self, source=f"{self.source} ({layer})")
 
     def having(self, value: Any) -> "Override":
-        """The same with the number of the axis that it named."""
+        """Return the same with the number of the axis that it named."""
         return dataclasses.replace(self, value=value, axis=False)
 
     def error(self, message: str) -> UsageError:
         return UsageError(f"{self.said}: {message}")
 
     def touches(self, other: "Override") -> bool:
-        """Whether both set the same key, or one a part of what the other sets."""
+        """Return whether both set the same key, or one a part of what the other sets."""
         return (
             self.key == other.key or f"{self.key}.".startswith(f"{other.key}.") or other.key.startswith(f"{self.key}.")
         )
@@ -81,7 +81,7 @@ def parse(text: str) -> Override:
 
 
 def read(node: Node) -> tuple[Override, ...]:
-    """The overrides of a YAML mapping; a section stands before what refines it.
+    """Return the overrides of a YAML mapping; a section stands before what refines it.
 
     Raises:
         UsageError: with file and line, it is no mapping, or a value is not finite.
@@ -93,7 +93,7 @@ def read(node: Node) -> tuple[Override, ...]:
 
 
 def single(name: str, node: Node) -> Override:
-    """The override of the key ``name`` (``+name`` to add it) by the value of a node."""
+    """Return the override of the key ``name`` (``+name`` to add it) by the value of a node."""
     where = f"{node.path}:{node.key_line or node.line}"
     key, value = name.removeprefix("+"), node.plain()
     special = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""

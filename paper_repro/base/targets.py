@@ -78,7 +78,7 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
 
 
 def built_by(target: str) -> type:
-    """The class of what a target builds: itself, or for a function what its annotation says.
+    """Return the class of what a target builds: itself, or for a function what its annotation says.
 
     Raises:
         UsageError: as ``locate``.
@@ -88,7 +88,7 @@ def built_by(target: str) -> type:
 
 
 def locate(target: str) -> Any:
-    """The class or function of that dotted name.
+    """Return the class or function of that dotted name.
 
     It must be defined in one of the ``ROOMS`` or, as an optimizer, below torch.optim, not merely be within reach of a
     module there: the ``os`` that some module imports is refused.  A function is accepted where it is defined beside

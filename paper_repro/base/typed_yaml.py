@@ -67,7 +67,7 @@ class Node:
         return isinstance(self._node, yaml.SequenceNode)
 
     def items(self) -> dict[str, "Node"]:
-        """The entries of a mapping in their order; a key given twice is an error."""
+        """Return the entries of a mapping in their order; a key given twice is an error."""
         if not isinstance(self._node, yaml.MappingNode):
             raise self.error(f"{self.name or 'this'} must be a mapping of keys to values")
         result: dict[str, Node] = {}
@@ -102,7 +102,7 @@ class Node:
         return self.is_sequence and self._node.tag == _MORE
 
     def plain(self) -> Any:
-        """The value as plain Python data."""
+        """Return the value as plain Python data."""
         if self.is_mapping:
             return {key: child.plain() for key, child in self.items().items()}
         if self.is_sequence:
@@ -110,7 +110,7 @@ class Node:
         return self._construct(self._node)
 
     def text(self) -> str:
-        """The words of a scalar as they stand in the file: ``1e-3``, not 0.001."""
+        """Return the words of a scalar as they stand in the file: ``1e-3``, not 0.001."""
         if not isinstance(self._node, yaml.ScalarNode):
             raise self.error(f"{self.name or 'this'} must be one word or number")
         return str(self._node.value)
@@ -152,14 +152,14 @@ class _Over(Node):
 
 
 def over(base: Node, own: Node) -> Node:
-    """``own`` with what it leaves to ``base``; complaints name the file and line that an entry comes from."""
+    """Return ``own`` with what it leaves to ``base``; complaints name the file and line that an entry comes from."""
     if (base.is_mapping and own.is_mapping) or (base.is_sequence and own.continues):
         return _Over(base, own)
     return own
 
 
 def read(path: Path) -> Node:
-    """The root node of a YAML file.
+    """Return the root node of a YAML file.
 
     Raises:
         UsageError: the file cannot be read, is no YAML or is empty, has an anchor or an alias, or lies too deep.
@@ -196,7 +196,7 @@ def _refuse_anchors(path: Path, text: str) -> None:
 
 
 def build(kind: type[T], node: Node) -> T:
-    """An instance of the dataclass ``kind`` from a mapping node.
+    """Return an instance of the dataclass ``kind`` from a mapping node.
 
     A class with its own ``from_yaml(node)`` builds itself.  Raises UsageError with file and line for an unknown key, a
     missing value or one of the wrong type.
@@ -222,7 +222,7 @@ def build(kind: type[T], node: Node) -> T:
 
 
 def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Node]:
-    """The entries of a mapping.
+    """Return the entries of a mapping.
 
     Raises:
         UsageError: with file and line, for one that is neither required nor optional, and for a required one missing.
@@ -238,7 +238,7 @@ def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = 
 
 
 def convert(hint: Any, node: Node) -> Any:
-    """The value of ``node`` as the type ``hint``."""
+    """Return the value of ``node`` as the type ``hint``."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if node.plain() is None:

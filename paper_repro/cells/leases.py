@@ -90,7 +90,7 @@ def clear(root: Path, cells: Iterable[str]) -> None:
 
 
 def holder(path: Path) -> str | None:
-    """Who holds the lease, as ``pid N on HOST``; None if nobody alive does."""
+    """Return who holds the lease, as ``pid N on HOST``; None if nobody alive does."""
     # Leases are signed under the lock: an unsigned one was left by a process killed while it signed.
     if (signature := _signature(path)) is None:
         return None

@@ -24,7 +24,7 @@ class Sweep:
     started: float = field(default_factory=time.monotonic)
 
     def eta_seconds(self) -> float | None:
-        """Seconds left, from the work done since the start; None before there is any."""
+        """Return seconds left, from the work done since the start; None before there is any."""
         finished = self.work_done + sum(job.work * job.fraction for job in self.running.values())
         elapsed = time.monotonic() - self.started
         if finished <= 0.0 or elapsed < 1.0:
@@ -92,7 +92,7 @@ class Display:
             self._live.stop()  # type: ignore[attr-defined]
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)  # type: ignore[attr-defined]
         else:
@@ -111,7 +111,7 @@ class Display:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the units that a person would use."""
+    """Write seconds in the units that a person would use."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -98,7 +98,7 @@ class Downstream:
 
 
 def _shipped_tasks() -> Path | None:
-    """Where lm-eval keeps its task files; None if it is not installed."""
+    """Return the folder where lm-eval keeps its task files; None if it is not installed."""
     spec = importlib.util.find_spec("lm_eval")
     return Path(spec.origin).parent / "tasks" if spec is not None and spec.origin else None
 

@@ -97,7 +97,7 @@ class LengthExtrapolation:
         return Findings(metrics, {ATTACHMENT: _document(rows, joined, data.window, perplexities)})
 
     def _texts(self, stream: Stream, end: int | None, length: int) -> tuple[Tensor, bool]:
-        """(N, length) ids, and whether they are pieces of joined documents."""
+        """Return (N, length) ids, and whether they are pieces of joined documents."""
         ids = torch.from_numpy(stream.window(0, len(stream)).astype("int64"))
         ends = (ids == end).nonzero()[:, 0].tolist() if end is not None else []
         starts = [0, *(place + 1 for place in ends)]
@@ -113,7 +113,7 @@ class LengthExtrapolation:
         return ids.unfold(0, length, length - 1)[: self.most_documents], True
 
     def _losses(self, model: RotaryLanguageModel, rows: Tensor, lengths: Sequence[int]) -> list[float]:
-        """Nats per token at each length of the windows."""
+        """Measure nats per token at each length of the windows."""
         trained, found = model.block_length, []
         try:
             for length in lengths:

@@ -144,7 +144,7 @@ class TextQuality:
 
 
 def _document(texts: list[Written], chosen: list[Written], unavailable: dict[str, str]) -> bytes:
-    """The texts as JSON, each cut to as many characters as keep the whole within 60 kB."""
+    """Return the texts as JSON, each cut to as many characters as keep the whole within 60 kB."""
     longest = max(len(text.text) for text in texts)
     content: dict[str, Any] = {"unavailable": unavailable}
     while True:

@@ -44,7 +44,7 @@ class Evaluations:
         self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
 
     def due(self, step: int, steps: int) -> bool:
-        """Whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
+        """Return whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
         return self.every is not None and step % self.every == 0 and step < steps
 
     def after(self, step: int) -> None:
@@ -68,7 +68,7 @@ class Evaluations:
         return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
 
     def curves(self, index: int) -> dict[str, list[tuple[int, float]]]:
-        """(steps done, value) of each metric of one model; empty unless it was evaluated while training."""
+        """Return (steps done, value) of each metric of one model; empty unless it was evaluated while training."""
         if self.every is None:
             return {}
         return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}

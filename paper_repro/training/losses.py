@@ -26,23 +26,27 @@ class LossLog:
         self._first_bad = torch.full((models,), -1, dtype=torch.int64, device=device)
 
     def add(self, step: int, losses: Tensor) -> None:
-        """The losses, (S,), of step ``step`` (0-based)."""
+        """Keep the losses, (S,), of step ``step`` (0-based)."""
         self.latest = losses
         self._sums[step * self.points // self.steps] += losses
         bad = ~torch.isfinite(losses) & (self._first_bad < 0)
         self._first_bad.masked_fill_(bad, step)
 
     def diverged(self) -> list[int | None]:
-        """Per model the first step (0-based) with a non-finite loss; waits for the device."""
+        """Return, for each model, the first step (0-based) with a non-finite loss; waits for the device."""
         return [step if step >= 0 else None for step in self._first_bad.tolist()]
 
     def mean_latest(self) -> float:
-        """The latest loss, mean over the models that have a finite one; NaN if none has.  Waits for the device."""
+        """Return the latest loss, mean over the models that have a finite one; NaN if none has. Waits for the
+        device.
+        """
         finite = self.latest[torch.isfinite(self.latest)]
         return float(finite.double().mean()) if finite.numel() else float("nan")
 
     def curve(self, model: int) -> list[tuple[int, float]]:
-        """(steps done, mean loss over the steps since the point before) of one model, up to where it diverged."""
+        """Return (steps done, mean loss over the steps since the point before) of one model, up to where it
+        diverged.
+        """
         first_bad = int(self._first_bad[model])
         end = first_bad if first_bad >= 0 else self.steps
         sums = self._sums[:, model].tolist()

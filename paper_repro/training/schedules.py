@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 @runtime_checkable
 class Schedule(Protocol):
     def factor(self, step: int, steps: int) -> float:
-        """What the base learning rate is multiplied by at optimiser step ``step`` (0-based) of ``steps``."""
+        """Return what the base learning rate is multiplied by at optimiser step ``step`` (0-based) of ``steps``."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def means(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], float]:
 
 
 def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str) -> None:
-    """Every seed, faint."""
+    """Draw every seed, faint."""
     if rows:
         axes.scatter(places, [row[PERPLEXITY] for row in rows], s=8, color=color, alpha=0.3, linewidths=0)
 

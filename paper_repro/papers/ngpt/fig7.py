@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 FEWEST_RATES = 3
-"""That an interpolant over the rates needs."""
+"""Points that an interpolant over the rates needs."""
 
 
 class Figure7(figures.Figure):

@@ -93,7 +93,7 @@ def by_series(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def draw_bins(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], density: bool = False) -> None:
-    """Each series' histogram as an outline: shares of bins of equal width as drawn, or shares per unit."""
+    """Draw each series' histogram as an outline: shares of bins of equal width as drawn, or shares per unit."""
     for label, own in by_series(rows).items():
         heights = [row["value"] / ((row["high"] - row["low"]) if density else 1) for row in own]
         edges = [own[0]["low"], *(row["high"] for row in own)]
@@ -101,7 +101,7 @@ def draw_bins(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], dens
 
 
 def draw_curve(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], line: str = "-") -> None:
-    """Each series' value against the middle of low and high."""
+    """Draw each series' value against the middle of low and high."""
     for label, own in by_series(rows).items():
         places = [(row["low"] + row["high"]) / 2 for row in own]
         marker = "o" if len(own) <= 60 else None
@@ -119,7 +119,7 @@ def label_powers(axis: "Axis") -> None:
 
 
 def count_layers(axes: "Axes") -> None:
-    """An axis of layers: whole numbers."""
+    """Label an axis of layers with whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("layer")

@@ -21,7 +21,7 @@ class Run:
     seed: int
     loss: float
     seconds: float
-    """Seconds of training, on whatever machine ran it and beside whatever else it ran."""
+    """Seconds of training on the machine that ran it, other work beside it included."""
     parameters: float
 
     @property

@@ -81,7 +81,7 @@ class EstimateOrder:
         return Findings({f"estimate_{name}": value for name, value in found.items()})
 
     def _instance(self, seed: int) -> tuple[CET, Tensor, Tensor]:
-        """A model with masked images and images."""
+        """Return a model with masked images and images."""
         for attempt in range(ATTEMPTS):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(mix(seed, "estimate order", attempt))
@@ -170,7 +170,7 @@ class GradientPrecision:
 
 
 def taken(model: CET) -> Tensor:
-    """The gradients that lie in ``.grad``, as one vector, and none left there."""
+    """Return the gradients that lie in ``.grad``, as one vector, and none left there."""
     found = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad(set_to_none=True)
     return torch.cat(found)

@@ -14,7 +14,7 @@ from paper_repro.training.module import PaperModule
 
 SPLIT = "test"
 PIXELS = 90_000
-"""Of a strip at most: at three bytes each a photograph's stay below the size that an attachment may have."""
+"""Pixels of a strip at most: at three bytes each a photograph's stay below the size that an attachment may have."""
 COLOR_TYPES = {1: 0, 3: 2}
 """PNG's, by the number of channels."""
 SUB = b"\x01"
@@ -22,7 +22,7 @@ SUB = b"\x01"
 
 
 def completing(module: PaperModule, probe: str) -> CET:
-    """The module's model.
+    """Return the module's model.
 
     Raises:
         UsageError: it is no CET.
@@ -33,7 +33,7 @@ def completing(module: PaperModule, probe: str) -> CET:
 
 
 def first_images(data: CounterBasedDataModule, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The first masked images and images of the test split, (count, C, H, H) each.
+    """Return the first masked images and images of the test split, (count, C, H, H) each.
 
     Raises:
         UsageError: the split has fewer.
@@ -55,7 +55,7 @@ def first_images(data: CounterBasedDataModule, count: int, device: torch.device)
 
 
 def png(images: Tensor) -> bytes:
-    """Images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side.
+    """Encode images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side.
 
     Raises:
         ValueError: neither one nor three channels.

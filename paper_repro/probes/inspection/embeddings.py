@@ -93,7 +93,7 @@ class Embeddings:
         return numbers, {**kept, "dots": shares(binned)}
 
     def _dots(self, rows: Tensor, seed: int) -> Iterator[Tensor]:
-        """Dot products of all pairs of distinct rows, or of a sample of them, part by part."""
+        """Compute the dot products of all pairs of distinct rows, or of a sample of them, part by part."""
         if len(rows) <= self.all_pairs_up_to:
             for start in range(0, len(rows) - 1, CHUNK):
                 products = rows[start : start + CHUNK] @ rows[start:].T
@@ -109,7 +109,7 @@ class Embeddings:
 
 
 def eigenvalues_over_median(rows: Tensor) -> Tensor:
-    """The eigenvalues of the covariance (D, D) of rows (V, D) over their median, largest first."""
+    """Return the eigenvalues of the covariance (D, D) of rows (V, D) over their median, largest first."""
     found = torch.linalg.eigvalsh(rows.T.cov()).flip(0).clamp(min=0)
     # Fewer rows than dimensions leave eigenvalues of zero: their median counts as rounding's size.
     return found / found.quantile(0.5).clamp(min=float(found[0]) * torch.finfo(found.dtype).eps)

@@ -85,7 +85,7 @@ class Matrices:
 
 
 def attention_slices(attention: RotaryAttention) -> dict[str, Tensor]:
-    """Each head's part of the four matrices, (H, Y, D), float64."""
+    """Return each head's part of the four matrices, (H, Y, D), float64."""
     heads = attention.num_heads
     stacked = attention.query_key_value.weight.detach().double().unflatten(0, (3, heads, -1))
     written = attention.output.weight.detach().double().unflatten(0, (heads, -1))
@@ -93,13 +93,15 @@ def attention_slices(attention: RotaryAttention) -> dict[str, Tensor]:
 
 
 def feed_forward_matrices(feed_forward: GatedFeedForward) -> dict[str, Tensor]:
-    """W_u, W_nu and W_o of the MLP, (1, M, D), float64."""
+    """Return W_u, W_nu and W_o of the MLP, (1, M, D), float64."""
     u, nu = feed_forward.up.weight.detach().double().chunk(2)
     return dict(zip(FEED_FORWARD, (u[None], nu[None], feed_forward.down.weight.detach().double()[None]), strict=True))
 
 
 def median_condition(slices: Tensor) -> float:
-    """The median over matrices (N, rows, columns) of sigma_max / sigma_min, float64; without full rank 1 / rounding."""
+    """Return the median over matrices (N, rows, columns) of sigma_max / sigma_min, float64; without full rank 1 /
+    rounding.
+    """
     values = torch.linalg.svdvals(slices)
     largest, smallest = values[:, 0], values[:, -1]
     eps = torch.finfo(values.dtype).eps

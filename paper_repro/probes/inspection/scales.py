@@ -60,7 +60,9 @@ class Scales:
 
 
 def effective_scales(model: RotaryLanguageModel) -> dict[str, list[Tensor]]:
-    """Vector to its effective values by layer, float64 (of s_z one entry); what the model has not is left out."""
+    """Map each vector to its effective values by layer, float64 (of s_z one entry); what the model has not is
+    left out.
+    """
     found: dict[str, list[Tensor]] = {}
 
     def add(scales: Mapping[str, Scale | None]) -> None:

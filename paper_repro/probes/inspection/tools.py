@@ -21,7 +21,7 @@ DIGITS = 5
 
 
 def inspected(module: PaperModule) -> RotaryLanguageModel:
-    """The model to inspect.
+    """Return the model to inspect.
 
     Raises:
         UsageError: it is of a family that has not the parts which are looked at.
@@ -35,7 +35,7 @@ def inspected(module: PaperModule) -> RotaryLanguageModel:
 
 
 def branches(model: RotaryLanguageModel) -> list[tuple[RotaryAttention, GatedFeedForward]]:
-    """Attention and MLP of each layer, the first layer's first; empty where a layer has others."""
+    """Return attention and MLP of each layer, the first layer's first; empty where a layer has others."""
     parts = list(model.blocks.modules())
     attention = [part for part in parts if isinstance(part, RotaryAttention)]
     feed_forward = [part for part in parts if isinstance(part, GatedFeedForward)]
@@ -43,13 +43,16 @@ def branches(model: RotaryLanguageModel) -> list[tuple[RotaryAttention, GatedFee
 
 
 def logarithmic_edges(low: int, high: int, per_decade: int = 20) -> list[float]:
-    """From 10^low to 10^high, half a bin further on both sides: every power of ten is the middle of a bin."""
+    """Return edges from 10^low to 10^high, half a bin further on both sides: every power of ten is the middle
+    of a bin.
+    """
     steps = range((high - low) * per_decade + 2)
     return [_rounded(10 ** (low + (step - 0.5) / per_decade)) for step in steps]
 
 
 def symmetric_edges(unit: float, reach: float, step: float) -> list[float]:
-    """Bins of about ``unit * step`` around zero, which is the middle of one, growing with the distance up to ``reach``.
+    """Return bins of about ``unit * step`` around zero, which is the middle of one, growing with the distance up to
+    ``reach``.
 
     The edges are unit sinh(t), t evenly spaced.
     """
@@ -58,13 +61,13 @@ def symmetric_edges(unit: float, reach: float, step: float) -> list[float]:
 
 
 def counts(values: Tensor, edges: Sequence[float]) -> Tensor:
-    """How many of the values fall into each bin, int64, (bins,)."""
+    """Return how many of the values fall into each bin, int64, (bins,)."""
     inner = torch.tensor(edges[1:-1], dtype=values.dtype, device=values.device)
     return torch.bincount(torch.bucketize(values.flatten(), inner), minlength=len(edges) - 1)
 
 
 def shares(found: Tensor) -> list[float]:
-    """The counts of the bins over their sum."""
+    """Return the counts of the bins over their sum."""
     return rounded((found.double() / found.sum()).tolist())
 
 
@@ -73,7 +76,7 @@ def rounded(values: Sequence[float]) -> list[float]:
 
 
 def document(content: dict[str, Any]) -> bytes:
-    """JSON without blanks; edges, shares and curves, as lists of numbers."""
+    """Write as JSON without blanks: edges, shares and curves, as lists of numbers."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
