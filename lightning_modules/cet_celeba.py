@@ -81,21 +81,22 @@ class CETCelebA(PaperModule):
         raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.stack=null")
 
     def counted(self, batch: Images) -> Tensor:
-        """T steps of B images are as many multiply-adds as one step of T B."""
-        masked, images = batch
-        steps, nudged, ep = self.phases.free_steps, self.phases.nudged_steps, self.method == "ep"
-        if torch.is_grad_enabled():  # what is kept for the way back
-            with torch.set_grad_enabled(not ep):
-                state = self._counted(masked, 1 if ep else nudged)
-        else:  # graphs on the meta device cost nothing, and the differentiable products are the ones that are counted
-            with torch.enable_grad():
-                state = self._counted(masked, steps + (2 * nudged if ep else nudged))
-        return cost(state, self.model.patches.blocks(images.repeat(len(state.y) // len(images), 1, 1, 1))).mean()
+        """The forward half of a training step: its free and nudged steps, as differentiable steps.
 
-    def _counted(self, masked: Tensor, count: int) -> CETState:
-        clamped = self.model.clamp(masked)
-        repeated = CETClamped(*(part.repeat(count, 1, 1) for part in clamped))
-        return self.model.step(self.model.first(repeated), repeated, self.phases.step_size)
+        T steps of B images are as many multiply-adds as one step of T B.
+        """
+        masked, images = batch  # (B, C, H, H)
+        nudged = self.phases.nudged_steps * (2 if self.method == "ep" else 1)
+        steps = self.phases.free_steps + nudged
+        with torch.enable_grad():  # graphs on the meta device cost nothing; without, other products are taken
+            clamped = self.model.clamp(masked)
+            repeated = CETClamped(*(part.repeat(steps, 1, 1) for part in clamped))  # (T B, N, ...)
+            state = self.model.step(self.model.first(repeated), repeated, self.phases.step_size)
+        return cost(state, self.model.patches.blocks(images.repeat(steps, 1, 1, 1))).mean()
+
+    def counted_step(self, batch: Images) -> None:
+        """All that a step does for a batch: neither way to learn is a forward and a backward pass of one loss."""
+        LEARNING[self.method](self.model, *batch, self.phases)
 
     def training_step(self, batch: Images, batch_idx: int) -> Tensor:
         optimizer: Any = self.optimizers()

@@ -19,7 +19,7 @@ TORCH_FREE = (
         f"{room}.{path.stem}"
         for room in ("base", "cells", "artifacts")
         for path in sorted((ROOT / "paper_repro" / room).glob("*.py"))
-        if path.stem not in ("__init__", "cost", "estimates")
+        if path.stem != "__init__"
     ),
     "metrics.learning_rate",
     "metrics.quantities",
@@ -134,7 +134,7 @@ def test_probes_import_what_they_measure_and_no_trainer() -> None:
     rooms = {"probes", "models", "datamodules", "metrics", "evaluation", "training", "cells.tasks"}
     assert wrong("paper_repro/probes", {"torch"}, rooms) == []
     trained = [item for path in files("paper_repro/probes") for item in imports(path) if ".training." in item.name]
-    assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module")] == []
+    assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module", "counting")] == []
 
 
 def test_evaluation_knows_no_model_and_imports_its_harness_inside_functions() -> None:
@@ -156,14 +156,8 @@ def test_artifacts_stand_on_cells_and_cells_on_the_base_and_other_rooms_are_name
     assert wrong("paper_repro/artifacts", packages, {"artifacts", "cells"}, late) == []
     cells = [item for path in files("paper_repro/cells") for item in imports(path) if item.package == "paper_repro"]
     beyond = [item for item in cells if item.name.split(".")[1] not in ("base", "cells")]
-    # The count of a cell builds its parts; it is imported where something is counted, never by the runner's start.
-    assert [item.where for item in beyond if (item.file.stem, item.name.split(".")[1]) != ("cost", "training")] == []
-    core = [item for path in files("paper_repro/cells", "paper_repro/artifacts") for item in imports(path)]
-    counting = [
-        item for item in core if item.name.startswith(("paper_repro.cells.cost", "paper_repro.cells.estimates"))
-    ]
-    assert counting
-    assert [item.where for item in counting if item.top and item.file.stem != "estimates"] == []
+    # A task is named by its target: the room of cells knows no model and no trainer.
+    assert [item.where for item in beyond] == []
 
 
 def test_nothing_imports_tests_scripts_or_a_bare_sibling() -> None:
@@ -226,10 +220,8 @@ for name in {TORCH_FREE!r}:
     run(code)
 
 
-def test_the_package_has_no_loose_files_and_only_counting_needs_torch() -> None:
+def test_the_package_has_no_loose_files() -> None:
     assert [path.stem for path in (ROOT / "paper_repro").glob("*.py")] == ["__init__"]
-    for name in ("cost", "estimates"):
-        assert f"cells.{name}" not in TORCH_FREE and (ROOT / "paper_repro" / "cells" / f"{name}.py").is_file()
 
 
 def test_models_and_kernels_need_torch_alone() -> None:

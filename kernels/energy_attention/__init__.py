@@ -30,8 +30,8 @@ def energy_attention(
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
     and "closed_form" (PyTorch, the scores of some images at a time, in place) have no gradient.  "auto" takes the
-    definition where a gradient is asked for and within torch.func or torch.compile, else the kernel on CUDA and the
-    closed form on a CPU.
+    definition where a gradient is asked for, within torch.func or torch.compile and on the meta device, else the kernel
+    on CUDA and the closed form on a CPU.
 
     Args:
         query, key: (B, K, N, R), of one dtype; rows of R may lie apart.
@@ -78,6 +78,14 @@ def _definition(
 
 WAYS = (
     triton_way(_fused, order=0, widest=WIDEST),
-    Way("closed_form", closed_form.energy_attention, order=0, transforms=False, compiler=False, empty=False),
+    Way(
+        "closed_form",
+        closed_form.energy_attention,
+        order=0,
+        transforms=False,
+        compiler=False,
+        empty=False,
+        auto_on=("cpu", "cuda"),
+    ),
     Way("reference", _definition),
 )

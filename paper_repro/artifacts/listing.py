@@ -13,6 +13,7 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.data_files import find_data
 from paper_repro.cells import records
+from paper_repro.cells.estimates import estimate
 from paper_repro.cells.progress import duration
 
 
@@ -47,8 +48,6 @@ def published_listing(results: Path) -> str:
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest."""
-    from paper_repro.cells.estimates import estimate
-
     estimates = estimate(plan.cells, roots)
     rows: list[list[str]] = []
     reasons: list[str] = []
@@ -62,21 +61,21 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         cost = estimates[cells[0].id].cost
         counts = ["", "", ""]
         if cost is not None:
-            counts = [f"{cost.parameters:,}", f"{cost.multiply_adds:,}", f"{cost.memory_bytes / 2**20:.1f} MiB"]
+            counts = [f"{cost.parameters:,}", f"{cost.step_flops:,}", f"{cost.memory_bytes / 2**20:.1f} MiB"]
         state = f"{len(done)} of {len(cells)} done"
         if reason := cells[0].missing:
             reasons += [reason] if reason not in reasons else []
             state = f"no data [{reasons.index(reason) + 1}]"
         rows.append([*labels, state, *counts, duration(left)])
     headers = [axis.title for axis in plan.artifact.axes.values()]
-    headers += ["cells", "parameters", "multiply-adds", "memory a cell", "time left"]
+    headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
     lines = [
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
         f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), "
-        "estimated from records where there are any; multiply-adds are of one forward pass of a batch",
+        "estimated from records where there are any; FLOPs are those of the matrix products, forward and backward",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What a plan costs: counts on the meta device, and a time from the records of like cells."""
+"""What a plan costs: what its tasks count, and a time from the records of like cells."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,29 +6,31 @@ from pathlib import Path
 
 from paper_repro.base import config as configs
 from paper_repro.cells import records
-from paper_repro.cells.cost import Cost, check, measure
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import Cost, task_of
 
-UNMEASURED_RATE = 2.5e10
-"""Multiply-adds per second assumed where no record exists: small float32 models on one CPU core."""
-FORWARD_AND_BACKWARD = 3
+UNMEASURED_RATE = 5e10
+"""FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Counts and expected seconds of one cell; without a model, nothing is counted."""
+    """What one cell costs and how many seconds it is expected to take.
+
+    ``cost`` is None where the cell's task counts nothing.
+    """
 
     cost: Cost | None
     seconds: float
 
 
 def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Estimate]:
-    """The estimate of every cell by id.
+    """Estimate every cell; the result maps a cell's id to its estimate.
 
-    Every point is checked; cells of one shape (same config but for the machine and what may vary within a batch) are
-    counted once.  Seconds come from records below ``roots`` of the same shape, else of any cell of the plan by its rate
-    of multiply-adds.
+    Every point is checked.  Cells of one shape (same config but for the machine and what may vary within a stack) are
+    counted once.  The seconds of a cell are the mean of the records of its shape below ``roots``.  Where there are
+    none, its FLOPs are divided by the rate (FLOPs per second) of the plan's other cells that have records.
 
     Raises:
         UsageError: a config that cannot be built.
@@ -38,9 +40,9 @@ def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, E
     checked = set()
     for cell in cells:
         if shapes[cell.id] not in costs:
-            costs[shapes[cell.id]] = measure(cell.config) if "model" in cell.config else None
-        elif cell.key not in checked and "model" in cell.config:
-            check(cell.config)
+            costs[shapes[cell.id]] = task_of(cell.config).cost(cell.config)
+        elif cell.key not in checked:
+            task_of(cell.config).check(cell.config)
         checked.add(cell.key)
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
@@ -49,20 +51,18 @@ def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, E
         if (record := found.get(cell.id)) is not None and record.done:
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
-                rates.append(_work(cell, costs[shapes[cell.id]]) / record.seconds)
+                rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
     rate = sorted(rates)[len(rates) // 2] if rates else UNMEASURED_RATE
     result = {}
     for cell in cells:
         cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
-        expected = sum(known) / len(known) if known else _work(cell, cost) / rate
+        expected = sum(known) / len(known) if known else _work(cost) / rate
         result[cell.id] = Estimate(cost, expected)
     return result
 
 
-def _work(cell: PlannedCell, cost: Cost | None) -> float:
-    training = cell.config.get("training", {})
-    batches = training.get("steps", 1) * training.get("accumulate", 1)
-    return float(FORWARD_AND_BACKWARD * cost.multiply_adds * batches) if cost is not None else 0.0
+def _work(cost: Cost | None) -> float:
+    return float(cost.step_flops * cost.steps) if cost is not None else 0.0
 
 
 def _shape(cell: PlannedCell) -> str:

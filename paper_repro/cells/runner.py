@@ -19,12 +19,13 @@ from typing import IO, Any
 from paper_repro.base import config as configs
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.cells import records
+from paper_repro.cells.estimates import estimate
 from paper_repro.cells.leases import clear, holder, lease_path
 from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome, task_of
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 1.0
@@ -382,11 +383,7 @@ def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path]) -
     """
     open_runs_folder(runs)
     todo = [cell for cell in cells if not cell.missing and not records.is_done(runs, cell.id)]
-    work: dict[str, float] = {}
-    if any("model" in cell.config for cell in todo):
-        from paper_repro.cells.cost import check_device
-        from paper_repro.cells.estimates import estimate
-
-        check_device(todo[0].config)
-        work = {cell: item.seconds for cell, item in estimate(todo, roots).items()}
+    if todo:
+        task_of(todo[0].config).check_devices(todo[0].config)
+    work = {cell: item.seconds for cell, item in estimate(todo, roots).items()}
     return run(cells, runs, work=work)

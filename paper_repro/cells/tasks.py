@@ -2,13 +2,17 @@
 
 An experiment config names its task by ``_target_`` (``paper_repro.training.fit.Fit`` trains and evaluates; others only
 count or measure).  A task is given one cell, or several that differ only in what the config's ``machine.stack.over``
-allows, and a folder of its own in which it may keep whatever lets it go on after a kill.
+allows, and a folder of its own in which it may keep whatever lets it go on after a kill.  It says itself what a cell
+costs, so that whoever plans cells needs to know nothing of models.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
+
+from paper_repro.base.targets import instantiate, require
 
 FINISHED = "finished"
 DIVERGED = "diverged"
@@ -24,6 +28,22 @@ class Cell:
     config: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a cell costs, counted before it is run."""
+
+    parameters: int
+    """Trainable parameters."""
+    multiply_adds: int
+    """Multiply-adds of one forward pass of one batch: matrix products, and 5 per element of a LayerNorm (fvcore's)."""
+    step_flops: int
+    """FLOPs of one training step, forward and backward of all its batches: two a multiply-add of matrix products."""
+    steps: int
+    """Training steps of the cell."""
+    memory_bytes: int
+    """Weights and Adam's moments, and the tensors that live at once in a training step, when they are most."""
+
+
 @dataclass
 class Outcome:
     """What became of one cell."""
@@ -33,9 +53,8 @@ class Outcome:
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Name to (step, value) pairs; thinned when the record is written."""
     parameters: int | None = None
-    """Trainable parameters."""
+    """Trainable parameters.  Where the task counts a cell's ``Cost``, the worker fills in these two from it."""
     multiply_adds: int | None = None
-    """Multiply-adds of one forward pass (convention of ``paper_repro.cells.cost``)."""
     seconds: float = 0.0
     """Wall-clock seconds this cell took; its share where cells were run as one batch."""
     peak_memory_mib: float | None = None
@@ -63,11 +82,46 @@ class Report(Protocol):
         """True once the user has pressed Ctrl-C, or the runner has died: save and raise StopRequestedError."""
 
 
-@runtime_checkable
-class Task(Protocol):
+class Task(ABC):
+    """What an experiment's ``task`` section names; one that only does arithmetic writes ``run`` alone."""
+
+    @abstractmethod
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         """Run the cells and return their outcomes in the same order.
 
         ``folder`` outlives the process: called again with the same cells and folder after a kill, the task goes on
         from what it had saved there.  A cell's own files (final weights) go to ``folder / cell.id``.
         """
+
+    def cost(self, config: Mapping[str, Any]) -> Cost | None:
+        """What a cell of that config costs; None where it trains no model.
+
+        Raises:
+            UsageError: as ``check``.
+        """
+        return None
+
+    def check(self, config: Mapping[str, Any]) -> None:  # noqa: B027
+        """Check that the config can be built at all, on this machine or another; cheaper than ``cost``.
+
+        Raises:
+            UsageError: it cannot.
+        """
+
+    def check_devices(self, config: Mapping[str, Any]) -> None:  # noqa: B027
+        """Check that this machine has the devices that the config's ``machine`` section asks for.
+
+        Raises:
+            UsageError: it has not.
+        """
+
+
+def task_of(config: Mapping[str, Any]) -> Task:
+    """Build the task that the config's ``task`` section names.
+
+    Raises:
+        UsageError: there is no such section, or what it names is no ``Task``.
+    """
+    require(config.get("task"), "task", Task, "a task, a class that has run()")
+    task: Task = instantiate(config["task"])
+    return task

@@ -24,11 +24,10 @@ from typing import Any, TextIO
 
 from paper_repro.base import config as configs
 from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import instantiate, require
 from paper_repro.cells import records
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, Task
+from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, task_of
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
@@ -116,8 +115,7 @@ class Worker:
     def _outcomes(self, batch: Sequence[Cell], folder: Path) -> list[Outcome]:
         local = [Cell(cell.id, _localised(cell.config, self.runs)) for cell in batch]
         try:
-            require(local[0].config.get("task"), "task", Task, "a task, a class that has run()")
-            task: Task = instantiate(local[0].config["task"])
+            task = task_of(local[0].config)
             outcomes = task.run(local, folder, self.channel)
         except StopRequestedError:
             raise
@@ -133,17 +131,10 @@ class Worker:
         except Exception as error:
             traceback.print_exc()
             return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
-        self._count(local[0].config, outcomes)
+        if (cost := task.cost(local[0].config)) is not None:
+            for outcome in outcomes:
+                outcome.parameters, outcome.multiply_adds = cost.parameters, cost.multiply_adds
         return outcomes
-
-    def _count(self, config: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
-        if "model" not in config:
-            return
-        from paper_repro.cells.cost import measure
-
-        cost = measure(config)
-        for outcome in outcomes:
-            outcome.parameters, outcome.multiply_adds = cost.parameters, cost.multiply_adds
 
     def _keep_files(self, cell: str, folder: Path) -> None:
         """Move the cell's own files beside its record, and leave it a copy of the log."""

@@ -8,29 +8,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from paper_repro.base.targets import instantiate
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
+from paper_repro.training.counting import count_flops, num_parameters
 
 BASELINE = "paper_repro.models.gpt.RGPT"
 BASELINE_HIDDEN_FACTOR = 4
+SHELL = ("token_embedding", "position_embedding", "final_norm", "output")
+"""What a recurrence does not read: embeddings, last norm and output."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one recurrence of one block on one sequence of T tokens; matrix products only, two FLOPs a multiply-add."""
+    """Parameters of one block, and FLOPs of one recurrence of it on one sequence of T tokens.
+
+    FLOPs are those of the matrix products, two for each multiply-add.
+    """
 
     width: int
     parameters: int
-    """Trainable, of the block alone."""
+    """Trainable parameters of the block alone."""
     attention: int
-    """With its maps of query, key, value and output; NRGPT: of its gradient, without eta."""
+    """FLOPs of attention with its maps of query, key, value and output; NRGPT: of its gradient, without eta."""
     feed_forward: int
+    """FLOPs of the feed-forward part; NRGPT: of its gradient."""
     total: int
+    """FLOPs of the whole block."""
 
 
-class BlockCost:
+class BlockCost(Task):
     """Counts a block, and RGPT's with the same settings, on the meta device; a task that trains nothing."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
@@ -58,34 +65,30 @@ def _metrics(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def count(block: Mapping[str, Any], window: int) -> Counts:
-    """Counts of a model's block on one sequence of ``window`` tokens.
+    """Count a model's block on one sequence of ``window`` tokens.
 
     The counter sees every operation that is dispatched, those inside a custom autograd function too; attention counts
     all T^2 pairs, seen or masked, for every model alike.
     """
     with torch.device("meta"):
         model = instantiate(block)
-        x = torch.empty(1, window, block["width"])
+        x = torch.empty(1, window, block["width"])  # (1, T, D)
 
     def flops(part: Callable[[Tensor], Any]) -> int:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            part(x)
-        return int(counter.get_total_flops())
+        with torch.no_grad():
+            return count_flops(lambda: part(x))
 
     if hasattr(model, "gradients"):
         attention, feed_forward = model.attention.gradient, model.feed_forward.gradient
     else:
         attention, feed_forward = model.block.attention, model.block.feed_forward
     return Counts(
-        block["width"], _block_parameters(model), flops(attention), flops(feed_forward), flops(model.layers()[0])
+        width=block["width"],
+        parameters=num_parameters(model, leave_out=SHELL),
+        attention=flops(attention),
+        feed_forward=flops(feed_forward),
+        total=flops(model.layers()[0]),
     )
-
-
-def _block_parameters(model: Any) -> int:
-    """Trainable parameters that a recurrence reads: all but embeddings, last norm and output."""
-    shell = ("token_embedding", "position_embedding", "final_norm", "output")
-    named = ((name.partition(".")[0], parameter) for name, parameter in model.named_parameters())
-    return sum(parameter.numel() for part, parameter in named if part not in shell and parameter.requires_grad)
 
 
 def _matching_width(block: Mapping[str, Any], parameters: int) -> int:
@@ -93,7 +96,7 @@ def _matching_width(block: Mapping[str, Any], parameters: int) -> int:
 
     def of(width: int) -> int:
         with torch.device("meta"):
-            return _block_parameters(instantiate({**block, "width": width}))
+            return num_parameters(instantiate({**block, "width": width}), leave_out=SHELL)
 
     widths = range(block["num_heads"], 4 * block["width"], block["num_heads"])
     above = bisect_left(widths, parameters, key=of)

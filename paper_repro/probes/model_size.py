@@ -8,16 +8,17 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.targets import instantiate
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.models.causal import CausalLanguageModel
+from paper_repro.training.counting import num_parameters
 
 
-class ModelSize:
+class ModelSize(Task):
     """Counts the model of ``counted``; a task that trains nothing.
 
     * ``parameters``: all trainable ones.
     * ``parameters_counted_early``: without the parts named in ``made_later``.
-    * ``parameters_other_vocabulary``: all, with ``other_vocabulary`` token ids.
+    * ``parameters_other_vocabulary``: all trainable ones, with ``other_vocabulary`` token ids.
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
@@ -36,7 +37,7 @@ def _outcome(config: Mapping[str, Any]) -> Outcome:
 
 
 def count(node: Mapping[str, Any], left_out: Sequence[str] = ()) -> int:
-    """Trainable parameters of the model that ``node`` describes, without those of the children in ``left_out``.
+    """Count the trainable parameters of the model that ``node`` describes, without its children in ``left_out``.
 
     Raises:
         UsageError: ``node`` describes no CausalLanguageModel, or the model refuses its arguments.
@@ -45,5 +46,4 @@ def count(node: Mapping[str, Any], left_out: Sequence[str] = ()) -> int:
         model = instantiate(node)
     if not isinstance(model, CausalLanguageModel):
         raise UsageError(f"counted: a CausalLanguageModel was expected, found {type(model).__name__}")
-    named = ((name.partition(".")[0], parameter) for name, parameter in model.named_parameters())
-    return sum(parameter.numel() for part, parameter in named if part not in left_out and parameter.requires_grad)
+    return num_parameters(model, leave_out=left_out)

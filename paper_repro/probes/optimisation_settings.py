@@ -8,10 +8,10 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.targets import instantiate
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 
 
-class OptimisationSettings:
+class OptimisationSettings(Task):
     """Reads settings off the built optimiser and schedule; a task that trains nothing.
 
     ``warmup_steps`` is the first optimiser step with the full rate; ``factor_...`` is the share of the initial rate at

@@ -8,6 +8,7 @@ import torch
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.causal import CausalLanguageModel
+from paper_repro.training.counting import num_parameters
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Findings
 
@@ -39,7 +40,7 @@ class ParameterCount:
         return Findings({f"paper_parameters_{name}": float(number) for name, number in self.counts().items()})
 
     def counts(self) -> dict[str, int]:
-        """untied, tied, without_positions and trainable."""
+        """Count in each way; the keys are untied, tied, without_positions and trainable."""
         try:
             with torch.device("meta"):
                 model = self.model()
@@ -49,12 +50,11 @@ class ParameterCount:
             raise UsageError(f"ParameterCount counts a CausalLanguageModel, found {type(model).__name__}")
         output = model.vocabulary_size * model.width
         shared = output if model.get_parameter("output.weight") is model.token_embedding.weight else 0
-        parameters = list(model.parameters())  # a tied matrix once
-        untied = sum(parameter.numel() for parameter in parameters) + shared
-        frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
+        tied_once, trainable = num_parameters(model, frozen=True), num_parameters(model)
+        untied = tied_once + shared
         return {
             "untied": untied,
             "tied": untied - output,
             "without_positions": untied - model.block_length * model.width,
-            "trainable": untied - frozen,
+            "trainable": trainable + shared,
         }

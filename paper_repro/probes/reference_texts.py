@@ -11,13 +11,13 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.seeds import mix
 from paper_repro.base.targets import instantiate
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 
 CORPUS = "text"
 """The role of the corpus among ``data.files``."""
 
 
-class ReferenceTexts:
+class ReferenceTexts(Task):
     """Scores each cell's text; what a text is too short for, and what this machine lacks, is said in its place."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:

@@ -14,6 +14,7 @@ from paper_repro.base.seeds import mix
 from paper_repro.base.targets import instantiate, locate, require
 from paper_repro.cells.tasks import Cell, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import Probe
@@ -66,8 +67,8 @@ class BuiltCell:
 
     @property
     def num_parameters(self) -> int:
-        """Trainable parameters; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
+        """The number of trainable parameters; tied ones count once."""
+        return num_parameters(self.module)
 
 
 def build(cell: Cell) -> BuiltCell:

@@ -1,15 +1,16 @@
 """The task that trains and evaluates: one cell through Lightning, several of one shape as a stack."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.cells.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report
-from paper_repro.training import checkpoints, single
+from paper_repro.cells.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, Task
+from paper_repro.training import checkpoints, cost, single
 from paper_repro.training.build import BuiltCell, build, check_window
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
@@ -26,7 +27,7 @@ SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
 
-class Fit:
+class Fit(Task):
     """Train, evaluate, and leave the final weights in ``folder / <cell id> / weights.safetensors``.
 
     Checkpoints go to ``folder / checkpoints``.  Called again with the same cells and folder, it goes on from there, and
@@ -59,6 +60,15 @@ class Fit:
                 note = f"out of memory on {device} with {len(cells)} cell(s) at once: {_advice(len(cells))}"
                 peak = peak_memory_mib(device)
                 return [Outcome(OUT_OF_MEMORY, peak_memory_mib=peak, note=note) for _ in cells]
+
+    def cost(self, config: Mapping[str, Any]) -> Cost:
+        return cost.measure(config)
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        cost.check(config)
+
+    def check_devices(self, config: Mapping[str, Any]) -> None:
+        cost.check_devices(config)
 
 
 def _fit_one(parts: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
@@ -143,7 +153,6 @@ def _outcome(
         FINISHED,
         metrics=metrics,
         curves={"training_loss": log.curve(index), **evaluations.curves(index)},
-        parameters=parts.num_parameters,
         peak_memory_mib=peak_memory_mib(parts.machine.device),
         data_hashes=parts.data.data_hashes(),
     )

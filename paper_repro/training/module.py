@@ -51,8 +51,18 @@ class PaperModule(L.LightningModule):
         """The scalar that is minimised, of one batch."""
 
     def counted(self, batch: Batch) -> Tensor:
-        """What a cell's cost is counted of, on the meta device: the loss, unless the work lies elsewhere."""
+        """The forward pass whose multiply-adds are counted, on the meta device and without gradients: the loss.
+
+        A module whose work lies elsewhere says here what is counted.
+        """
         return self.loss(batch)
+
+    def counted_step(self, batch: Batch) -> None:
+        """The part of a training step that is counted for each batch, on the meta device: the loss and its gradients.
+
+        A module that is trained without a backward pass says here what is counted.
+        """
+        self.loss(batch).backward()
 
     @abstractmethod
     def new_metrics(self) -> dict[str, Metric]:

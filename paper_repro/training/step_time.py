@@ -7,6 +7,7 @@ cell the models take turns, so that what slows the machine for long slows all of
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -19,7 +20,9 @@ from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.base.targets import instantiate
-from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Outcome, Report, StopRequestedError
+from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
+from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices
+from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
 from paper_repro.training.schedules import Constant
 from paper_repro.training.unit_rows import keep_unit_rows
@@ -57,7 +60,7 @@ class StepSettings:
         one_of("precision", self.precision, PRECISIONS)
 
 
-class StepTime:
+class StepTime(Task):
     """Times the steps of a config's ``models``, the first of which is the baseline.
 
     A step is ``accumulate`` times forward and backward, then clipping, the optimiser's step and, for the groups that
@@ -78,12 +81,37 @@ class StepTime:
         with settings(machine):
             return [_measure(cell.config, machine.device, report) for cell in cells]
 
+    def cost(self, config: Mapping[str, Any]) -> Cost:
+        """What a round costs, in which each model makes one step: the numbers are sums over the models."""
+        step = _settings(config)
+        steppers = [_stepper(node, config, step, torch.device("meta")) for node in config["models"].values()]
+        parameters = sum(num_parameters(own.module) for own in steppers)
+        with torch.no_grad():
+            forward = count_flops(lambda: [own.loss() for own in steppers], layer_norm=2 * LAYER_NORM_PER_ELEMENT)
+        return Cost(
+            parameters=parameters,
+            multiply_adds=forward // 2,
+            step_flops=count_flops(lambda: [own.step() for own in steppers]),
+            steps=step.unmeasured_rounds + step.rounds,
+            memory_bytes=BYTES_PER_PARAMETER * parameters + max(peak_bytes(own.gradients) for own in steppers),
+        )
 
-def _measure(config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
+    def check(self, config: Mapping[str, Any]) -> None:
+        _settings(config)
+
+    def check_devices(self, config: Mapping[str, Any]) -> None:
+        check_devices(config)
+
+
+def _settings(config: Mapping[str, Any]) -> StepSettings:
     try:
-        step = StepSettings(**config["step"])
+        return StepSettings(**config["step"])
     except (TypeError, ValueError) as error:
         raise UsageError(f"step: {error}") from error
+
+
+def _measure(config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
+    step = _settings(config)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     start = time.perf_counter()
@@ -97,7 +125,7 @@ def _measure(config: Mapping[str, Any], device: torch.device, report: Report) ->
 
 
 def metrics(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Of the seconds of each model's step in each round; see ``StepTime``."""
+    """Compute the metrics of ``StepTime`` from the seconds of each model's step in each round."""
     found = {f"seconds_{name}": statistics.median(own) for name, own in times.items()}
     baseline = next(iter(times.values()))
     for name in list(times)[1:]:
@@ -132,33 +160,59 @@ def _times(
 def stepper(
     node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device
 ) -> Callable[[], Tensor]:
-    """Builds a model and gives what makes one training step of it and returns the mean loss before it.
+    """Build a model and return what makes one training step of it and gives the mean loss before it.
 
     Raises:
         UsageError: a section of the config that cannot be built.
     """
-    torch.manual_seed(mix(int(config["seed"]), "init"))
-    make = instantiate({**config["module"], "_partial_": True})
-    module = make(model=instantiate(node), optimizer=instantiate(config["optimizer"]), schedule=Constant()).to(device)
-    optimizer = module.optimizer(module.parameter_groups())
-    keep_unit_rows(optimizer)
-    loss_of = torch.compile(module.loss) if step.compile else module.loss
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    batches = _batches(module.model.vocabulary_size, int(config["seed"]), step, device)
+    return _stepper(node, config, step, device).step
 
-    def work() -> Tensor:
-        total = torch.zeros((), device=device)
-        for _ in range(step.accumulate):
-            with torch.autocast(device.type, torch.bfloat16, enabled=step.precision == "bf16-mixed"):
-                loss = loss_of(next(batches)) / step.accumulate
+
+class _Stepper:
+    """One model with its optimiser and its batches."""
+
+    def __init__(
+        self, module: Any, batches: Iterator[tuple[Tensor, Tensor]], step: StepSettings, device: torch.device
+    ) -> None:
+        self.module, self.batches, self.settings, self.device = module, batches, step, device
+        self.optimizer = module.optimizer(module.parameter_groups())
+        keep_unit_rows(self.optimizer)
+        self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self._loss = torch.compile(module.loss) if step.compile and device.type != "meta" else module.loss
+
+    def loss(self) -> Tensor:
+        """The loss of the next batch."""
+        # Tensors on the meta device have no autocast of their own, nor do their shapes depend on one.
+        narrow = self.settings.precision == "bf16-mixed" and self.device.type != "meta"
+        with torch.autocast(self.device.type, torch.bfloat16) if narrow else nullcontext():
+            found: Tensor = self._loss(next(self.batches))
+        return found
+
+    def gradients(self) -> Tensor:
+        """Add up the gradients of a step's batches, and return the mean loss."""
+        total = torch.zeros((), device=self.device)
+        for _ in range(self.settings.accumulate):
+            loss = self.loss() / self.settings.accumulate
             loss.backward()
             total += loss.detach()
-        nn.utils.clip_grad_norm_(parameters, step.clip_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
         return total
 
-    return work
+    def step(self) -> Tensor:
+        """Make one training step, and return the mean loss before it."""
+        total = self.gradients()
+        nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total
+
+
+def _stepper(node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device) -> _Stepper:
+    torch.manual_seed(mix(int(config["seed"]), "init"))
+    make = instantiate({**config["module"], "_partial_": True})
+    with torch.device("meta") if device.type == "meta" else nullcontext():
+        model = instantiate(node)
+    module = make(model=model, optimizer=instantiate(config["optimizer"]), schedule=Constant()).to(device)
+    return _Stepper(module, _batches(model.vocabulary_size, int(config["seed"]), step, device), step, device)
 
 
 def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

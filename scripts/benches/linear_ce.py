@@ -15,9 +15,9 @@ import torch
 from side_by_side import Comparison, interleaved, relative_error, wait
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from paper_repro.kernels.linear_ce import linear_cross_entropy
+from paper_repro.training.counting import count_flops
 from paper_repro.training.machine import peak_memory_mib
 
 VOCABULARIES = (32000, 50304)
@@ -51,10 +51,9 @@ def _time(size: Size, vocabulary: int, device: torch.device) -> Comparison:
     inputs = _inputs(size, vocabulary, device)
     ours, other = _pass(linear_cross_entropy, inputs), _pass(_whole, inputs)
     error = max(relative_error([one.float()], [two.float()]) for one, two in zip(ours(), other(), strict=True))
-    with FlopCounterMode(display=False) as counter:
-        other()
+    flops = count_flops(other)
     times = interleaved(_repeated(ours, size), _repeated(other, size), size.repetitions, device)
-    rate = counter.get_total_flops() / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
+    rate = flops / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
     return Comparison(_case(size, vocabulary), "ms", *times, OTHER, error, size.goal, rate)
 
 

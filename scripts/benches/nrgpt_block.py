@@ -15,10 +15,10 @@ import torch
 from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from paper_repro.kernels.nrgpt_block.reference import attention_energy
 from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.training.counting import count_flops
 from paper_repro.training.machine import peak_memory_mib
 
 MODELS: tuple[type[nrgpt.NRGPT], ...] = (nrgpt.NRGPT_H_FF1, nrgpt.NRGPT_H_FF2W, nrgpt.NRGPT_H_FF2)
@@ -50,10 +50,9 @@ def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | No
         _pass(by_autograd, _Functional(by_autograd), x, direction),
     )
     error = max(relative_error([one], [two]) for one, two in zip(ours(), other(), strict=True))
-    with FlopCounterMode(display=False) as counter:
-        ours()
+    flops = count_flops(ours)
     mine, theirs = interleaved(_repeated(ours), _repeated(other), STEPS_PER_ROUND, device)
-    rate = counter.get_total_flops() / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e12
+    rate = flops / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e12
     case = f"{make.__name__}, D={width}, batch {batch_size}, window {WINDOW}"
     return Comparison(case, "ms per step", mine, theirs, "torch.func.grad of the energy", error, goal, rate)
 

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import cost
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
 from paper_repro.datamodules.images import DigitData
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
 from paper_repro.models.cet.model import CET
+from paper_repro.training import cost
 from paper_repro.training.fit import Fit
 from paper_repro.training.schedules import Constant
 

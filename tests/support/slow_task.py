@@ -14,12 +14,12 @@ from pathlib import Path
 
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
 from paper_repro.base.seeds import mix
-from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, Report, StopRequestedError
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, Report, StopRequestedError, Task
 
 LOG_VARIABLE = "SLOW_TASK_LOG"
 
 
-class SlowTask:
+class SlowTask(Task):
     """Sums pseudo-random numbers, one a step; ``mishap`` names what goes wrong at step ``at``."""
 
     def __init__(

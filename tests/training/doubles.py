@@ -55,6 +55,26 @@ class Small(nn.Module):
         return self.last(self.dropout(F.silu(self.norm(self.first(x)) + self.shift))).squeeze(-1)
 
 
+class Energetic(nn.Module):
+    """One step down E(x) = sum of w . tanh(A x), whose gradient the forward pass takes itself; the sum of its end."""
+
+    def __init__(self, inputs: int = 10, hidden: int = 6, functional: bool = True) -> None:
+        super().__init__()
+        self.matrix, self.last = nn.Linear(inputs, hidden, bias=False), nn.Linear(hidden, 1, bias=False)
+        self.functional = functional
+
+    def energy(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.matrix(x))).sum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.functional:
+            return (x - torch.func.grad(self.energy)(x)).sum(-1)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.energy(x), x, create_graph=True)
+            return (x - slope).sum(-1)
+
+
 class Memory(nn.Module):
     """Fails as torch does when a CPU has no memory left."""
 

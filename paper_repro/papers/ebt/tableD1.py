@@ -10,7 +10,7 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, com
 from paper_repro.artifacts.figures import OWN_COLOR, REFERENCE_COLOR, Row
 from paper_repro.artifacts.intervals import compare
 from paper_repro.artifacts.views import View
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.metrics.scaling import ExponentGap, PowerLaw, exponent_gap, fit_power_law
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EBT_FLOPS = 20
 sequence."""
 
 
-class TrainingCost:
+class TrainingCost(Task):
     """Counts parameters and training FLOPs of one size of the scaling study; a task that trains nothing."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:

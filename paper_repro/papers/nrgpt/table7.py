@@ -9,7 +9,7 @@ from paper_repro.artifacts import tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.artifacts.views import View
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 
 GRIDS = ("table7", "sweep")
 ROWS = {
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 """Relative; values are equal that differ by the rounding of a quotient."""
 
 
-class GridCheck:
+class GridCheck(Task):
     """Says of one hyperparameter which printed rows, and which value of ours, lie in which grid; trains nothing."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:

@@ -8,13 +8,14 @@ import torch
 
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.targets import instantiate
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.models.cet.learning import Phases
 from paper_repro.models.cet.model import CET
+from paper_repro.training.counting import num_parameters
 
 
-class CompletionSettings:
+class CompletionSettings(Task):
     """Gives the number that ``item`` names as ``value``; a task that trains nothing."""
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
@@ -26,8 +27,7 @@ def _outcome(config: Mapping[str, Any]) -> Outcome:
     item = config["item"]
     if item not in found:
         raise UsageError(f"item={item} is no setting{nearest(item, found)}")
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Outcome(FINISHED, metrics={"value": found[item]}, parameters=parameters)
+    return Outcome(FINISHED, metrics={"value": found[item]}, parameters=num_parameters(model))
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, float]:
@@ -62,7 +62,7 @@ def _dimensions(config: Mapping[str, Any]) -> dict[str, float]:
         "tokens": state.z.numel(),
         "image": state.y.numel(),
         **sizes,
-        "parameters": sum(sizes.values()),
+        "parameters": num_parameters(model),
     }
 
 

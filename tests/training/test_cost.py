@@ -1,12 +1,17 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
-from paper_repro.artifacts import catalogue, plan
+from paper_repro.artifacts import catalogue, listing, plan
 from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned
-from paper_repro.cells.cost import measure
-from paper_repro.cells.estimates import estimate
+from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
+from paper_repro.cells.tasks import task_of
+from paper_repro.training.cost import measure
 
 TABLE3 = {
     "plain": (33_985, 6_758_400),
@@ -62,6 +67,38 @@ def test_counting_draws_no_data_and_leaves_the_random_state_usable() -> None:
 def test_what_cannot_be_built_is_refused_with_its_name(override: str, message: str) -> None:
     with pytest.raises(UsageError, match=r"(?i).*" + message.replace("(", r"\(")):
         measure(compose("cem/gaussian_process", [override]))
+
+
+def test_a_model_that_differentiates_twice_is_planned_with_its_own_flops(cell: Any, tmp_path: Path) -> None:
+    """The numbers of ``test_counting``, for batches of 8 with 10 inputs and 6 hidden numbers."""
+    product, energy = 8 * 10 * 6, 8 * 6
+    config = cell(model={"_target_": "paper_repro.tests.training.doubles.Energetic"}, training__accumulate=3).config
+    found = measure(config)
+    assert found.multiply_adds == 2 * (product + energy)
+    assert found.step_flops == 3 * 2 * (5 * product + 3 * energy)
+    assert found.parameters == 10 * 6 + 6
+    made = plan.make(catalogue.load("cem/table3"), "smoke")
+    cells = tuple(dataclasses.replace(own, config=config) for own in made.cells)
+    text = listing.plan_table(dataclasses.replace(made, cells=cells), [tmp_path])
+    assert "FLOPs of a training step" in text and f"  {found.step_flops:,}  " in text
+
+
+def test_the_time_of_a_cell_without_a_record_follows_from_its_flops() -> None:
+    cell = planned.single("cem/gaussian_process", ["training.steps=7"], 0)
+    found = estimate([cell], [])[cell.id]
+    assert found.cost is not None
+    assert found.seconds == pytest.approx(7 * found.cost.step_flops / UNMEASURED_RATE)
+
+
+def test_a_task_that_only_does_arithmetic_costs_nothing(tmp_path: Path) -> None:
+    made = plan.make(catalogue.load("ebt/tableD1"), "exact")
+    assert {item.cost for item in estimate(made.cells, []).values()} == {None}
+
+
+@pytest.mark.parametrize("node", [None, {}, {"_target_": "paper_repro.training.schedules.Cosine"}])
+def test_what_is_no_task_is_refused(node: object) -> None:
+    with pytest.raises(UsageError, match="a task, a class that has run"):
+        task_of({"task": node})
 
 
 def test_cells_of_one_shape_are_estimated_alike_and_longer_ones_longer(tmp_path: "object") -> None:

@@ -1,0 +1,63 @@
+"""What the training of a cell costs before it is run, counted on the meta device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Cell, Cost
+from paper_repro.training.batches import map_tensors
+from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.counting import count_flops, peak_bytes
+from paper_repro.training.machine import Machine
+
+LAYER_NORM_PER_ELEMENT = 5
+"""Multiply-adds of a LayerNorm, as fvcore counts them: the convention of the FLOP column of CEM's Table 3."""
+BYTES_PER_PARAMETER = 12
+"""The float32 weight and the two moments of Adam; the gradient is among the tensors of a step."""
+
+
+def measure(config: Mapping[str, Any]) -> Cost:
+    """Build the cell's module on the meta device, and count one forward pass and one training step of it.
+
+    Raises:
+        UsageError: as ``check``.
+    """
+    parts = check(config)
+    module, training = parts.module, parts.training
+    batch = map_tensors(lambda tensor: tensor.to("meta"), parts.data.example_batch())
+    with torch.no_grad():
+        forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
+    with torch.enable_grad():
+        step = count_flops(lambda: module.counted_step(batch))
+        module.zero_grad(set_to_none=True)
+        peak = peak_bytes(lambda: module.counted_step(batch))
+    parameters = parts.num_parameters
+    return Cost(
+        parameters=parameters,
+        multiply_adds=forward // 2,
+        step_flops=training.accumulate * step,
+        steps=training.steps,
+        memory_bytes=BYTES_PER_PARAMETER * parameters + peak,
+    )
+
+
+def check(config: Mapping[str, Any]) -> BuiltCell:
+    """The cell's parts, built on the meta device: what is wrong with a config is found before hours are spent on it.
+
+    Raises:
+        UsageError: a constructor refuses its arguments, or the optimiser its settings.
+    """
+    with torch.device("meta"):
+        parts = build(Cell("plan", dict(config)))
+    try:
+        parts.module.optimizer(parts.module.parameter_groups())
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"optimizer: {error}") from error
+    return parts
+
+
+def check_devices(config: Mapping[str, Any]) -> None:
+    """Raises UsageError if the cell asks for an accelerator that is not here."""
+    _ = Machine.of(config.get("machine") or {}).device

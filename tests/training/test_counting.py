@@ -1,0 +1,90 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from paper_repro.tests.training.doubles import Energetic
+from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
+
+
+def meta(*shape: int) -> Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+MATRIX, WIDER, SAME, VECTOR, SHORT = meta(3, 4), meta(4, 5), meta(3, 5), meta(4), meta(3)
+MANY, MANY_WIDER, MANY_SAME = meta(2, 3, 4), meta(2, 4, 5), meta(2, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("product", "multiply_adds"),
+    [
+        (lambda: MATRIX @ WIDER, 60),
+        (lambda: torch.addmm(SAME, MATRIX, WIDER), 60),
+        (lambda: SAME.addmm_(MATRIX, WIDER), 60),
+        (lambda: torch.mm(MATRIX, WIDER, out=SAME), 60),
+        (lambda: MANY @ MANY_WIDER, 120),
+        (lambda: MANY_SAME.baddbmm_(MANY, MANY_WIDER), 120),
+        (lambda: MATRIX @ VECTOR, 12),
+        (lambda: VECTOR @ WIDER, 20),
+        (lambda: VECTOR @ VECTOR, 4),
+        (lambda: SHORT.addmv_(MATRIX, VECTOR), 12),
+        (lambda: torch.einsum("i,j->ij", SHORT, VECTOR) + MATRIX, 0),
+        (lambda: MATRIX.exp() * MATRIX, 0),
+    ],
+)
+def test_a_product_counts_two_flops_a_multiply_add_also_where_it_writes_in_place(
+    product: Callable[[], object], multiply_adds: int
+) -> None:
+    assert count_flops(product) == 2 * multiply_adds
+
+
+def test_a_layer_norm_counts_what_is_asked() -> None:
+    norm = nn.LayerNorm(4, device="meta")
+    assert count_flops(lambda: norm(MATRIX)) == 0
+    assert count_flops(lambda: norm(MATRIX), layer_norm=10) == 120
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_derivative_inside_a_module_is_counted_and_its_derivative_too(functional: bool, device: str) -> None:
+    """With B = 3 rows of 4 numbers and 8 hidden ones, A x takes 96 multiply-adds and w . h takes 24.
+
+    The inner gradient takes as many again: w for each row, and its product with A.  Its backward pass takes four
+    products: two of that with A (96 each), one for w (24), and one for A through the slope of tanh (96).
+    """
+    with torch.device(device):
+        model, x = Energetic(4, 8, functional), torch.zeros(3, 4)
+    inner = 2 * (96 + 24)
+    backward = 96 + 96 + 24 + 96
+    with torch.no_grad():
+        assert count_flops(lambda: model(x)) == 2 * inner
+    # autograd.grad asks for x as a leaf, which takes a product with A of its own on the way back.
+    leaf = 0 if functional else 96
+    assert count_flops(lambda: model(x).square().sum().backward()) == 2 * (inner + backward + leaf)
+
+
+def test_parameters_are_counted_once_without_frozen_ones_and_without_those_left_out() -> None:
+    model = nn.ModuleDict({"one": nn.Linear(3, 4), "two": nn.Linear(3, 4, bias=False), "three": nn.Linear(2, 2)})
+    model["two"].weight = model["one"].weight
+    model["three"].weight.requires_grad_(False)
+    assert num_parameters(model) == 12 + 4 + 2
+    assert num_parameters(model, frozen=True) == 12 + 4 + 2 + 4
+    assert num_parameters(model, leave_out=["three"], frozen=True) == 12 + 4
+
+
+def test_the_peak_is_that_of_tensors_alive_at_once() -> None:
+    def work() -> None:
+        for _ in range(3):
+            one = torch.empty(1000, device="meta")
+            two = one + 1
+            del one, two
+
+    assert peak_bytes(work) == 8000
+
+
+def test_a_view_of_what_was_there_before_takes_no_memory() -> None:
+    given: Any = meta(1000, 10)
+    assert peak_bytes(lambda: given.mT[2:]) == 0
+    assert peak_bytes(lambda: given.mT.exp()[2:]) == 40_000
