@@ -7,6 +7,8 @@
     reproduce.py cem/table3 runs=DIR             another folder for records, tables and figures
     reproduce.py --list                          every artifact, its scales, its data and the results there are
     reproduce.py cem/table3 --plan               the cells and what they cost; runs nothing
+    reproduce.py cem/table3 --config model=t2,kernel=rbf scale=cpu seed=0
+                                                 the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
     reproduce.py nrgpt/table4 --fill             measure what was n/a, from the last checkpoint
@@ -27,8 +29,8 @@ from paper_repro.base.errors import UsageError
 if TYPE_CHECKING:
     from paper_repro.artifacts.plan import Plan
 
-FLAGS = ("--list", "--plan", "--render", "--publish", "--fill", "--help", "-h")
-SETTINGS = ("scale", "seeds", "runs")
+FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--help", "-h")
+SETTINGS = ("scale", "seeds", "seed", "runs")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,6 +56,13 @@ def _one(name: str, words: Words, action: str) -> int:
     from paper_repro.artifacts import plan as plans
 
     artifact = catalogue.load(name)
+    if action == "--config":
+        from paper_repro.artifacts.explain import explain
+
+        print(explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
+        return 0
+    if "seed" in words.settings:
+        raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
     plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
     if action == "--plan":
         from paper_repro.artifacts.listing import plan_table

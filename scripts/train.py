@@ -2,6 +2,7 @@
 
     train.py cem/gaussian_process model=cem/gp_recursive model.block.num_steps=2 data.kernel=matern seed=1
     train.py cem/gaussian_process training.steps=200 runs=DIR
+    train.py cem/gaussian_process training.steps=200 --config      the resolved config with the origin of each value
 
 The record goes to runs/cells/<cell>/record.json, the weights beside it; the same command again finds it done, and after
 an interruption goes on from the last checkpoint.  Exit codes as reproduce.py's.
@@ -17,19 +18,22 @@ SETTINGS = ("seed", "runs")
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = parse(arguments, ("--help", "-h"), SETTINGS)
-    if words.flags or not arguments:
+    words = parse(arguments, ("--config", "--help", "-h"), SETTINGS)
+    if words.flags & {"--help", "-h"} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
     if len(words.names) != 1:
         raise UsageError("give one experiment, for example cem/gaussian_process")
 
+    seed = words.seed() or 0
+    if "--config" in words.flags:
+        from paper_repro.base.origins import explained
+
+        print(explained(words.names[0], words.overrides, seed))
+        return 0
+
     from paper_repro.cells import planned, records, runner
 
-    try:
-        seed = int(words.settings.get("seed", "0"))
-    except ValueError as error:
-        raise UsageError(f"seed={words.settings['seed']} is not a whole number") from error
     cell = planned.single(words.names[0], words.overrides, seed)
     result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:

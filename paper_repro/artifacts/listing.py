@@ -12,16 +12,25 @@ from paper_repro.artifacts.axes import EXACT, SCALES
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.data_files import find_data
+from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.progress import duration
 
 
 def listing(runs: Path, results: Path) -> str:
-    """List every artifact: id, title, scales, whether its data is present, and the scales that have results."""
-    rows, missing = [], {}
+    """List every artifact: id, title, scales, whether its data is present, and the scales that have results.
+
+    An artifact whose file has an error is listed as faulty; the error's one line stands below the table.
+    """
+    rows, missing, faults = [], {}, []
     for name in catalogue.find():
-        artifact = catalogue.load(name)
+        try:
+            artifact = catalogue.load(name)
+        except UsageError as error:
+            rows.append([name, "faulty, see below"])
+            faults.append(f"{name} is faulty: {error}")
+            continue
         lacking = {need.title: need.command for need in artifact.needs if find_data(need.path) is None}
         missing.update(lacking)
         data = f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated"
@@ -29,7 +38,7 @@ def listing(runs: Path, results: Path) -> str:
         reference, claims = _scales_with_results(artifact, results), _judged_claims(artifact, results)
         rows.append([name, artifact.title, scales, data, reference, claims, _scales_with_results(artifact, runs)])
     headers = ["artifact", "title", "scales", "data", "reference", "its claims", "yours"]
-    legend = [f"{title}: {command}" for title, command in missing.items()]
+    legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
     table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
     return "\n".join([table, "", *legend] if legend else [table])
 

@@ -40,6 +40,18 @@ class Words:
         except ValueError as error:
             raise UsageError(f"seeds={text}: give whole numbers with commas, for example seeds=0,1,2") from error
 
+    def seed(self) -> int | None:
+        """The one seed asked for, as ``seed=0``; None if none was.
+
+        Raises:
+            UsageError: something other than a whole number.
+        """
+        text = self.settings.get("seed")
+        try:
+            return None if text is None else int(text)
+        except ValueError as error:
+            raise UsageError(f"seed={text} is not a whole number") from error
+
 
 def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str]) -> Words:
     """Sort the words of a command.

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, paper_claims
+from paper_repro.artifacts import catalogue, paper_claims, views
 from paper_repro.artifacts.catalogue import EXTRA_PAPERS
 from paper_repro.artifacts.claims import Computed
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.figures import Figure
+from paper_repro.artifacts.listing import listing
+from paper_repro.artifacts.render import figure_of, table_of
 from paper_repro.artifacts.tables import Table
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import synthetic
@@ -164,3 +166,60 @@ def test_the_list_of_claims_refuses_a_second_entry_and_an_unknown_key(tmp_path: 
     other = tmp_path / "other.yaml"
     other.write_text("one:\n  claim: {where: Table 1, artifact: fig2}\n")
     assert "has the keys says and where, not where, artifact" in message_of(lambda: paper_claims.known(other))
+
+
+def test_a_faulty_file_is_listed_as_faulty_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = synthetic.write_artifact(tmp_path, ARTIFACT.replace("title: Old against new", "title: &it [*it]"))
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = listing(tmp_path / "runs", tmp_path / "results")
+    assert f"made/up is faulty: {path}:1: &it: anchors and aliases are not read" in found
+    row = next(line for line in found.splitlines() if line.startswith("made/up "))
+    assert "faulty, see below" in row and "cem/table3 " in found
+
+
+def test_an_error_in_a_base_names_the_file_of_the_user_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path, base=ARTIFACT.replace("direction: lower", "direction: down"))
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    message = message_of(lambda: catalogue.load_file(path))
+    assert message.startswith(f"{path}: {tmp_path / 'made/bases/plain.yaml'}:")
+
+
+def test_a_metric_is_published_only_where_a_table_is(tmp_path: Path) -> None:
+    text = "metrics: {mine: {title: Mine, unit: x, direction: none}}\naxes: {a: {title: A, values: [x]}}\n"
+    head = "title: T\nsource: {paper: P, where: W}\nexperiment: ebt/training_cost\nscales: {smoke: {about: t}}\n"
+    assert catalogue.load_file(synthetic.write_artifact(tmp_path, head + text)).metrics["mine"].published is False
+    printed = (
+        "published: {repeats: one, rows: [{at: {a: x}, mine: 1}]}\ntolerances: {default: {absolute: 1, reason: r}}\n"
+    )
+    artifact = catalogue.load_file(synthetic.write_artifact(tmp_path, head + text + printed))
+    assert artifact.metrics["mine"].published is True and artifact.tolerances["mine"].absolute == 1.0
+
+
+def test_tolerances_are_shared_by_name_and_by_default(tmp_path: Path) -> None:
+    head = "title: T\nsource: {paper: P, where: W}\nexperiment: ebt/training_cost\nscales: {smoke: {about: t}}\n"
+    metric = "{title: M, unit: x, direction: none}"
+    text = f"{head}axes: {{a: {{title: A, values: [x]}}}}\nmetrics: {{m1: {metric}, m2: {metric}, m3: {metric}}}\n"
+    text += "published: {repeats: one, rows: [{at: {a: x}, m1: 1, m2: 2, m3: 3}]}\n"
+
+    def tolerances(given: str) -> dict[str, tuple[float | None, float | None, str]]:
+        path = synthetic.write_artifact(tmp_path, f"{text}tolerances: {{{given}}}\n")
+        found = catalogue.load_file(path).tolerances
+        return {name: (item.absolute, item.relative, item.reason) for name, item in found.items()}
+
+    by_name = tolerances("m1: {absolute: 1, reason: r}, default: {relative: 2, reason: s}, m3: m1")
+    assert by_name == {"m1": (1.0, None, "r"), "m2": (None, 2.0, "s"), "m3": (1.0, None, "r")}
+    reasons = tolerances("default: {reason: r}, m1: {absolute: 1}, m2: {absolute: 2}, m3: {absolute: 3, reason: s}")
+    assert [reason for _, _, reason in reasons.values()] == ["r", "r", "s"]
+    assert "missing 'reason' in 'm1'" in message_of(lambda: tolerances("m1: {absolute: 1}, m2: m1, m3: m1"))
+    assert "no tolerance of 'm4' to take" in message_of(lambda: tolerances("m1: {absolute: 1, reason: r}, m2: m4"))
+
+
+def test_a_kind_of_figure_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> None:
+    text = ARTIFACT + "figure: paper_repro.papers.cem.recursion.StepFigure\n"
+    plan = synthetic.plan(tmp_path, text)
+    view = views.build(plan, tmp_path, None)
+    assert "did you mean 'StepsFigure'" in message_of(lambda: figure_of(view))
+    outside = synthetic.plan(tmp_path, ARTIFACT + "figure: os.system\n")
+    assert "is not below paper_repro.papers" in message_of(lambda: figure_of(views.build(outside, tmp_path, None)))
+    wrong = synthetic.plan(tmp_path, ARTIFACT + "table: paper_repro.papers.cem.recursion.StepsFigure\n")
+    assert "is no Table" in message_of(lambda: table_of(views.build(wrong, tmp_path, None)))

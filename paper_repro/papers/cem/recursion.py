@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.claims import Judgement, Place
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.text import (
@@ -106,18 +106,31 @@ def _name_sizes(figure: PerplexityFigure, axes: "Axes") -> None:
         axes.plot([], [], marker, color="#777777", label=figure.label("size", size))
 
 
-def judge_gains_above_reuse(view: View, models: Sequence[str]) -> Judgement:
-    """Return what the second inner step gains each of the models, with each preconditioner, above what a second pass
-    gains.
-    """
+def judge_recursion_gains_more_than_reuse(view: View) -> Judgement:
+    """Judge what the second inner step gains each CEM model and preconditioner, above what a second pass gains."""
     reuse = _pair("llama", "none")
     labels = {axis: view.artifact.axes[axis].values for axis in ("model", "preconditioner")}
     comparisons = {
         f"{labels['model'][model].label}, P: {labels['preconditioner'][kind].label}": (_pair(model, kind), reuse)
-        for model in models
+        for model in _own_models(view)
         for kind in chosen(view, "preconditioner")
     }
     return judge_larger_gain(view, comparisons)
+
+
+def judge_preconditioner_gains_more_at_t2(view: View) -> Judgement:
+    """Judge what the diagonal-plus-low-rank preconditioner gains at T = 2, above what it gains at T = 1."""
+    (model,) = _own_models(view)
+
+    def pair(steps: str) -> tuple[Place, Place]:
+        place = {"model": model, "steps": steps}
+        return {**place, "preconditioner": "none"}, {**place, "preconditioner": "diagonal_low_rank"}
+
+    return judge_larger_gain(view, {"": (pair("t2"), pair("t1"))})
+
+
+def _own_models(view: View) -> list[str]:
+    return [model for model in view.artifact.axes["model"].values if model != "llama"]
 
 
 def _pair(model: str, kind: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -5,10 +5,6 @@ from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt import fig2
 
 
-class InitialWeights(fig2.Speedups):
-    """The runs; the speedups stand in the remarks."""
-
-
 def judge_scaled_weights_help(view: View) -> Judgement:
     """Return the speedup of the scaled GPT over GPT: every budget's interval above 1."""
     return fig2.above_one(view, "gpt", "gpt_scaled")

@@ -2,17 +2,13 @@
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import EnergyFigure, judge_each
+from paper_repro.papers.nrgpt.traces import judge_each
 
 LATE_CHANGE = 0.05
 """Share of a token's span of energies, within the last tenth of the recurrences."""
 ROUNDING = 1e-9
 SETTLED = 0.01
 """Predecessors count as settled within this share of their span, so a rise of this size contradicts nothing."""
-
-
-class Figure2(EnergyFigure):
-    pass
 
 
 def judge_energy_ends_lower(view: View) -> Judgement:

@@ -3,7 +3,7 @@
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import EnergyFigure, judge_each
+from paper_repro.papers.nrgpt.traces import judge_each
 
 LATE_CHANGE = 0.05
 """Share of a token's span of energies, within the last tenth of the recurrences."""
@@ -18,10 +18,6 @@ class Directions(tables.Table):
             f"{100 * intervals.mean(shares):.0f} % of the tokens end lower than they began: without a constraint the "
             "update is no descent on this energy, whether or not it settles."
         ]
-
-
-class Figure6(EnergyFigure):
-    pass
 
 
 def judge_unconstrained_settles(view: View) -> Judgement:

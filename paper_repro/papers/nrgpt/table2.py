@@ -2,13 +2,9 @@
 
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.conventions import ParameterTable, judge_fewer
+from paper_repro.papers.nrgpt.conventions import judge_fewer
 
 FEWER_MILLIONS = 34.0
-
-
-class Table2(ParameterTable):
-    pass
 
 
 def judge_fewer_parameters(view: View) -> Judgement:

@@ -2,14 +2,10 @@
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.conventions import CONVENTIONS, ParameterTable, counts_at
+from paper_repro.papers.nrgpt.conventions import CONVENTIONS, counts_at
 
 HALF = (0.4, 0.6)
 """What "half" is taken to mean; the paper has 0.2M of 0.4M, with one digit each."""
-
-
-class Table4(ParameterTable):
-    pass
 
 
 def judge_half_the_parameters(view: View) -> Judgement:

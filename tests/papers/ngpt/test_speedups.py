@@ -11,6 +11,7 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.render import table_of
 from paper_repro.artifacts.views import View
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED, Outcome
@@ -80,9 +81,7 @@ def test_a_head_start_is_the_baselines_where_its_weights_make_it_as_fast(tmp_pat
     assert verdicts["speedup_remains"].verdict == FAILS
     view = made_up("ngpt/initial_weights", tmp_path / "b", helped)
     assert judged(view)["speedup_remains"].verdict == UNDECIDED  # beyond the range at the longest budget, as above
-    assert any(
-        "weights scaled to the width, 1k context" in text for text in companion(view).InitialWeights(view).remarks()
-    )
+    assert any("weights scaled to the width, 1k context" in text for text in table_of(view).remarks())
 
 
 def test_growth_with_context_and_budget_is_judged_by_intervals_that_lie_apart(tmp_path: Path) -> None:

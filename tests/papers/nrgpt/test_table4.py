@@ -10,6 +10,7 @@ from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.artifacts.claims import judge as judge_claim
 from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.render import table_of
 from paper_repro.artifacts.views import View
 from paper_repro.base.targets import instantiate
 from paper_repro.cells.planned import PlannedCell
@@ -79,7 +80,7 @@ def test_what_is_counted_is_the_model_of_the_paper_scale(scale: str) -> None:
 
 
 def test_the_table_says_how_each_printed_number_was_counted(tmp_path: Path) -> None:
-    table = COMPANION.Table4(_view(tmp_path))
+    table = table_of(_view(tmp_path))
     grid = table.grid()
     assert grid.headers[-1] == "n_params (M): counted as"
     assert {row[0]: row[-1] for row in grid.rows} == {
@@ -94,7 +95,7 @@ def test_the_table_says_how_each_printed_number_was_counted(tmp_path: Path) -> N
 
 
 def test_a_table_that_nobody_ran_renders(tmp_path: Path) -> None:
-    table = COMPANION.Table4(_view(tmp_path, lambda cell: None))
+    table = table_of(_view(tmp_path, lambda cell: None))
     assert [row[-1] for row in table.grid().rows] == ["not run"] * len(MODELS)
     assert table.remarks() == []
     assert {judgement.verdict for _, judgement in table.judgements()} == {UNDECIDED}
@@ -107,7 +108,7 @@ def test_no_common_convention_is_said(tmp_path: Path) -> None:
             outcome.metrics = dict.fromkeys(outcome.metrics, 5000000.0)
         return outcome
 
-    table = COMPANION.Table4(_view(tmp_path, other))
+    table = table_of(_view(tmp_path, other))
     assert "no single way gives all of them" in table.remarks()[0]
     assert {row[0]: row[-1] for row in table.grid().rows}["RGPT"] == "none of ours"
 

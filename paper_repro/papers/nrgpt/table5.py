@@ -1,7 +1,0 @@
-"""NRGPT, Table 5: what its printed numbers of parameters count."""
-
-from paper_repro.papers.nrgpt.conventions import ParameterTable
-
-
-class Table5(ParameterTable):
-    pass
