@@ -49,12 +49,12 @@ def descend(
 def _closed_form(
     x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor, num_steps: int, step_size: float, activation: str
 ) -> Tensor:
-    models = math.prod(reading.shape[:-2])
+    models = math.prod(reading.shape[:-2])  # (S,) models
     tokens = math.prod(x.shape[reading.ndim - 2 : -1])
     out, *_ = closed_form.Descent.apply(
-        x.reshape(models, tokens, x.shape[-1]),
-        gamma.reshape(models, tokens, gamma.shape[-1]),
-        reading.reshape(models, *reading.shape[-2:]),
+        x.reshape(models, tokens, x.shape[-1]),  # (S, N, D)
+        gamma.reshape(models, tokens, gamma.shape[-1]),  # (S, N, m)
+        reading.reshape(models, *reading.shape[-2:]),  # (S, m, D)
         None if writing is reading else writing.reshape(models, *writing.shape[-2:]),
         num_steps,
         step_size,

@@ -64,17 +64,17 @@ class Descent(FirstOrder):
         activation: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
         matmul, add_matmul, parts = _layout(gamma)
-        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)
-        z_all = x.new_empty(num_steps, *gamma.shape)
+        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)  # (S, N, D), (T - 1, S, N, D)
+        z_all = x.new_empty(num_steps, *gamma.shape)  # (T, S, N, m)
         act = getattr(torch.ops.aten, activation).out
         models = zip(*map(parts, (x, gamma, reading.mT, reading if writing is None else writing)), strict=True)
         steps = zip(_by_model(parts, (*states, out)), _by_model(parts, z_all), strict=True)
-        r = torch.empty_like(parts(gamma)[0])
+        r = torch.empty_like(parts(gamma)[0])  # (N, m), or (S, N, m) of the stack
         for (state, context, read_t, write), (next_states, zs) in zip(models, steps, strict=True):
             for next_state, z in zip(next_states, zs, strict=True):
-                matmul(state, read_t, out=z)
+                matmul(state, read_t, out=z)  # (N, m)
                 act(z, out=r)
-                add_matmul(state, r.mul_(context), write, alpha=step_size, out=next_state)
+                add_matmul(state, r.mul_(context), write, alpha=step_size, out=next_state)  # (N, D)
                 state = next_state  # noqa: PLW2901
         return out, states, z_all
 
@@ -129,7 +129,7 @@ class DescentGradient(FirstOrder):
             g, context, read, writing_t, into, dcontext, dread, dwrite = part
             keep = 0
             for state, z in zip(reversed(xs), reversed(zs), strict=True):
-                matmul(g, writing_t, out=q)
+                matmul(g, writing_t, out=q)  # (N, m)
                 response(z, a, s)
                 if keep:
                     dcontext.addcmul_(q, a)
@@ -137,7 +137,7 @@ class DescentGradient(FirstOrder):
                     torch.mul(q, a, out=dcontext)
                 r = a.mul_(context)
                 add_matmul(dwrite, r.mT, g, beta=keep, alpha=step_size, out=dwrite)
-                dz = q.mul_(slope(z, context, r, s))
+                dz = q.mul_(slope(z, context, r, s))  # (N, m)
                 add_matmul(dread, dz.mT, state, beta=1 if tied else keep, alpha=step_size, out=dread)
                 g = add_matmul(g, dz, read, alpha=step_size, out=into)
                 keep = 1

@@ -70,7 +70,7 @@ def _fused(
 def _definition(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_query, by_key, lse = reference.energy_attention(query, key, gamma)
+    by_query, by_key, lse = reference.energy_attention(query, key, gamma)  # (B, K, N, R) twice, (B, K, N)
     if out is not None:
         by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
     return by_query, by_key, lse

@@ -38,7 +38,7 @@ def energy_attention(
     whole = takes_whole(tokens, constants["BLOCK"], query.element_size(), exact)
     direct = out is not None and whole and all(part.stride(3) == 1 for part in out)
     by_query, by_key = out if out is not None and direct else (torch.empty_like(query), torch.empty_like(key))
-    lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)
+    lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)  # (B, K, N)
     given = tokens, heads, query, key, by_query, by_key, lse
     strides = [stride for tensor in (query, key, by_query, by_key) for stride in tensor.stride()[:3]]
     with torch.cuda.device_of(query):
@@ -136,15 +136,15 @@ def _whole(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
 ):
     token = tl.arange(0, TILE)
-    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)
-    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA
+    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA  # (TILE, TILE)
     scores = tl.where((token < tokens)[None, :], scores, float("-inf"))
-    largest = tl.max(scores, axis=1)
+    largest = tl.max(scores, axis=1)  # (TILE,)
     p = tl.exp(scores - largest[:, None])
     total = tl.sum(p, axis=1)
     p = (p / total[:, None]).to(DOT)
-    of_keys = tl.dot(p, k, input_precision=PRECISION)
+    of_keys = tl.dot(p, k, input_precision=PRECISION)  # (TILE, BLOCK)
     # Queries beyond the last are zeros, so that their rows of P add nothing.
     of_queries = tl.dot(tl.trans(p), q, input_precision=PRECISION)
     _store(by_query, of_keys, token, tokens, bq_image, bq_head, bq_token, R, BLOCK)
@@ -182,14 +182,14 @@ def _over_keys(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
 ):
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)
+    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)  # (TILE, BLOCK)
     read = tl.zeros((TILE, BLOCK), WIDE)
     total = tl.zeros((TILE,), WIDE)
     largest = tl.full((TILE,), float("-inf"), WIDE)
     for start in range(0, tokens, TILE):
         other = start + tl.arange(0, TILE)
-        k = _load(key, other, tokens, k_image, k_head, k_token, R, BLOCK, DOT)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA
+        k = _load(key, other, tokens, k_image, k_head, k_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA  # (TILE, TILE)
         scores = tl.where((other < tokens)[None, :], scores, float("-inf"))
         above = tl.maximum(largest, tl.max(scores, axis=1))
         kept = tl.exp(largest - above)
@@ -231,13 +231,13 @@ def _over_queries(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr,
 ):
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)
+    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)  # (TILE, BLOCK)
     read = tl.zeros((TILE, BLOCK), WIDE)
     for start in range(0, tokens, TILE):
         other = start + tl.arange(0, TILE)
-        q = _load(query, other, tokens, q_image, q_head, q_token, R, BLOCK, DOT)
+        q = _load(query, other, tokens, q_image, q_head, q_token, R, BLOCK, DOT)  # (TILE, BLOCK)
         normaliser = tl.load(_lse_at(lse, other, tokens, heads), mask=other < tokens, other=float("inf"))
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA  # (TILE, TILE)
         p = tl.exp(scores - normaliser[:, None])
         read += tl.dot(tl.trans(p.to(DOT)), q, input_precision=PRECISION)
     _store(by_key, read, token, tokens, bk_image, bk_head, bk_token, R, BLOCK)

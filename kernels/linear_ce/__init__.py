@@ -125,7 +125,7 @@ def negative_log_likelihoods(
         h, weight, targets, scale, ignore_index, token_chunk, vocabulary_chunk, piece, (False,) * 3
     )
     with torch.autocast(h.device.type, enabled=False):
-        return closed_form.negative_log_likelihoods(*arguments, options).reshape(targets.shape)
+        return closed_form.negative_log_likelihoods(*arguments, options).reshape(targets.shape)  # (N,) -> (...,)
 
 
 def _prepared(
@@ -140,7 +140,7 @@ def _prepared(
     wanted: tuple[bool, ...],
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor | None], closed_form.Options]:
     """Return h (N, D), weight, targets (N), scale (V) or None; and how they are computed."""
-    flat = h.reshape(-1, h.shape[-1])
+    flat = h.reshape(-1, h.shape[-1])  # (N, D)
     tokens, words = chunk_sizes(flat.shape[0], weight.shape[0], h.device.type == "cpu")
     for name, size in (("token_chunk", token_chunk), ("vocabulary_chunk", vocabulary_chunk)):
         if size is not None and (not isinstance(size, int) or size < 1):
@@ -153,7 +153,7 @@ def _prepared(
         piece,
         (wanted[0], wanted[1], wanted[2]),
     )
-    full = None if scale is None else scale.expand(weight.shape[0])
+    full = None if scale is None else scale.expand(weight.shape[0])  # (V,)
     return (flat, weight, targets.reshape(-1).contiguous(), full), options
 
 

@@ -112,22 +112,22 @@ def _compute(
     h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, options: Options
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Return the losses (N), and the gradients of h, weight and scale: of the folded matrix scale * weight first."""
-    folded = (weight if scale is None else weight * scale.unsqueeze(1)).to(options.dtype)
+    folded = (weight if scale is None else weight * scale.unsqueeze(1)).to(options.dtype)  # (V, D)
     inputs = h.to(options.dtype)
     exact = torch.promote_types(options.dtype, torch.float32)
     wants_h, wants_weight, wants_scale = options.wanted
-    dh = torch.zeros_like(h, dtype=exact) if wants_h else None
-    dfolded = torch.zeros_like(weight, dtype=exact) if wants_weight or wants_scale else None
+    dh = torch.zeros_like(h, dtype=exact) if wants_h else None  # (N, D)
+    dfolded = torch.zeros_like(weight, dtype=exact) if wants_weight or wants_scale else None  # (V, D)
     width = -(-min(options.vocabulary_chunk, weight.shape[0]) // ALIGNMENT) * ALIGNMENT
     buffer = inputs.new_empty(min(options.token_chunk, h.shape[0]), width)
-    losses = h.new_empty(h.shape[0], dtype=exact)
+    losses = h.new_empty(h.shape[0], dtype=exact)  # (N,)
     for start in range(0, h.shape[0], options.token_chunk):
         chunk = slice(start, start + options.token_chunk)
         into = (None if dh is None else dh[chunk], dfolded)
         losses[chunk] = _chunk(inputs[chunk], folded, targets[chunk].unsqueeze(1), into, buffer, options)
     if dfolded is None or scale is None:
         return losses, dh, dfolded, None
-    dscale = (dfolded * weight).sum(1) if wants_scale else None
+    dscale = (dfolded * weight).sum(1) if wants_scale else None  # (V,)
     return losses, dh, dfolded.mul_(scale.unsqueeze(1)) if wants_weight else None, dscale
 
 
@@ -144,7 +144,7 @@ def _chunk(
     """
     dh, dfolded = gradients
     gradient_wanted = dh is not None or dfolded is not None
-    pieces = folded.split(options.vocabulary_chunk)
+    pieces = folded.split(options.vocabulary_chunk)  # (v, D) each
     starts = range(0, folded.shape[0], options.vocabulary_chunk)
     exact = torch.promote_types(h.dtype, torch.float32)
     filled = (torch.full(targets.shape, value, dtype=exact, device=h.device) for value in (-torch.inf, 0, torch.nan))
@@ -161,13 +161,13 @@ def _chunk(
 
     at_once = gradient_wanted and len(pieces) == 1
     for start, weight in zip(starts, pieces, strict=True):
-        z = logits(weight)
+        z = logits(weight)  # (n, v)
         options.piece(z, rows, start, True, at_once)
         if at_once:
             multiply_out(z, weight, start)
     if gradient_wanted and not at_once:
         for start, weight in zip(starts, pieces, strict=True):
-            z = logits(weight)
+            z = logits(weight)  # (n, v)
             options.piece(z, rows, start, False, True)
             multiply_out(z, weight, start)
     return rows.losses()
@@ -179,7 +179,7 @@ def softmax_piece(z: Tensor, rows: Rows, start: int, statistics: bool, gradient:
     With ``statistics`` the rows' largest, total and target logit are updated; with ``gradient`` z becomes
     p - onehot(target), 0 in rows that do not count, where the rows must know all words' logits by then.
     """
-    column = (rows.targets - start).clamp(0, z.shape[1] - 1)
+    column = (rows.targets - start).clamp(0, z.shape[1] - 1)  # (n, 1)
     here = rows.counted & (column == rows.targets - start)
     if statistics:
         rows.at_target.copy_(torch.where(here, z.gather(1, column).to(rows.at_target), rows.at_target))

@@ -55,7 +55,7 @@ def _softmax_piece(  # type: ignore[no-untyped-def]
     # Loads and stores are masked by the stride: a multiple of 16, unlike the width, so they stay wide.
     row = tl.program_id(0).to(tl.int64)
     z += row * stride
-    columns = tl.arange(0, BLOCK)
+    columns = tl.arange(0, BLOCK)  # (BLOCK,)
     here = tl.load(targets + row) - start
     counts = tl.load(counted + row) != 0
     top = tl.load(largest + row)
@@ -67,7 +67,7 @@ def _softmax_piece(  # type: ignore[no-untyped-def]
         tl.store(at_target + row, value, mask=inside)
         for first in range(0, width, BLOCK):
             at = first + columns
-            values = tl.load(z + at, mask=at < stride, other=0.0).to(top.dtype)
+            values = tl.load(z + at, mask=at < stride, other=0.0).to(top.dtype)  # (BLOCK,)
             values = tl.where(at < width, values, float("-inf"))
             new = tl.maximum(top, tl.max(values, 0))
             norm = norm * tl.exp(top - new) + tl.sum(tl.exp(values - new), 0)
@@ -77,7 +77,7 @@ def _softmax_piece(  # type: ignore[no-untyped-def]
     if GRADIENT:
         for first in range(0, width, BLOCK):
             at = first + columns
-            values = tl.load(z + at, mask=at < stride, other=0.0).to(top.dtype)
+            values = tl.load(z + at, mask=at < stride, other=0.0).to(top.dtype)  # (BLOCK,)
             values = tl.where(at < width, values, top)
             values = tl.exp(values - top) / norm - tl.where(at == here, 1.0, 0.0)
             tl.store(z + at, tl.where(counts, values, 0.0).to(z.dtype.element_ty), mask=at < stride)

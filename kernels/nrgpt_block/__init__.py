@@ -33,7 +33,7 @@ def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: 
 
 def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out, _ = closed_form.OneLayer.apply(g.reshape(1, -1, g.shape[-1]), weight.unsqueeze(0), bias.unsqueeze(0))
-    return out.reshape(g.shape)
+    return out.reshape(g.shape)  # (1, N, D) -> (..., D)
 
 
 def two_weight_gradient(
@@ -61,7 +61,7 @@ def two_weight_gradient(
 def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
     weights = (value.unsqueeze(0) for value in (up, up_bias, down, down_bias))
     out, *_ = closed_form.TwoWeights.apply(g.reshape(1, -1, g.shape[-1]), *weights)
-    return out.reshape(g.shape)
+    return out.reshape(g.shape)  # (1, N, D) -> (..., D)
 
 
 ONE_LAYER = (

@@ -50,10 +50,10 @@ class OneLayer(_Stackable):
     def forward(g: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], weight.shape[1])
         for (piece, into, before), (w, b) in _models((g, out, z), (weight, bias.unsqueeze(1))):
-            _product(piece, w.mT, into=before, start=b)
+            _product(piece, w.mT, into=before, start=b)  # (N, M)
             hidden = torch.ops.aten.gelu(before)
             torch.ops.aten.gelu_backward.grad_input(hidden, before, grad_input=hidden)
-            _product(hidden, w, into=into, factor=-2)
+            _product(hidden, w, into=into, factor=-2)  # (N, D)
         return out, z
 
     @staticmethod
@@ -80,9 +80,9 @@ class OneLayerGradient(_Stackable):
         for (G, piece, before, into), (w, dw, db) in _pieces((gradient, g, z, dg), (weight, dweight, dbias)):
             activation, slope, bend = _doubled(before)
             dz = bend.mul_(activation).mul_(_TWO_PDF).addcmul_(slope, slope)
-            dz.mul_(torch.matmul(G, w.mT))
+            dz.mul_(torch.matmul(G, w.mT))  # (N, M)
             _product(activation.mul_(slope).mT, G, into=dw, factor=-0.5, start=dw)
-            _product(dz.mT, piece, into=dw, factor=-0.5, start=dw)
+            _product(dz.mT, piece, into=dw, factor=-0.5, start=dw)  # (M, D)
             _product(dz, w, into=into, factor=-0.5)
             db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
         return dg, dweight, dbias.squeeze(1)
@@ -103,10 +103,10 @@ class TwoWeights(_Stackable):
         v = torch.empty_like(z)
         weights = (up, up_bias.unsqueeze(1), down, down_bias.unsqueeze(1))
         for (piece, into, before, gate), (w1, b1, w2, b2) in _models((g, out, z, v), weights):
-            _product(piece, w1.mT, into=before, start=b1)
-            _product(piece, w2, into=gate)
+            _product(piece, w1.mT, into=before, start=b1)  # (N, M)
+            _product(piece, w2, into=gate)  # (N, M)
             hidden = torch.ops.aten.gelu(before)
-            _product(hidden, w2.mT, into=into, factor=-1, start=b2, keep=-1)
+            _product(hidden, w2.mT, into=into, factor=-1, start=b2, keep=-1)  # (N, D)
             torch.ops.aten.gelu_backward.grad_input(gate, before, grad_input=hidden)
             _product(hidden, w1, into=into, factor=-1, start=into)
         return out, z, v
@@ -137,10 +137,10 @@ class TwoWeightsGradient(_Stackable):
         for (G, piece, before, gate, into), (w1, w2, dw1, dw2, db) in _pieces((gradient, g, z, v, dg), weights):
             activation, slope, bend = _doubled(before)
             _product(G.mT, activation, into=dw2, factor=-0.5, start=dw2)
-            dv = torch.matmul(G, w1.mT, out=activation)
+            dv = torch.matmul(G, w1.mT, out=activation)  # (N, M)
             bend.mul_(dv).mul_(gate)
             _product(piece.mT, dv.mul_(slope), into=dw2, factor=-0.5, start=dw2)
-            _product(dv, w2.mT, into=into, factor=-0.5)
+            _product(dv, w2.mT, into=into, factor=-0.5)  # (N, D)
             dz = torch.matmul(G, w2, out=dv).mul_(slope).add_(bend, alpha=_TWO_PDF)
             _product(dz, w1, into=into, factor=-0.5, start=into)
             _product(dz.mT, piece, into=dw1, factor=-0.5, start=dw1)

@@ -76,7 +76,7 @@ def image_step(
     fitting = y.ndim == 4 and patches.ndim == 3 and y.shape[1] == y.shape[2] and bias.shape == y.shape[3:]
     if fitting:
         reach, side = reference.reach_and_side(patches, y)
-        shape = y.shape[0], side**2, reach**2 * y.shape[3]
+        shape = y.shape[0], side**2, reach**2 * y.shape[3]  # (B, n^2, k^2 C)
         fitting = reach > 0 and patches.shape == shape and side + reach - 1 == y.shape[1]
     if wanted is not None and beta is not None:
         fitting = fitting and wanted.shape == y.shape and beta.shape == y.shape[:1]

@@ -20,7 +20,7 @@ def projected_step(z: Tensor, target: Tensor, step_size: float, out: Tensor | No
     """Compute z' and the largest change of each row; as ``kernels.projected_step``."""
     z, target = z.contiguous(), target.contiguous()
     found = _result(z, out)
-    change = torch.empty(z.shape[:-1], dtype=z.dtype, device=z.device)
+    change = torch.empty(z.shape[:-1], dtype=z.dtype, device=z.device)  # (...,)
     width = z.shape[-1]
     with torch.cuda.device_of(z):
         _tokens[(change.numel(),)](
@@ -44,7 +44,7 @@ def image_step(
     reach, side = reach_and_side(patches, y)
     nudge = (y, y) if wanted is None or beta is None else (wanted.contiguous(), beta.contiguous())
     found = _result(y, out)
-    change = torch.empty(y.shape[:-1], dtype=y.dtype, device=y.device)
+    change = torch.empty(y.shape[:-1], dtype=y.dtype, device=y.device)  # (B, S, S)
     with torch.cuda.device_of(y):
         _image[(change.numel(),)](
             y,
@@ -89,7 +89,7 @@ def _tokens(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
-    state = tl.load(z + row * width + column, mask=inside, other=0.0).to(WIDE)
+    state = tl.load(z + row * width + column, mask=inside, other=0.0).to(WIDE)  # (BLOCK,)
     wanted = tl.load(target + row * width + column, mask=inside, other=0.0).to(WIDE)
     moved = _towards(state, wanted, STEP)
     centred = tl.where(inside, moved - tl.sum(moved, axis=0) / width, 0.0)
@@ -122,7 +122,7 @@ def _image(  # type: ignore[no-untyped-def]
     image, at = row // (blocks * blocks), row % (blocks * blocks)
     column = tl.arange(0, BLOCK)
     inside = column < numbers
-    state = tl.load(y + row * numbers + column, mask=inside, other=0.0).to(WIDE)
+    state = tl.load(y + row * numbers + column, mask=inside, other=0.0).to(WIDE)  # (BLOCK,)
     target = tl.load(bias + column, mask=inside, other=0.0).to(WIDE)
     for index in tl.static_range(REACH * REACH):
         r = at // blocks - index // REACH

@@ -120,7 +120,7 @@ WAYS = (
 def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:
     if x.ndim != 4:
         raise ValueError(f"queries and keys must have shape (B, T, H, Y), got {tuple(x.shape)}")
-    tokens, heads, width = x.shape[1:]
+    tokens, heads, width = x.shape[1:]  # x is (B, T, H, Y)
     check_width(width)
     shapes = {tuple(table.shape) for table in tables}
     if len(shapes) > 1 or tables.cos.ndim != 2 or tables.cos.shape[1] * 2 != width:

@@ -42,7 +42,7 @@ class Rotation(FirstOrder):
         cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
         factors = _factors(cos, first, second, inputs[0])
-        outputs = [x.new_empty(x.shape) for x in inputs]
+        outputs = [x.new_empty(x.shape) for x in inputs]  # (B, T, H, Y) each
         inverses = [x.new_empty(*x.shape[:3], 1) for x in inputs] if normalize else []
         for x, out, *inverse in zip(inputs, outputs, *([inverses] if normalize else []), strict=True):
             for near, (piece, into, *norm) in _pieces(factors, _paired(x), out, *inverse):
@@ -77,7 +77,7 @@ class RotationGradient(FirstOrder):
     ) -> tuple[Tensor | None, ...]:
         gradients, inputs, inverses = given[:count], given[count : 2 * count], given[2 * count :]
         factors = _factors(cos, first, second, inputs[0])
-        dinputs = [x.new_empty(x.shape) for x in inputs]
+        dinputs = [x.new_empty(x.shape) for x in inputs]  # (B, T, H, Y) each
         dscale = None if scale is None else torch.zeros_like(scale)
         for index, (G, x, dx) in enumerate(zip(gradients, inputs, dinputs, strict=True)):
             by_row = (_paired(G), _paired(x), dx, *inverses[index : index + 1])
@@ -97,12 +97,12 @@ def _through_scale_and_norm(
     n = r if inverse is None else r.mul_(inverse)
     product = n * G
     if scale is not None and dscale is not None:
-        dscale += product.sum((0, 1))
+        dscale += product.sum((0, 1))  # (H, Y)
         product.mul_(scale)
         G = G * scale
     if inverse is None:
         return G
-    along = product.sum(-1, keepdim=True)
+    along = product.sum(-1, keepdim=True)  # (B, T, H, 1)
     return torch.addcmul(G, n, along, value=-1, out=product).mul_(inverse)
 
 
@@ -129,7 +129,7 @@ def _factors(cos: Tensor, first: Tensor, second: Tensor, x: Tensor) -> Factors:
     small.
     """
     tokens, heads = x.shape[1:3]
-    cos, first, second = (table[:tokens, None] for table in (cos, first, second))
+    cos, first, second = (table[:tokens, None] for table in (cos, first, second))  # (T, 1, Y/2) each
     factors: Factors = (torch.complex(cos, second),)
     if not torch.equal(first, second):
         factors = _real(torch.complex(cos, cos)), _real(torch.complex(first, second))

@@ -106,7 +106,7 @@ class RotationGradient(FirstOrder):
         constants = _constants(tuple(inputs), tables, scale, normalize, config)
         shape = (0,) if scale is None else (config.grid[0], heads, width)
         dtype = wide(*inputs, *tables, *([] if scale is None else [scale]))
-        partial = torch.empty(shape, dtype=dtype, device=inputs[0].device)
+        partial = torch.empty(shape, dtype=dtype, device=inputs[0].device)  # (programs, H, Y)
         with torch.cuda.device_of(inputs[0]):
             _backward[config.grid](
                 inputs[0],
@@ -199,7 +199,7 @@ def _turned(  # type: ignore[no-untyped-def]
     x, cos, first, second, scale_a, scale_b, present, NORMALIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Compute y of a tile x, (HEADS, BLOCK)."""
-    a, b = _pairs(x, HEADS, BLOCK)
+    a, b = _pairs(x, HEADS, BLOCK)  # (HEADS, BLOCK/2) each
     turned_a = cos * a - first * b
     turned_b = second * a + cos * b
     if NORMALIZE:
@@ -224,7 +224,7 @@ def _turned_back(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):
     """Compute dx of a tile, (HEADS, BLOCK), and both halves of n G, (HEADS, BLOCK/2)."""
-    a, b = _pairs(x, HEADS, BLOCK)
+    a, b = _pairs(x, HEADS, BLOCK)  # (HEADS, BLOCK/2) each
     G_a, G_b = _pairs(G, HEADS, BLOCK)
     n_a = cos * a - first * b
     n_b = second * a + cos * b
@@ -234,7 +234,7 @@ def _turned_back(  # type: ignore[no-untyped-def]
         inverse = _inverse_norm(n_a, n_b, present)
         n_a *= inverse
         n_b *= inverse
-        along = tl.sum(n_a * d_a + n_b * d_b, axis=1)[:, None]
+        along = tl.sum(n_a * d_a + n_b * d_b, axis=1)[:, None]  # (HEADS, 1)
         d_a = (d_a - n_a * along) * inverse
         d_b = (d_b - n_b * along) * inverse
     return tl.interleave(cos * d_a + second * d_b, cos * d_b - first * d_a), n_a * G_a, n_b * G_b
@@ -277,11 +277,11 @@ def _forward(  # type: ignore[no-untyped-def]
         sequence = (place // tokens).to(tl.int64)
         token = (place % tokens).to(tl.int64)
         at = sequence * query_batch + token * query_token + head * query_head + column
-        q = _load(query, at, inside, WIDE)
+        q = _load(query, at, inside, WIDE)  # (HEADS, BLOCK)
         if BOTH:
             at = sequence * key_batch + token * key_token + head * key_head + column
-            k = _load(key, at, inside, WIDE)
-        cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)
+            k = _load(key, at, inside, WIDE)  # (HEADS, BLOCK)
+        cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)  # (1, BLOCK/2)
         first = _load_table(first_table, token, WIDE, WIDTH, BLOCK)
         second = _load_table(second_table, token, WIDE, WIDTH, BLOCK)
         into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column
@@ -334,21 +334,21 @@ def _backward(  # type: ignore[no-untyped-def]
     inside = present[:, None] & (column < WIDTH)
     head = head[:, None]
     scale_a, scale_b = _load_scale(scale, head * WIDTH + column, inside, SCALED, WIDE, HEADS, BLOCK)
-    total_a = tl.zeros((HEADS, BLOCK // 2), WIDE)
+    total_a = tl.zeros((HEADS, BLOCK // 2), WIDE)  # (HEADS, BLOCK/2)
     total_b = tl.zeros((HEADS, BLOCK // 2), WIDE)
     for place in range(tl.program_id(0), count, tl.num_programs(0)):
         sequence = (place // tokens).to(tl.int64)
         token = (place % tokens).to(tl.int64)
         at = sequence * query_batch + token * query_token + head * query_head + column
-        q = _load(query, at, inside, WIDE)
+        q = _load(query, at, inside, WIDE)  # (HEADS, BLOCK)
         at = sequence * query_gradient_batch + token * query_gradient_token + head * query_gradient_head + column
         q_G = _load(query_gradient, at, inside, WIDE)
         if BOTH:
             at = sequence * key_batch + token * key_token + head * key_head + column
-            k = _load(key, at, inside, WIDE)
+            k = _load(key, at, inside, WIDE)  # (HEADS, BLOCK)
             at = sequence * key_gradient_batch + token * key_gradient_token + head * key_gradient_head + column
             k_G = _load(key_gradient, at, inside, WIDE)
-        cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)
+        cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)  # (1, BLOCK/2)
         first = _load_table(first_table, token, WIDE, WIDTH, BLOCK)
         second = _load_table(second_table, token, WIDE, WIDTH, BLOCK)
         into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column

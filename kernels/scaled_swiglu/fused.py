@@ -25,9 +25,9 @@ class ScaledSwiGLUGradient(FirstOrder):
         gradient, pre = _rows(gradient), _rows(pre)
         tokens, half = gradient.shape
         block, groups, num_warps = _configuration(tokens, half)
-        dpre = pre.new_empty(pre.shape)
+        dpre = pre.new_empty(pre.shape)  # (N, 2M)
         scaled = scale_u is not None or scale_nu is not None
-        sums = pre.new_empty(2, groups if scaled else 0, half, dtype=_exact_dtype(pre))
+        sums = pre.new_empty(2, groups if scaled else 0, half, dtype=_exact_dtype(pre))  # (2, groups, M)
         with torch.cuda.device_of(pre):
             _backward[(groups, triton.cdiv(half, block))](
                 gradient,
@@ -64,7 +64,7 @@ class ScaledSwiGLU(WithGradient):
     def forward(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
         pre = _rows(pre)
         tokens, half = pre.shape[0], pre.shape[1] // 2
-        out = pre.new_empty(tokens, half)
+        out = pre.new_empty(tokens, half)  # (N, M)
         block, groups, num_warps = _configuration(tokens, half)
         with torch.cuda.device_of(pre):
             _forward[(groups, triton.cdiv(half, block))](
@@ -126,7 +126,7 @@ def _forward(  # type: ignore[no-untyped-def]
 ):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < half
-    s_u = tl.full([BLOCK], 1.0, EXACT)
+    s_u = tl.full([BLOCK], 1.0, EXACT)  # (BLOCK,)
     s_nu = tl.full([BLOCK], 1.0, EXACT)
     if SCALED_U:
         s_u = tl.load(scale_u + columns, mask=mask, other=0.0).to(EXACT)
@@ -134,7 +134,7 @@ def _forward(  # type: ignore[no-untyped-def]
         s_nu = tl.load(scale_nu + columns, mask=mask, other=0.0).to(EXACT)
     for token in range(tl.program_id(0), tokens, groups):
         row = pre + tl.cast(token, tl.int64) * stride
-        u = tl.load(row + columns, mask=mask, other=0.0).to(EXACT)
+        u = tl.load(row + columns, mask=mask, other=0.0).to(EXACT)  # (BLOCK,)
         x = tl.load(row + half + columns, mask=mask, other=0.0).to(EXACT) * s_nu
         found = u * s_u * x / (1.0 + tl.exp(-x))
         tl.store(out + tl.cast(token, tl.int64) * half + columns, found.to(out.dtype.element_ty), mask=mask)
@@ -161,20 +161,20 @@ def _backward(  # type: ignore[no-untyped-def]
 ):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < half
-    s_u = tl.full([BLOCK], 1.0, EXACT)
+    s_u = tl.full([BLOCK], 1.0, EXACT)  # (BLOCK,)
     s_nu = tl.full([BLOCK], 1.0, EXACT)
     if SCALED_U:
         s_u = tl.load(scale_u + columns, mask=mask, other=0.0).to(EXACT)
     if SCALED_NU:
         s_nu = tl.load(scale_nu + columns, mask=mask, other=0.0).to(EXACT)
-    sum_u = tl.zeros([BLOCK], EXACT)
+    sum_u = tl.zeros([BLOCK], EXACT)  # (BLOCK,)
     sum_nu = tl.zeros([BLOCK], EXACT)
     for token in range(tl.program_id(0), tokens, groups):
         index = tl.cast(token, tl.int64)
         row = pre + index * stride
         into = dpre + index * half * 2
         g = tl.load(gradient + index * gradient_stride + columns, mask=mask, other=0.0).to(EXACT)
-        u = tl.load(row + columns, mask=mask, other=0.0).to(EXACT)
+        u = tl.load(row + columns, mask=mask, other=0.0).to(EXACT)  # (BLOCK,)
         nu = tl.load(row + half + columns, mask=mask, other=0.0).to(EXACT)
         x = nu * s_nu
         sigmoid = 1.0 / (1.0 + tl.exp(-x))

@@ -32,13 +32,13 @@ class SphereStepGradient(FirstOrder):
         dh, df, da = torch.empty_like(h), torch.empty_like(f), norms.new_zeros(h.shape[1])
         for G, state, branch, into_h, into_f, f_norm, z_norm in _pieces(gradient, h, f, dh, df, *norms):
             u, start = branch.to(dtype) / f_norm, state.to(dtype)
-            z = torch.lerp(start, u, a)
+            z = torch.lerp(start, u, a)  # (rows, D)
             along = (z * G).sum(-1, keepdim=True).div_(z_norm.square())
             dz = torch.addcmul(G.to(dtype), z, along, value=-1, out=z).div_(z_norm)
             torch.mul(dz, kept, out=into_h)
-            da += torch.sub(u, start).mul_(dz).sum(0)
+            da += torch.sub(u, start).mul_(dz).sum(0)  # (D,)
             du = dz.mul_(a)
-            along = (u * du).sum(-1, keepdim=True)
+            along = (u * du).sum(-1, keepdim=True)  # (rows, 1)
             torch.div(du.addcmul_(u, along, value=-1), f_norm, out=into_f)
         if absolute:
             da *= alpha.sgn()

@@ -44,7 +44,7 @@ class SphereStepGradient(FirstOrder):
         count, width = h.shape
         rows, block, warps, programs = configuration(count, width, WARPS_BACKWARD, h.device)
         dh, df = torch.empty_like(h), torch.empty_like(f)
-        partial = torch.empty(programs, width, dtype=inverse.dtype, device=h.device)
+        partial = torch.empty(programs, width, dtype=inverse.dtype, device=h.device)  # (programs, D)
         with torch.cuda.device_of(h):
             _backward[(programs,)](
                 gradient,
@@ -142,8 +142,8 @@ def _forward(  # type: ignore[no-untyped-def]
         present = row < count
         inside = present[:, None] & (column < width)[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
-        branch = tl.load(f + at, mask=inside, other=0.0).to(WIDE)
-        state = tl.load(h + at, mask=inside, other=0.0).to(WIDE)
+        branch = tl.load(f + at, mask=inside, other=0.0).to(WIDE)  # (ROWS, BLOCK)
+        state = tl.load(h + at, mask=inside, other=0.0).to(WIDE)  # (ROWS, BLOCK)
         f_inverse = 1.0 / tl.sqrt(tl.where(present, tl.sum(branch * branch, axis=1), 1.0))
         z = state + a * (branch * f_inverse[:, None] - state)
         z_inverse = 1.0 / tl.sqrt(tl.where(present, tl.sum(z * z, axis=1), 1.0))
@@ -173,15 +173,15 @@ def _backward(  # type: ignore[no-untyped-def]
     column = tl.arange(0, BLOCK)
     rate = _load_alpha(alpha, column, width, WIDE, SCALAR)
     a = (tl.abs(rate) if ABSOLUTE else rate)[None, :]
-    total = tl.zeros((ROWS, BLOCK), WIDE)
+    total = tl.zeros((ROWS, BLOCK), WIDE)  # (ROWS, BLOCK)
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
         present = row < count
         inside = present[:, None] & (column < width)[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
-        branch = tl.load(f + at, mask=inside, other=0.0).to(WIDE)
-        state = tl.load(h + at, mask=inside, other=0.0).to(WIDE)
-        G = tl.load(gradient + at, mask=inside, other=0.0).to(WIDE)
+        branch = tl.load(f + at, mask=inside, other=0.0).to(WIDE)  # (ROWS, BLOCK)
+        state = tl.load(h + at, mask=inside, other=0.0).to(WIDE)  # (ROWS, BLOCK)
+        G = tl.load(gradient + at, mask=inside, other=0.0).to(WIDE)  # (ROWS, BLOCK)
         f_inverse = tl.load(inverse + row, mask=present, other=0.0)[:, None]
         z_inverse = tl.load(inverse + count + row, mask=present, other=0.0)[:, None]
         u = branch * f_inverse
@@ -192,7 +192,7 @@ def _backward(  # type: ignore[no-untyped-def]
         tl.store(dh + at, (dz - du).to(dh.dtype.element_ty), mask=inside)
         dbranch = (du - u * tl.sum(u * du, axis=1)[:, None]) * f_inverse
         tl.store(df + at, dbranch.to(df.dtype.element_ty), mask=inside)
-    summed = tl.sum(total, axis=0)
+    summed = tl.sum(total, axis=0)  # (BLOCK,)
     if ABSOLUTE:
         rate = _load_alpha(alpha, column, width, WIDE, SCALAR)
         summed = tl.where(rate > 0, summed, tl.where(rate < 0, -summed, 0.0))

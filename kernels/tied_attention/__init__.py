@@ -126,10 +126,10 @@ def descend(
         )
     dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
-    context = None if context is None else context.to(dtype)
+    context = None if context is None else context.to(dtype)  # (B, J, D)
     options = num_steps, float(step_size), float(tau), float(norm_eps), attention
     out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *options)
-    found: Tensor = out
+    found: Tensor = out  # (B, J, D)
     return found
 
 
@@ -137,7 +137,7 @@ def _attention(
     op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
 ) -> type[Attention] | None:
     """Return the class that attends; None for the definition."""
-    sequences, tokens, heads, width = keys.shape
+    sequences, tokens, heads, width = keys.shape  # (B, J, K, R)
     large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
     return choose(op, WAYS, implementation, given, width=width, large=large)()
 
@@ -184,7 +184,7 @@ def _positions(
     dtype = reference.wide(keys)
     zero = torch.zeros((), dtype=dtype, device=keys.device)
     heads = keys.shape[2]
-    slopes = zero.expand(heads) if slopes is None else slopes
+    slopes = zero.expand(heads) if slopes is None else slopes  # (K,)
     bias_self = zero if bias_self is None else bias_self
     bias_cross = zero if bias_cross is None else bias_cross
     if slopes.shape != (heads,) or bias_self.ndim or bias_cross.ndim:

@@ -50,8 +50,8 @@ class Attention:
 
     def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None:
         self.shape, self.tau = keys.shape, tau
-        self.keys = keys.transpose(1, 2).contiguous()
-        self.context = None if context is None else context / tau
+        self.keys = keys.transpose(1, 2).contiguous()  # (B, K, J, R)
+        self.context = None if context is None else context / tau  # (B, J, D)
         self.table = self._bias(positions)
         threads = torch.get_num_threads() if keys.device.type == "cpu" else 1
         longest = min(self.shape[1], ROWS) * self.shape[1] * self.shape[2]
@@ -66,7 +66,7 @@ class Attention:
         out = torch.empty_like(query)
         for piece in self._pieces():
             keys = self._keys(piece)
-            scores = self._space(1, piece)
+            scores = self._space(1, piece)  # (N K, q, n)
             torch.bmm(self._by_head(piece.rows(query), 1 / self.tau), keys.mT, out=scores)
             self._add_shared(scores, state, piece)
             largest = scores.amax(-1, keepdim=True)
@@ -88,14 +88,14 @@ class Attention:
             q, G = self._by_head(piece.rows(query), 1 / self.tau), self._by_head(piece.rows(direction), 1)
             rows = q.shape[1]
             keys, both = self._keys(piece), self._space(2, piece)
-            around = torch.cat((q, G, q), 1)
+            around = torch.cat((q, G, q), 1)  # (N K, 3 q, R)
             torch.bmm(around[:, : 2 * rows], keys.mT, out=both)
             p, ds = both[:, :rows], both[:, rows:]
             self._add_shared(p, state, piece)
             p.sub_(self._by_head(piece.rows(lse).unsqueeze(-1), 1)).exp_()
             ds.mul_(p)
             ds.addcmul_(p, ds.sum(-1, keepdim=True).div_(p.sum(-1, keepdim=True)), value=-1)
-            found = torch.bmm(both, keys)
+            found = torch.bmm(both, keys)  # (N K, 2 q, R)
             piece.rows(out).copy_(self._by_token(found[:, :rows], piece))
             torch.mul(self._by_token(found[:, rows:], piece), 1 / self.tau, out=piece.rows(dquery))
             self._keys(piece, self.dkeys).baddbmm_(both.mT, around[:, rows:])
@@ -156,6 +156,6 @@ class Attention:
     def _back_to_shared(self, ds: Tensor, state: Tensor | None, dstate: Tensor | None, piece: Piece) -> None:
         if state is None or dstate is None or self.context is None or self.dcontext is None:
             return
-        summed = ds.unflatten(0, (-1, self.shape[2])).sum(1)
+        summed = ds.unflatten(0, (-1, self.shape[2])).sum(1)  # (N, q, n)
         piece.rows(dstate).copy_(torch.bmm(summed, piece.seen(self.context)))
         piece.seen(self.dcontext).baddbmm_(summed.mT, piece.rows(state))

@@ -75,7 +75,7 @@ class TiedAttention(WithGradient):
         tau: float,
         way: type[Attention],
     ) -> tuple[Tensor, Tensor]:
-        lse = query.new_empty(query.shape[:-1], dtype=wide(query))
+        lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, J, K)
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         return attention.forward(query, state, lse), lse
 
@@ -119,12 +119,12 @@ class DescentGradient(FirstOrder):
                 u = _normed(*leaves, eps=norm_eps)
             at = u.detach().to(dtype)
             G = (gradient * step_size).to(dtype)
-            query = functional.linear(at, reading).view(keys.shape)
-            direction = functional.linear(G, writing).view(keys.shape)
+            query = functional.linear(at, reading).view(keys.shape)  # (B, J, K, R)
+            direction = functional.linear(G, writing).view(keys.shape)  # (B, J, K, R)
             out, dquery, dstate = attention.backward(direction, query, None if context is None else at, lse[step])
-            dwriting += _summed(out.flatten(2), G)
-            dreading += _summed(dquery.flatten(2), at)
-            du = dquery.flatten(2) @ reading
+            dwriting += _summed(out.flatten(2), G)  # (K R, D)
+            dreading += _summed(dquery.flatten(2), at)  # (K R, D)
+            du = dquery.flatten(2) @ reading  # (B, J, D)
             if dstate is not None:
                 du += dstate
             if norm_weight is None or dnorm is None:
@@ -166,10 +166,10 @@ class Descent(WithGradient):
     ) -> tuple[Tensor, Tensor, Tensor]:
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)
-        lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))
+        lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))  # (T, B, J, K)
         for into, normaliser in zip((*states, out), lse, strict=True):
             u = (x if norm_weight is None else _normed(x, norm_weight, eps=norm_eps)).to(keys.dtype)
-            query = functional.linear(u, reading).view(keys.shape)
+            query = functional.linear(u, reading).view(keys.shape)  # (B, J, K, R)
             read = attention.forward(query, None if context is None else u, normaliser)
             torch.add(x, read.flatten(2) @ writing, alpha=step_size, out=into)
             x = into

@@ -87,7 +87,7 @@ class Attention:
         """Compute du, and add to d(h d), given dS / tau of each group of heads, (groups, B, J, J)."""
         assert self.context is not None
         found = summed[0] if len(summed) == 1 else summed.sum(0)
-        dcontext = torch.bmm(found.mT, state)
+        dcontext = torch.bmm(found.mT, state)  # (B, J, D)
         self.dcontext = dcontext.to(self.wide) if self.dcontext is None else self.dcontext.add_(dcontext)
         return torch.bmm(found, self.context)
 
@@ -233,17 +233,17 @@ def _forward(  # type: ignore[no-untyped-def]
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     row = tile * ROWS + tl.arange(0, ROWS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE)
-    q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)
-    read = tl.zeros((GROUP, ROWS, BLOCK), WIDE)
+    q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
+    read = tl.zeros((GROUP, ROWS, BLOCK), WIDE)  # (GROUP, ROWS, BLOCK)
     total = tl.zeros((GROUP, ROWS), WIDE)
     largest = tl.full((GROUP, ROWS), float("-inf"), WIDE)
     for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)
+        k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
         scores = _scores(
             q, k, state, context, slope, own, cross, sequence, row, column, tokens, INVERSE_TAU, D, PART, PRECISION
         )
-        above = tl.maximum(largest, tl.max(scores, axis=2))
+        above = tl.maximum(largest, tl.max(scores, axis=2))  # (GROUP, ROWS)
         kept = tl.exp(largest - above)
         p = tl.exp(scores - above[:, :, None])
         total = total * kept + tl.sum(p, axis=2)
@@ -290,7 +290,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     row = tile * ROWS + tl.arange(0, ROWS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE)
-    q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)
+    q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
     G = _load_heads(direction, sequence, row, head, tokens, heads, R, BLOCK, DOT)
     o = _load_heads(out, sequence, row, head, tokens, heads, R, BLOCK, DOT)
     at, inside = _normaliser_at(sequence, row, head, tokens, heads)
@@ -302,14 +302,14 @@ def _to_queries(  # type: ignore[no-untyped-def]
     summed += (tl.program_id(1) * tl.num_programs(2) + sequence) * tokens * tokens
     for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)
+        k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
         scores = _scores(
             q, k, state, context, slope, own, cross, sequence, row, column, tokens, INVERSE_TAU, D, PART, PRECISION
         )
-        dp = tl.dot(G, tl.permute(k, (0, 2, 1)), input_precision=PRECISION)
+        dp = tl.dot(G, tl.permute(k, (0, 2, 1)), input_precision=PRECISION)  # (GROUP, ROWS, COLUMNS)
         ds = tl.exp(scores - normaliser[:, :, None]) * (dp - mean[:, :, None])
         total += tl.dot(ds.to(DOT), k, input_precision=PRECISION)
-        of_heads = tl.sum(ds, axis=0)
+        of_heads = tl.sum(ds, axis=0)  # (ROWS, COLUMNS)
         diagonal += tl.sum(tl.where(row[:, None] == column[None, :], of_heads, 0.0), axis=1)
         if D > 0:
             pair = row.to(tl.int64)[:, None] * tokens + column[None, :]
@@ -352,11 +352,11 @@ def _to_keys(  # type: ignore[no-untyped-def]
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE)
-    k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)
+    k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
     total = tl.zeros((GROUP, COLUMNS, BLOCK), WIDE)
     for start in range(tl.program_id(0) * COLUMNS // ROWS * ROWS, tokens, ROWS):
         row = start + tl.arange(0, ROWS)
-        q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)
+        q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
         G = _load_heads(direction, sequence, row, head, tokens, heads, R, BLOCK, DOT)
         at, inside = _normaliser_at(sequence, row, head, tokens, heads)
         normaliser = tl.load(lse + at, mask=inside, other=float("inf"))
@@ -365,7 +365,7 @@ def _to_keys(  # type: ignore[no-untyped-def]
             q, k, state, context, slope, own, cross, sequence, row, column, tokens, INVERSE_TAU, D, PART, PRECISION
         )
         p = tl.exp(scores - normaliser[:, :, None])
-        dp = tl.dot(G, tl.permute(k, (0, 2, 1)), input_precision=PRECISION)
+        dp = tl.dot(G, tl.permute(k, (0, 2, 1)), input_precision=PRECISION)  # (GROUP, ROWS, COLUMNS)
         ds = p * (dp - mean[:, :, None]) * INVERSE_TAU
         total += tl.dot(tl.permute(p.to(DOT), (0, 2, 1)), G, input_precision=PRECISION)
         total += tl.dot(tl.permute(ds.to(DOT), (0, 2, 1)), q, input_precision=PRECISION)

@@ -24,11 +24,11 @@ def tied_attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute o (B, J, K, R) and lse (B, J, K); shapes as in ``kernels.tied_attention``."""
     dtype = wide(query, keys)
-    scores = torch.einsum("bikr,bjkr->bkij", query, keys).to(dtype)
+    scores = torch.einsum("bikr,bjkr->bkij", query, keys).to(dtype)  # (B, K, J, J)
     if state is not None and context is not None:
         scores = scores + torch.einsum("bid,bjd->bij", state, context).unsqueeze(1)
     place = torch.arange(query.shape[1], device=query.device)
-    distance = place.unsqueeze(1) - place
+    distance = place.unsqueeze(1) - place  # (J, J)
     bias = torch.where(distance == 0, positions.bias_self, positions.bias_cross)
     scores = scores / tau + (bias - positions.slopes.view(-1, 1, 1) * distance).to(dtype)
     scores = scores.masked_fill(distance < 0, -torch.inf)
@@ -52,9 +52,9 @@ def descend(
     """Compute x_T (B, J, D); shapes as in ``kernels.tied_attention``."""
     for _ in range(num_steps):
         u = x if norm_weight is None else functional.rms_norm(x, x.shape[-1:], norm_weight, norm_eps)
-        query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])
+        query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])  # (B, J, K, R)
         out, _ = tied_attention(query, keys, None if context is None else u, context, positions, tau)
-        x = x + step_size * (out.flatten(2) @ writing)
+        x = x + step_size * (out.flatten(2) @ writing)  # (B, J, D)
     return x
 
 

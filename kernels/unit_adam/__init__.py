@@ -23,7 +23,7 @@ def project_rows_(tensor: Tensor) -> Tensor:
         ValueError: fewer than two dimensions.
     """
     _check_rows(tensor)
-    wide = tensor.to(reference.wide(tensor.dtype))
+    wide = tensor.to(reference.wide(tensor.dtype))  # (..., rows, D)
     reference.unit_(wide)
     return tensor if wide is tensor else tensor.copy_(wide)
 
@@ -80,7 +80,7 @@ def adam_(
             f"{tuple(others[0][0].shape)}; use implementation='auto' or 'reference'"
         )
     if taken:
-        stepper.step(taken, settings, unit_rows)
+        stepper.step(taken, settings, unit_rows)  # four tensors (..., D) of one shape each
     for four in others:
         reference.adam_(four, settings, unit_rows)
 

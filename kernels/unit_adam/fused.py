@@ -48,7 +48,7 @@ def _launch(
     addresses = [[*(tensor.data_ptr() for tensor in four), count] for four, count in zip(members, counts, strict=True)]
     aligned = all(address % VECTOR_BYTES == 0 for entry in addresses for address in entry[:4])
     aligned = aligned and all(width * dtype.itemsize % VECTOR_BYTES == 0 for dtype in dtypes)
-    numbers, table = _on(device, settings, addresses)
+    numbers, table = _on(device, settings, addresses)  # (8,) and (5 parameters,)
     jobs = _jobs(tuple(counts), rows if width else block, device)
     _step[(len(jobs),)](
         table,
@@ -122,14 +122,14 @@ def _step(  # type: ignore[no-untyped-def]
     entry = table + _COLUMNS * tl.load(job)
     row = tl.load(job + 1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    at = row[:, None] * WIDTH + column[None, :]
+    at = row[:, None] * WIDTH + column[None, :]  # (ROWS, BLOCK)
     count = tl.load(entry + 4)
     inside = (row < count)[:, None] & (column < WIDTH)[None, :] if UNIT else at < count
     p_at = _tile(entry, P, at, ALIGNED)
     m_at = _tile(entry + 2, M, at, ALIGNED)
     v_at = _tile(entry + 3, V, at, ALIGNED)
     g = tl.load(_tile(entry + 1, G, at, ALIGNED), mask=inside, other=0.0).to(WIDE)
-    p = tl.load(p_at, mask=inside, other=0.0).to(WIDE)
+    p = tl.load(p_at, mask=inside, other=0.0).to(WIDE)  # (ROWS, BLOCK)
     m = tl.load(m_at, mask=inside, other=0.0).to(WIDE)
     v = tl.load(v_at, mask=inside, other=0.0).to(WIDE)
     m += tl.load(numbers + 1).to(WIDE) * (g - m)
@@ -140,6 +140,6 @@ def _step(  # type: ignore[no-untyped-def]
     eps = tl.load(numbers + 6).to(WIDE)
     p = tl.load(numbers).to(WIDE) * p - tl.load(numbers + 4).to(WIDE) * (m / (tl.sqrt(v) / root + eps))
     if UNIT:
-        squared = tl.where(row < count, tl.sum(p * p, axis=1), 1.0)
+        squared = tl.where(row < count, tl.sum(p * p, axis=1), 1.0)  # (ROWS,)
         p = p * (1.0 / tl.sqrt(squared))[:, None]
     tl.store(p_at, p.to(P), mask=inside)

@@ -51,7 +51,7 @@ def adam_(four: Four, settings: Settings, unit_rows: bool) -> None:
     p.mul_(settings.kept)
     m.lerp_(g, 1 - settings.beta1)
     v.mul_(settings.beta2).addcmul_(g, g, value=1 - settings.beta2)
-    p.addcdiv_(m, v.sqrt().div_(settings.root).add_(settings.eps), value=-settings.size)
+    p.addcdiv_(m, v.sqrt().div_(settings.root).add_(settings.eps), value=-settings.size)  # (..., D)
     if unit_rows:
         unit_(p)
     for tensor, value in zip(stored, (p, m, v), strict=True):
@@ -61,4 +61,4 @@ def adam_(four: Four, settings: Settings, unit_rows: bool) -> None:
 
 def unit_(rows: Tensor) -> None:
     """Set x <- x / |x| over the last dimension."""
-    rows.div_(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+    rows.div_(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))  # (..., rows, 1)

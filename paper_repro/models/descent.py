@@ -106,7 +106,7 @@ def gradient(energy: Energy[State], state: State) -> State:
     It is ``torch.func.grad``, so it works under ``torch.func.vmap`` and where gradients are off.  Where they are on,
     the result can be differentiated again, by the state and by the parameters that the energy reads.
     """
-    found: State = torch.func.grad(lambda at: energy(at).sum())(state)
+    found: State = torch.func.grad(lambda at: energy(at).sum())(state)  # a tree of (...), as the state
     return found
 
 
@@ -200,7 +200,7 @@ class _Watch(Generic[State]):
             self.calm = self.calm + 1 if bool((self.last_change <= self.tolerance).all()) else 0
 
     def trajectory(self, state: State, num_steps: int) -> Trajectory[State]:
-        changes = torch.stack(self.changes) if self.changes else None
+        changes = torch.stack(self.changes) if self.changes else None  # (S, ...)
         return Trajectory(state, num_steps, _stacked(self.states), _stacked(self.energies), self.last_change, changes)
 
     def _record(self, number: int, state: State) -> None:
@@ -226,7 +226,7 @@ def _recording(create_graph: bool | None) -> AbstractContextManager[Any]:
 
 def _stacked(trees: list[Any]) -> Any:
     """Trees of tensors (...) as one tree of tensors (R, ...); None of none."""
-    return tree_map(lambda *parts: torch.stack(parts), *trees) if trees else None
+    return tree_map(lambda *parts: torch.stack(parts), *trees) if trees else None  # (R, ...) each
 
 
 def _drawn(draws: Any, index: int) -> Any:

@@ -121,7 +121,7 @@ class CET(nn.Module):
         found = [term.gradient(state, clamped) for term in self.terms().values()]
         z, y = (torch.stack([part for part in parts if part is not None]).sum(0) for parts in zip(*found, strict=True))
         if nudge is not None:
-            y = y + 2 * nudge.beta.view(-1, 1, 1, 1) * (state.y - nudge.target)
+            y = y + 2 * nudge.beta.view(-1, 1, 1, 1) * (state.y - nudge.target)  # (B, H/s, H/s, C s^2)
         return CETState(z, y)
 
     def step(
