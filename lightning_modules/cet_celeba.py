@@ -81,7 +81,7 @@ class CETCelebA(PaperModule):
         raise UsageError("CET learns one model at a time, its gradients are no loss's: set machine.stack=null")
 
     def counted(self, batch: Images) -> Tensor:
-        """The forward half of a training step: its free and nudged steps, as differentiable steps.
+        """Return the forward half of a training step: its free and nudged steps, as differentiable steps.
 
         T steps of B images are as many multiply-adds as one step of T B.
         """
@@ -95,7 +95,7 @@ class CETCelebA(PaperModule):
         return cost(state, self.model.patches.blocks(images.repeat(steps, 1, 1, 1))).mean()
 
     def counted_step(self, batch: Images) -> None:
-        """All that a step does for a batch: neither way to learn is a forward and a backward pass of one loss."""
+        """Do all that a step does for a batch: neither way to learn is a forward and a backward pass of one loss."""
         LEARNING[self.method](self.model, *batch, self.phases)
 
     def training_step(self, batch: Images, batch_idx: int) -> Tensor:
@@ -140,7 +140,7 @@ class CETCelebA(PaperModule):
             metrics["cosine"].update(self._cosine(batch))
 
     def _failure(self, batch: Images, learned: Learned) -> str:
-        """Which phase of a training step ceased to be finite, where and in what."""
+        """Return which phase of a training step ceased to be finite, where and in what."""
         masked, images = batch
         phases, clamped = self.phases, self.model.clamp(masked)
         steps = phases.free_steps + (phases.nudged_steps if self.method == "tbpte" else 0)

@@ -15,7 +15,7 @@ CHECKPOINT is the folder of a cell (record.json and weights.safetensors), or the
     --data-root DIR     where the data lie from which the vocabulary comes, beside $PAPER_REPRO_DATA
     --device NAME       cpu (default) or gpu
 
-Texts go to the standard output, what is said about them to the standard error.  Exit codes as train.py's.
+Texts go to the standard output, messages to the standard error.  Exit codes as train.py's.
 """
 
 import argparse

@@ -23,7 +23,8 @@ def energy_attention(
     out: tuple[Tensor, Tensor] | None = None,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over keys, one's own too.
+    """Compute P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over keys, one's own
+    too.
 
     With E = -1/gamma sum_kn lse_kn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
     with Equilibrium Propagation, equations 11 to 14).

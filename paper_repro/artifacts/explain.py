@@ -9,7 +9,7 @@ from paper_repro.base.origins import explained
 
 
 def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | None = None) -> str:
-    """One cell's config as YAML, with a comment behind each value that says where it comes from.
+    """Return one cell's config as YAML, with a comment behind each value that says where it comes from.
 
     Args:
         artifact: the artifact.
@@ -42,7 +42,7 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
 
 
 def _place(artifact: Artifact, text: str) -> dict[str, str]:
-    """The axis values that a word gives; none where it is an override."""
+    """Return the axis values that a word gives; none where it is an override."""
     key, _, value = text.partition("=")
     if key not in artifact.axes or (CONF / key / f"{value}.yaml").is_file():
         return {}

@@ -41,7 +41,7 @@ class Words:
             raise UsageError(f"seeds={text}: give whole numbers with commas, for example seeds=0,1,2") from error
 
     def seed(self) -> int | None:
-        """The one seed asked for, as ``seed=0``; None if none was.
+        """Return the one seed asked for, as ``seed=0``; None if none was.
 
         Raises:
             UsageError: something other than a whole number.

@@ -23,7 +23,7 @@ _COMMENTS = 56
 
 
 def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -> str:
-    """One cell's resolved config as YAML; behind each value, as a comment, where it comes from.
+    """Return one cell's resolved config as YAML; behind each value, as a comment, where it comes from.
 
     Raises:
         UsageError: as ``config.compose``.
@@ -37,7 +37,7 @@ def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -
 
 
 def origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[str, str]:
-    """The source of each value of a composed config, by its dotted key."""
+    """Return the source of each value of a composed config, by its dotted key."""
     found = _of_files(experiment, overrides)
     for item in overrides:
         if configs.chooses(item):
@@ -50,7 +50,7 @@ def origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[s
 
 
 def _of_files(experiment: str, overrides: Sequence[Override]) -> dict[str, str]:
-    """The file and line of each value that Hydra composes of files, and who chose the file."""
+    """Return the file and line of each value that Hydra composes of files, and who chose the file."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
@@ -93,7 +93,7 @@ def _places(node: Node, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a nested mapping with its dotted key; an empty mapping is a value."""
+    """Yield every value of a nested mapping with its dotted key; an empty mapping is a value."""
     if not isinstance(value, Mapping) or (not value and prefix):
         yield prefix, value
         return

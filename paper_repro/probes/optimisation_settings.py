@@ -24,7 +24,7 @@ class OptimisationSettings(Task):
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a config's ``optimizer``, ``schedule``, ``training`` and ``data`` sections.
+    """Return the numbers of a config's ``optimizer``, ``schedule``, ``training`` and ``data`` sections.
 
     Raises:
         UsageError: an optimiser or schedule that cannot be built, or one that never reaches the full rate.

@@ -40,7 +40,7 @@ class ParameterCount:
         return Findings({f"paper_parameters_{name}": float(number) for name, number in self.counts().items()})
 
     def counts(self) -> dict[str, int]:
-        """Count in each way; the keys are untied, tied, without_positions and trainable."""
+        """Count in each way; the keys are Return the counts untied, tied, without_positions and trainable."""
         try:
             with torch.device("meta"):
                 model = self.model()

@@ -44,7 +44,8 @@ def measure(config: Mapping[str, Any]) -> Cost:
 
 
 def check(config: Mapping[str, Any]) -> BuiltCell:
-    """The cell's parts, built on the meta device: what is wrong with a config is found before hours are spent on it.
+    """Return the cell's parts, built on the meta device: what is wrong with a config is found before hours are spent on
+    it.
 
     Raises:
         UsageError: a constructor refuses its arguments, or the optimiser its settings.
@@ -59,5 +60,5 @@ def check(config: Mapping[str, Any]) -> BuiltCell:
 
 
 def check_devices(config: Mapping[str, Any]) -> None:
-    """Raises UsageError if the cell asks for an accelerator that is not here."""
+    """Raise UsageError if the cell asks for an accelerator that is not here."""
     _ = Machine.of(config.get("machine") or {}).device

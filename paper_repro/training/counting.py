@@ -21,7 +21,7 @@ def _added(_: torch.Size, one: torch.Size, two: torch.Size, **__: Any) -> int:
 
 
 def _product(one: torch.Size, two: torch.Size, **_: Any) -> int:
-    """FLOPs of (..., m, k) @ (..., k, n); the last n is missing where ``two`` is a vector."""
+    """Return FLOPs of (..., m, k) @ (..., k, n); the last n is missing where ``two`` is a vector."""
     return 2 * one.numel() * (two[-1] if len(two) > 1 else 1)
 
 
@@ -33,7 +33,7 @@ PRODUCTS: dict[Any, Callable[..., int]] = {
 
 
 def num_parameters(model: nn.Module, leave_out: Collection[str] = (), frozen: bool = False) -> int:
-    """The model's number of trainable parameters; a tensor that two places share counts once.
+    """Return the model's number of trainable parameters; a tensor that two places share counts once.
 
     Args:
         leave_out: names of the model's children whose parameters do not count.
@@ -45,7 +45,7 @@ def num_parameters(model: nn.Module, leave_out: Collection[str] = (), frozen: bo
 
 
 def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
-    """The FLOPs of the matrix products and convolutions that ``work()`` dispatches, two for each multiply-add.
+    """Return the FLOPs of the matrix products and convolutions that ``work()`` dispatches, two for each multiply-add.
 
     The counter sees each operation that torch dispatches: those inside a custom autograd function, those of a backward
     pass, and those of a derivative of a derivative.  Element-wise operations count nothing.
@@ -76,7 +76,7 @@ class _NoModules:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The bytes of the tensors that ``work()`` makes and that live at once, at the moment when they are most."""
+    """Return the bytes of the tensors that ``work()`` makes and that live at once, at the moment when they are most."""
     with _Peak() as peak:
         work()
     return peak.bytes

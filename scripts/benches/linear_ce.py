@@ -25,7 +25,7 @@ OTHER = "cross_entropy(linear(h, weight) * scale)"
 
 
 class Size(NamedTuple):
-    """Of a bench: ``goal`` is that in time, and one timing covers so many ``repetitions``."""
+    """Sizes of one bench: ``goal`` is that in time, and one timing covers ``repetitions`` passes."""
 
     tokens: int
     width: int
@@ -39,7 +39,7 @@ MEMORY_GOAL = 4.0
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Memory, then time, for each vocabulary: a child's peak begins at that of the process that starts it."""
+    """Compare memory, then time, for each vocabulary: a child's peak begins at that of the process that starts it."""
     size = CPU if device.type == "cpu" else CUDA
     for vocabulary in VOCABULARIES:
         yield _memory(size, vocabulary, device)
@@ -69,7 +69,7 @@ def _case(size: Size, vocabulary: int) -> str:
 
 
 def _inputs(size: Size, vocabulary: int, device: torch.device) -> list[Tensor]:
-    """h and weight with unit rows, scale near 60 as after training (nGPT, table 4), 1 % of the targets ignored."""
+    """Draw h and weight with unit rows, scale near 60 as after training (nGPT, table 4), 1 % of the targets ignored."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = ((size.tokens, size.width), (vocabulary, size.width))
     rows = [torch.randn(shape, generator=generator, device=device) for shape in shapes]
@@ -104,7 +104,9 @@ def _repeated(work: Callable[[], object], size: Size) -> Callable[[], None]:
 
 
 def _allocated(size: Size, vocabulary: int, device: torch.device, way: str) -> float:
-    """MiB that a pass, its results included, adds to what the allocator gave out: after one that loads libraries."""
+    """Measure the MiB that a pass, its results included, adds to what the allocator gave out: after one that loads
+    libraries.
+    """
     work = _pass(linear_cross_entropy if way == "pieces" else _whole, _inputs(size, vocabulary, device))
     work()
     wait(device)
@@ -124,7 +126,7 @@ def _child(size: Size, vocabulary: int, device: torch.device, way: str) -> float
 
 
 def _added_to_process(vocabulary: int, way: str) -> float:
-    """MiB that a pass, its results included, adds to the peak of a process that holds the inputs."""
+    """Measure the MiB that a pass, its results included, adds to the peak of a process that holds the inputs."""
     device = torch.device("cpu")
     work = _pass(linear_cross_entropy if way == "pieces" else _whole, _inputs(CPU, vocabulary, device))
     before = peak_memory_mib(device) or 0.0

@@ -46,7 +46,7 @@ def _count(config: dict[str, Any]) -> dict[str, float]:
 
 
 def _truncate(count: int) -> int:
-    """The count as a summary with three significant digits prints it, truncated: 44,810,880 to 44.8 million."""
+    """Return the count as a summary with three significant digits prints it, truncated: 44,810,880 to 44.8 million."""
     unit = 10 ** (len(str(count)) - 3)
     return count // unit * unit
 
@@ -110,7 +110,7 @@ class FigureD1(figures.Figure):
 
 
 def judge_scaling_rate_gap(view: View) -> Judgement:
-    """The printed 8.97 % comes out of the printed losses, within the rounding of what is printed."""
+    """Judge whether the printed 8.97 % comes out of the printed losses, within the rounding of what is printed."""
     if not _complete(view):
         return Judgement(UNDECIDED, "not run")
     item = view.artifact.summary["gap"]
@@ -130,7 +130,7 @@ def judge_scaling_rate_gap_without_the_smallest(view: View) -> Judgement:
 
 
 def judge_worse_at_small_size(view: View) -> Judgement:
-    """Paired by seed at each size; a size with one seed is not judged by itself."""
+    """Judge differences paired by seed at each size; a size with one seed is not judged by itself."""
     parts = []
     for size, spec in view.artifact.axes["size"].values.items():
         losses = [dict(_losses(view, size, model)) for model in (EBT, TRANSFORMER)]
@@ -177,7 +177,7 @@ FlopsOf = Callable[[View, str, str], float]
 
 
 def _points(view: View, model: str, flops: FlopsOf) -> list[tuple[str, int, float, float]]:
-    """Size, seed, FLOPs and printed loss of every run of one model."""
+    """Return size, seed, FLOPs and printed loss of every run of one model."""
     return [
         (size, seed, flops(view, size, model), loss)
         for size in view.artifact.axes["size"].values

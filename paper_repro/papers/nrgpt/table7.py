@@ -101,7 +101,7 @@ def judge_ours_in_sweep(view: View) -> Judgement:
 
 
 def _best_rows_in(view: View, grid: str) -> Judgement:
-    """A row lies in the grid if every value that it prints does."""
+    """Judge rows: one lies in the grid if every value that it prints does."""
     parts = []
     for row, label in ROWS.items():
         found = _found(view, f"{grid}/{row}")
@@ -122,7 +122,7 @@ def _ours_in(view: View, grid: str) -> Judgement:
 
 
 def _found(view: View, metric: str) -> dict[str, float]:
-    """A recorded metric by hyperparameter, where there is one."""
+    """Return a recorded metric by hyperparameter, where there is one."""
     samples = {
         name: view.samples(metric, {"hyperparameter": name}) for name in view.artifact.axes["hyperparameter"].values
     }
