@@ -92,7 +92,7 @@ def count(block: Mapping[str, Any], window: int) -> Counts:
 
 
 def _matching_width(block: Mapping[str, Any], parameters: int) -> int:
-    """The multiple of ``num_heads`` whose block comes nearest to that many parameters."""
+    """Find the multiple of ``num_heads`` whose block comes nearest to that many parameters."""
 
     def of(width: int) -> int:
         with torch.device("meta"):

@@ -57,23 +57,25 @@ class EnergyTrace:
             raise UsageError(
                 f"probes.energy: {type(module.model).__name__} has no energies; choose a model=nrgpt/ff..."
             )
-        ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]
+        ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]  # (1, T)
         if ids.shape[1] < self.num_tokens:
             raise UsageError(f"probes.energy traces {self.num_tokens} tokens, sequences have {ids.shape[1]}")
         model = copy.deepcopy(module.model).to("cpu", torch.float64)
-        energies = NRGPTEnergies(*(part[:, 0] for part in model.trace(ids.cpu(), self.num_steps).energies))
+        traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)
+        energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
         return Findings(metrics(model, energies, self.settled_within), {ATTACHMENT: _csv(energies)})
 
 
 def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dict[str, float]:
-    """The metrics of ``EnergyTrace`` from energies (N + 1, T)."""
+    """Compute the metrics of ``EnergyTrace`` from the energies of T tokens before and after S steps, (S + 1, T)."""
     total = energies.total
-    span = (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)
+    span = (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)  # (T,)
     late = total[-(1 + max(1, (len(total) - 1) // 10)) :]
-    rises = (total[1:] - total[:-1]).clamp(min=0) / span
-    settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)
-    after = settled.cummin(1).values[:-1, :-1]  # (step, token): this token and all before it have settled by this step
-    settled_rises = rises[:, 1:][after]
+    rises = (total[1:] - total[:-1]).clamp(min=0) / span  # (S, T)
+    settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)  # (S + 1, T)
+    # (S, T - 1): whether this token and all before it have settled by this step
+    after = settled.cummin(1).values[:-1, :-1]
+    settled_rises = rises[:, 1:][after]  # as many as are True
     bound_use = {} if model.norm_kind == "none" else {"bound_use": _bound_use(model, energies)}
     return {
         "ends_lower": float((total[-1] < total[0]).double().mean()),

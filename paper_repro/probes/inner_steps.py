@@ -16,18 +16,18 @@ from paper_repro.training.probe import Findings
 
 @dataclass(frozen=True)
 class InnerSteps:
-    """Evaluates the first windows of validation with T inner steps in every part that descends an energy.
+    """Evaluates the first windows of validation with S inner steps in every part that descends an energy.
 
-    Metrics for each T: ``perplexity_T<T>``, and for each kind of part that descends, ``energy_attention_T<T>`` and
-    ``energy_feed_forward_T<T>``: the energy at the last state, the mean over tokens and layers.  A model without such
-    parts has none.
+    Metrics for each S: ``perplexity_T<S>``, and for each kind of part that descends, ``energy_attention_T<S>`` and
+    ``energy_feed_forward_T<S>`` (the paper writes T for the steps): the energy at the last state, the mean over tokens
+    and layers.  A model without such parts has none.
 
     Args:
-        steps: the numbers T.
+        steps: the numbers S.
         num_batches: of the evaluation split.
 
     Raises:
-        ValueError: no T, one below 1 or one twice, or no batch.
+        ValueError: no S, one below 1 or one twice, or no batch.
     """
 
     steps: Sequence[int] = (1, 2, 3, 4, 8)
@@ -41,7 +41,7 @@ class InnerSteps:
             at_least("steps", number)
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Measure the same windows for every T."""
+        """Measure the same windows for every S."""
         model, findings = module.model, Findings()
         if not isinstance(model, Llama) or not list(model.descents()):
             return findings
@@ -52,9 +52,9 @@ class InnerSteps:
         ]
         for number in self.steps:
             losses, energies = [], dict[str, list[Tensor]]()
-            for ids, following in batches:
+            for ids, following in batches:  # (B, T) each
                 trace = model.trace(ids, number)
-                losses.append(model.negative_log_likelihoods_of(trace.state, following).double().flatten())
+                losses.append(model.negative_log_likelihoods_of(trace.state, following).double().flatten())  # (B T,)
                 for kind, own in trace.energies.items():
                     energies.setdefault(kind, []).extend(energy.double().mean() for energy in own)
             findings.metrics[f"perplexity_T{number}"] = math.exp(min(float(torch.cat(losses).mean()), 700.0))

@@ -103,7 +103,8 @@ class LengthExtrapolation:
         starts = [0, *(place + 1 for place in ends)]
         long = [start for start, stop in zip(starts, ends, strict=False) if stop - start >= length]
         if len(long) >= self.least_documents:
-            return torch.stack([ids[start : start + length] for start in long[: self.most_documents]]), False
+            chosen = [ids[start : start + length] for start in long[: self.most_documents]]
+            return torch.stack(chosen), False  # (N, length)
         if len(ids) < length:
             raise UsageError(
                 f"LengthExtrapolation reads texts of {length:,} tokens, there are {len(ids):,} in all: "
@@ -118,7 +119,9 @@ class LengthExtrapolation:
         try:
             for length in lengths:
                 model.extend(length)
-                ids, following = (part.unflatten(1, (-1, length)).flatten(0, 1) for part in (rows[:, :-1], rows[:, 1:]))
+                shifted = rows[:, :-1], rows[:, 1:]  # (N, longest) each
+                # (N, longest) -> (N, windows, length) -> (N windows, length)
+                ids, following = (part.unflatten(1, (-1, length)).flatten(0, 1) for part in shifted)
                 each = max(1, self.batch_tokens // length)
                 pairs = zip(ids.split(each), following.split(each), strict=True)
                 sums = [model.negative_log_likelihoods(*pair).sum(dtype=torch.float64) for pair in pairs]

@@ -39,7 +39,7 @@ class ReferenceTexts(Task):
 
 
 def reference_text(config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The text of a cell, and the SHA-256 of the corpus that it is a piece of.
+    """Return the text of a cell, and the SHA-256 of the corpus that it is a piece of.
 
     Raises:
         UsageError: a corpus that is absent, not UTF-8, or has no ``text.characters``.
@@ -74,7 +74,7 @@ def _read(config: Mapping[str, Any]) -> str:
 
 
 def _piece(content: str, characters: int, draw: random.Random) -> str:
-    """Whole lines, at most ``characters`` long, from the first line start behind a random place."""
+    """Cut whole lines, at most ``characters`` long, from the first line start behind a random place."""
     place = draw.randrange(len(content) - characters)
     start = content.find("\n", place) + 1
     whole = content[start : start + characters]

@@ -40,8 +40,8 @@ class Reconstructions:
         """
         model = completing(module, "reconstructions")
         masked, images = first_images(data, self.num_images, module.device)
-        completed = model(masked, self.free_steps, self.step_size)
-        errors = (completed - images).square().flatten(1).mean(1)
+        completed = model(masked, self.free_steps, self.step_size)  # (B, C, H, H)
+        errors = (completed - images).square().flatten(1).mean(1)  # (B,)
         strips = {IMAGES: png(images), MASKED: png(masked), COMPLETED: png(completed)}
         numbers = json.dumps([float(f"{error:.5g}") for error in errors.tolist()]).encode()
         return Findings({"completed_mse": float(errors.mean())}, {**strips, ERRORS: numbers})

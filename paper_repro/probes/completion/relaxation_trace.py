@@ -103,7 +103,7 @@ class RelaxationTrace:
         return Findings(measured, {**strips, f"{self.name}.json": document(traced)})
 
     def _relaxed(self, model: CET, masked: Tensor, steps: Sequence[int], shown: Sequence[int]) -> Trajectory[CETState]:
-        """Relax masked images; energies and the sums of their terms' magnitudes, (S, B), and the shown states."""
+        """Relax masked images; return energies, the sums of their terms' magnitudes, (S, B), and the shown states."""
         exact = copy.deepcopy(model).double()
         clamped, exactly = model.clamp(masked), exact.clamp(masked.double())
         return model.relax(
@@ -189,8 +189,9 @@ def document(traced: Traced) -> bytes:
 
 
 def _energies(exact: CET, state: CETState, clamped: CETClamped) -> tuple[Tensor, Tensor]:
-    terms = torch.stack(list(exact.energies(CETState(*(part.double() for part in state)), clamped).values()))
-    return terms.sum(0), terms.abs().sum(0)
+    found = exact.energies(CETState(*(part.double() for part in state)), clamped)
+    terms = torch.stack(list(found.values()))  # (terms, B)
+    return terms.sum(0), terms.abs().sum(0)  # (B,) each
 
 
 def _rounded(values: Tensor, digits: int) -> Any:

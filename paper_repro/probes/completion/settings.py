@@ -31,7 +31,7 @@ def _outcome(config: Mapping[str, Any]) -> Outcome:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of tables 2 to 4, and those that the text gives; of tensors, how many numbers they hold.
+    """Ask the built objects for the numbers of tables 2 to 4 and of the text; a tensor gives how many numbers it holds.
 
     Raises:
         UsageError: a section that cannot be built, or of another kind.

@@ -71,8 +71,8 @@ class Embeddings:
         return Findings(metrics, {ATTACHMENT: document(content)})
 
     def _of(self, rows: Tensor, seed: int) -> tuple[dict[str, float], dict[str, Any]]:
-        norms = rows.norm(dim=1)
-        spread = eigenvalues_over_median(rows)
+        norms = rows.norm(dim=1)  # (V,)
+        spread = eigenvalues_over_median(rows)  # (D,)
         binned = torch.zeros(len(DOT_EDGES) - 1, dtype=torch.int64, device=rows.device)
         total = squares = 0.0
         for dots in self._dots(rows, seed):
@@ -96,7 +96,7 @@ class Embeddings:
         """Compute the dot products of all pairs of distinct rows, or of a sample of them, part by part."""
         if len(rows) <= self.all_pairs_up_to:
             for start in range(0, len(rows) - 1, CHUNK):
-                products = rows[start : start + CHUNK] @ rows[start:].T
+                products = rows[start : start + CHUNK] @ rows[start:].T  # (C, V - start), C rows at once
                 yield products[torch.ones_like(products, dtype=torch.bool).triu(1)]
             return
         generator = torch.Generator().manual_seed(mix(seed, "inspection", "pairs"))
@@ -105,7 +105,7 @@ class Embeddings:
             first = torch.randint(len(rows), size, generator=generator)
             second = torch.randint(len(rows) - 1, size, generator=generator)
             second += second >= first  # any row but the first
-            yield (rows[first.to(rows.device)] * rows[second.to(rows.device)]).sum(1)
+            yield (rows[first.to(rows.device)] * rows[second.to(rows.device)]).sum(1)  # (pairs,)
 
 
 def eigenvalues_over_median(rows: Tensor) -> Tensor:

@@ -87,22 +87,23 @@ class Matrices:
 def attention_slices(attention: RotaryAttention) -> dict[str, Tensor]:
     """Return each head's part of the four matrices, (H, Y, D), float64."""
     heads = attention.num_heads
-    stacked = attention.query_key_value.weight.detach().double().unflatten(0, (3, heads, -1))
-    written = attention.output.weight.detach().double().unflatten(0, (heads, -1))
+    stacked = attention.query_key_value.weight.detach().double().unflatten(0, (3, heads, -1))  # (3, H, Y, D)
+    written = attention.output.weight.detach().double().unflatten(0, (heads, -1))  # (H, Y, D)
     return dict(zip(ATTENTION, (*stacked, written), strict=True))
 
 
 def feed_forward_matrices(feed_forward: GatedFeedForward) -> dict[str, Tensor]:
     """Return W_u, W_nu and W_o of the MLP, (1, M, D), float64."""
-    u, nu = feed_forward.up.weight.detach().double().chunk(2)
+    u, nu = feed_forward.up.weight.detach().double().chunk(2)  # (M, D) each
     return dict(zip(FEED_FORWARD, (u[None], nu[None], feed_forward.down.weight.detach().double()[None]), strict=True))
 
 
 def median_condition(slices: Tensor) -> float:
-    """Return the median over matrices (N, rows, columns) of sigma_max / sigma_min, float64; without full rank 1 /
-    rounding.
+    """Return the median over matrices (N, rows, columns) of sigma_max / sigma_min, float64.
+
+    A matrix without full rank counts as 1 / eps, with eps the rounding of its dtype.
     """
-    values = torch.linalg.svdvals(slices)
+    values = torch.linalg.svdvals(slices)  # (N, min(rows, columns)), the largest first
     largest, smallest = values[:, 0], values[:, -1]
     eps = torch.finfo(values.dtype).eps
     return float((largest / smallest.clamp(min=eps * largest)).nan_to_num(1 / eps).quantile(0.5))
