@@ -10,7 +10,15 @@ import numpy as np
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import PART_SUFFIX, locked, sha256_of_bytes, sha256_of_file, write_atomically
+from paper_repro.base.files import (
+    PART_SUFFIX,
+    CorruptFileError,
+    locked,
+    read_regular,
+    sha256_of_bytes,
+    sha256_of_file,
+    write_atomically,
+)
 from paper_repro.datamodules.celeba import MANIFEST, SHAPE, SIDE, Manifest, Shard, check_shard
 from paper_repro.datamodules.images import TEST, TRAIN, VAL, Pixels, UnfitImageError, decode
 from paper_repro.datamodules.shard_writing import LOCK, PROGRESS, told_of_the_disk
@@ -30,6 +38,8 @@ ALIGNED = (178, 218)
 SHARD_IMAGES = 1024
 REFUSE, SKIP = ON_CORRUPT = ("refuse", "skip")
 MOST_NAMED = 5
+MOST_BYTES = 16 << 20
+"""The largest encoded image that is read; the pixels of an aligned image are 0.1 MB."""
 EXPECTED = f"a folder with {IMAGES}/ and {PARTITION}, or with the parquet files of {HUB}"
 
 
@@ -80,7 +90,7 @@ def _official(partition: Path, images: Path) -> Source:
 
     def read(split: str, places: range) -> Iterator[tuple[str, Callable[[], bytes]]]:
         for place in places:
-            yield names[split][place], (images / names[split][place]).read_bytes
+            yield names[split][place], partial(_encoded, images / names[split][place])
 
     settings = {"name": "celeba", "from": "official files", "partition": sha256_of_file(partition)}
     return Source(settings, {split: len(some) for split, some in names.items()}, read)
@@ -154,8 +164,21 @@ def _content(rows: Any, place: int) -> bytes:
     image = rows[place][COLUMN]
     if image is None:
         raise OSError("no image in this row")
-    content: bytes = image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes()
+    content: bytes = image["bytes"] if image["bytes"] is not None else _encoded(Path(image["path"]))
     return content
+
+
+def _encoded(path: Path) -> bytes:
+    """Read an encoded image, which must be a file of a plausible size: a link may lead to an endless device.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnfitImageError: it is something else, or cannot be read; the folder is not named, for the manifest keeps this.
+    """
+    try:
+        return read_regular(path, MOST_BYTES)
+    except CorruptFileError as error:
+        raise UnfitImageError(str(error).removeprefix(f"{path}: ")) from error
 
 
 def write(

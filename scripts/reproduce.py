@@ -28,6 +28,7 @@ from paper_repro.base.errors import UsageError
 
 if TYPE_CHECKING:
     from paper_repro.artifacts.plan import Plan
+    from paper_repro.cells.runner import Result
 
 FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--help", "-h")
 SETTINGS = ("scale", "seeds", "seed", "runs")
@@ -81,12 +82,15 @@ def _one(name: str, words: Words, action: str) -> int:
 
         drop_incomplete(words.runs, [cell.id for cell in plan.cells])
     if action != "--render":
-        code = _run(plan, words.runs)
+        result = _run(plan, words.runs)
+        if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
+            return result.exit_code
+        code = result.exit_code
     _show(plan, words.runs)
     return code
 
 
-def _run(plan: "Plan", runs: Path) -> int:
+def _run(plan: "Plan", runs: Path) -> "Result":
     from paper_repro.cells import runner
 
     result = runner.run_cells(plan.cells, runs, [runs, RESULTS])
@@ -96,7 +100,7 @@ def _run(plan: "Plan", runs: Path) -> int:
         print("interrupted; the same command goes on from here", file=sys.stderr)
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
-    return result.exit_code
+    return result
 
 
 def _show(plan: "Plan", runs: Path) -> None:

@@ -15,8 +15,8 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """Copy the records of a plan's cells into ``results`` and render the artifact there.
 
     Raises:
-        UsageError: the plan is altered, a cell has no result, a record was made from uncommitted code, or what lies
-            beside it is damaged; nothing has been written then.
+        UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
+            lies beside it is damaged; nothing has been written then.  Or the disk is full.
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
@@ -27,19 +27,37 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
             f"{len(open_cells)} of {len(found)} cells have no result in {runs} (the first: {open_cells[0]}); "
             f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
         )
-    dirty = [cell for cell, record in found.items() if record is not None and record.provenance.get("dirty")]
+    _refuse_unknown_code([record for record in found.values() if record is not None])
+    whole = [record for record in found.values() if record is not None]
+    attachments = _attachments(whole, runs, results)
+    try:
+        for path, content in attachments.items():
+            write_atomically(path, content)
+        for record in whole:
+            records.write(record_path(results, record.cell), record)
+    except OSError as error:
+        raise UsageError(
+            f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "
+            "publish again"
+        ) from error
+    _, written = render(plan, results, None)
+    return written
+
+
+def _refuse_unknown_code(found: Sequence[Record]) -> None:
+    """Refuse records of which nobody can say from which commit they come."""
+    nameless = [record.cell for record in found if not record.provenance.get("commit")]
+    if nameless:
+        raise UsageError(
+            f"{len(nameless)} records name no commit, because git could not be asked when they were made (the first: "
+            f"{nameless[0]}); run in a git checkout, delete them and run again"
+        )
+    dirty = [record.cell for record in found if record.provenance.get("dirty") is not False]
     if dirty:
         raise UsageError(
             f"{len(dirty)} records come from uncommitted code (the first: {dirty[0]}); "
             "commit, delete them and run again"
         )
-    whole = [record for record in found.values() if record is not None]
-    for path, content in _attachments(whole, runs, results).items():
-        write_atomically(path, content)
-    for record in whole:
-        records.write(record_path(results, record.cell), record)
-    _, written = render(plan, results, None)
-    return written
 
 
 def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:

@@ -18,13 +18,22 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
 
     Args:
         reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
+
+    Raises:
+        UsageError: the disk is full or the folder read-only; the records are untouched.
     """
     view = views.build(plan, runs, reference)
     folder = runs / plan.folder
     table = table_of(view)
-    written = table.write(folder)
-    if (figure := figure_of(view)) is not None:
-        written += figure.write(folder)
+    try:
+        written = table.write(folder)
+        if (figure := figure_of(view)) is not None:
+            written += figure.write(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder}: cannot write there ({error.strerror}); every record is whole: free some "
+            "space, or say runs=DIR for another folder, and use --render"
+        ) from error
     return table, written
 
 

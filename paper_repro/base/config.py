@@ -8,6 +8,7 @@ import copy
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ CONF = Path(__file__).parents[1] / "conf"
 MACHINE = "machine"
 """The one top-level key that says where and how fast, never what: it stays out of a cell's identity."""
 IDENTITY_LENGTH = 16
+_REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.\[\]-]*\}")
+"""A plain reference to another key, ``${seed}``; a resolver, ``${oc.env:HOME}``, has a colon."""
 
 
 def compose(experiment: str, overrides: Sequence[str | Override] = (), seed: int = 0) -> dict[str, Any]:
@@ -47,6 +50,12 @@ def compose_seeds(experiment: str, overrides: Sequence[str | Override], seeds: S
     for seed in seeds:
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
+    for key, text in _texts(config, ""):
+        if "${" in _REFERENCE.sub("", text):
+            raise UsageError(
+                f"experiment {experiment}: {key}: {text!r} is refused: only plain references to other keys, such as "
+                "${seed}, are accepted; what stands in a config is published with its results"
+            )
     try:
         return list(_resolved(config, seeds))
     except OmegaConfBaseException as error:
@@ -155,3 +164,17 @@ def _resolved(config: dict[str, Any], seeds: Sequence[int]) -> Iterator[dict[str
         assert isinstance(container, dict)
         check_targets(container)
         yield {str(key): value for key, value in container.items()}
+
+
+def _texts(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every word in a config, keys too, and where it stands."""
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            place = f"{path}.{key}" if path else str(key)
+            yield place, str(key)
+            yield from _texts(value, place)
+    elif isinstance(node, Sequence):
+        for index, value in enumerate(node):
+            yield from _texts(value, f"{path}[{index}]")

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from filelock import FileLock
 
 DIGEST_SUFFIX = ".sha256"
 PART_SUFFIX = ".part"
+_SIDECAR_BYTES = 1_000
 
 
 class CorruptFileError(ValueError):
@@ -55,6 +57,27 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most ``most`` bytes; its kind and size are checked before it is read.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is nothing of that name.
+        CorruptFileError: it is a folder, a device, a pipe or a link in a circle, too large, or cannot be read.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptFileError(f"{path}: a folder, device or pipe, expected a regular file")
+        if status.st_size > most:
+            raise CorruptFileError(f"{path}: {status.st_size:,} bytes, expected at most {most:,}")
+        with path.open("rb") as stream:
+            return stream.read(most)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise CorruptFileError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def sha256_of_bytes(content: bytes) -> str:
@@ -138,12 +161,23 @@ def check_digest(path: Path) -> None:
     Raises:
         FileNotFoundError, CorruptFileError: as ``read_with_digest``.
     """
+    try:
+        special = not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptFileError(f"{path}: damaged: cannot be read ({error.strerror})") from error
+    if special:
+        raise CorruptFileError(f"{path}: damaged: a folder, device or pipe, expected a regular file")
     _compare(path, sha256_of_file(path))
 
 
 def _compare(path: Path, found: str) -> None:
     sidecar = digest_path(path)
-    expected = sidecar.read_bytes() if sidecar.is_file() else b""
+    try:
+        expected = read_regular(sidecar, _SIDECAR_BYTES)
+    except (OSError, CorruptFileError):
+        expected = b""
     if found.encode() + b"\n" != expected:
         raise CorruptFileError(
             f"{path}: damaged: its SHA-256 is {found[:12]}..., "

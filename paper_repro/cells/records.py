@@ -5,17 +5,18 @@ import logging
 import math
 import os
 import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.code_state import CodeState
 from paper_repro.base.config import MACHINE, canonical_json, fingerprint
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError, sha256_of_bytes, write_atomically
-from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes, write_atomically
+from paper_repro.cells.record_fields import check_fields
+from paper_repro.cells.tasks import ATTACHMENT_BYTES, DIVERGED, FINISHED, Outcome, check_attachment_name
 
 _log = logging.getLogger(__name__)
 
@@ -91,10 +92,11 @@ def write(path: Path, record: Record) -> None:
     """Write a record atomically, thinning its curves further if it is over the limit.
 
     Raises:
-        ValueError: it is over the limit even without curves.
+        ValueError: it is over the limit even without curves, or a field is not what ``read`` would accept.
         OSError: the disk is full or the folder read-only; an older record is untouched.
     """
     content = asdict(record)
+    check_fields(content)
     points = CURVE_POINTS
     while len(encoded := _sealed(content)) > LIMIT_BYTES:
         if points == 0:
@@ -111,15 +113,20 @@ def read(path: Path) -> Record:
 
     Raises:
         FileNotFoundError: there is none.
-        CorruptFileError: not one byte of a record may differ from what was written.
+        CorruptFileError: not one byte of a record may differ from what was written, and no field may hold what a
+            record cannot say, whoever sealed it.
     """
-    raw = path.read_bytes()
+    try:
+        raw = read_regular(path, LIMIT_BYTES)
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{error}; remove it to run the cell again") from error
     try:
         content = json.loads(raw)
         seal = content.pop(SEAL)
-        record = Record(**content)
         whole = _seal(content) == seal and _sealed(content) == raw
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        check_fields(content)
+        record = Record(**content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
     if not whole:
         raise CorruptFileError(f"{path}: its hash does not fit its content; delete it to run the cell again")
@@ -177,10 +184,10 @@ def attachment(root: Path, record: Record, name: str) -> bytes | None:
     """
     if name not in record.attachments:
         return None
-    path = record_path(root, record.cell).parent / name
+    path = record_path(root, record.cell).parent / check_attachment_name(name)
     try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
+        content = read_regular(path, ATTACHMENT_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CorruptFileError(f"{path}: the record beside it names this file, which is absent") from error
     if sha256_of_bytes(content) != record.attachments[name]:
         raise CorruptFileError(f"{path}: not the file that the record beside it names; delete the record to run again")
@@ -199,6 +206,20 @@ def record_path(root: Path, cell: str) -> Path:
     return root / "cells" / cell / "record.json"
 
 
+def check_place(root: Path, cell: str) -> None:
+    """Check before a cell is run that its record can take its place.
+
+    Raises:
+        UsageError: something else than a file lies there, or the cell's folder is none.
+    """
+    path = record_path(root, cell)
+    for folder in (path.parent.parent, path.parent):
+        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+            raise UsageError(f"{folder}: expected a folder, found something else; remove it to run the cell")
+    if path.is_dir() and not path.is_symlink():
+        raise UsageError(f"{path}: found a folder, expected a run record; remove it to run the cell")
+
+
 def work_folder(root: Path, cells: Sequence[str]) -> Path:
     """Where cells that run together keep what they need to go on: the cell's own folder, or a shared one."""
     if len(cells) == 1:
@@ -206,16 +227,19 @@ def work_folder(root: Path, cells: Sequence[str]) -> Path:
     return root / "stacks" / fingerprint(list(cells))
 
 
-def provenance(device: str) -> dict[str, Any]:
-    """Code and machine of a run: git commit and dirty flag, versions, device.  No host name, no environment."""
-    commit, dirty = _git_state()
+def provenance(device: str, code: CodeState) -> dict[str, Any]:
+    """Say from which code and on which machine a run comes, without the host's name and without the environment.
+
+    Args:
+        code: as it was before the process imported it: a file may be edited, and restored, while a cell runs.
+    """
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return {"commit": commit, "dirty": dirty, "versions": versions, "device": device}
+    return {"commit": code.commit, "dirty": code.dirty, "versions": versions, "device": device}
 
 
 def cpu_description(threads: int) -> str:
@@ -237,18 +261,3 @@ def _sealed(content: dict[str, Any]) -> bytes:
 
 def _seal(content: Mapping[str, Any]) -> str:
     return sha256_of_bytes(canonical_json(content).encode())
-
-
-def _git_state() -> tuple[str | None, bool | None]:
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None, None
-    git = ["git", "-C", str(root)]
-    try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
-        # results/ is written by --publish itself, so it does not make the code that ran dirty.
-        status = [*git, "status", "--porcelain", "--", ":!results"]
-        changes = subprocess.run(status, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None, None
-    return commit.stdout.strip(), bool(changes.stdout.strip())

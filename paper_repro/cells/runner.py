@@ -1,7 +1,6 @@
 """Runs the cells of a plan that have no result yet: in jobs where that is possible, each cell exactly once."""
 
 import contextlib
-import errno
 import json
 import os
 import selectors
@@ -9,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from paper_repro.base import config as configs
-from paper_repro.base.errors import INTERRUPTED, UsageError
+from paper_repro.base.code_state import read_code_state
+from paper_repro.base.errors import INTERRUPTED
 from paper_repro.cells import records
+from paper_repro.cells.disk import disk_message, disk_refuses, open_runs_folder
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.leases import clear, holder, lease_path
 from paper_repro.cells.machine_section import check_machine
@@ -64,22 +64,6 @@ class Result:
         return 0 if whole else 1
 
 
-def open_runs_folder(runs: Path) -> None:
-    """Make sure that records can be written below ``runs``.
-
-    Raises:
-        UsageError: it is read-only, full, or no folder.
-    """
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=runs, buffering=0) as probe:
-            probe.write(b"x" * records.LIMIT_BYTES)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UsageError(f"{runs}: no space left; free some, or say runs=DIR for another folder") from error
-        raise UsageError(f"{runs}: cannot write there ({error.strerror}); say runs=DIR for another folder") from error
-
-
 def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
     """Group cells that differ only in what their config's ``machine.stack.over`` allows, at most ``most`` together.
 
@@ -117,11 +101,14 @@ def run(
         workers: processes at a time; the config's ``machine.workers`` by default.
 
     Raises:
-        UsageError: ``runs`` cannot be written to, or a machine section asks for what no machine can give.
+        UsageError: ``runs`` or the place of a record cannot be written to, or a machine section asks for what no
+            machine can give.
     """
     for cell in cells:
         check_machine(cell.config)
     open_runs_folder(runs)
+    for cell in cells:
+        records.check_place(runs, cell.id)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
     done = {cell.id for cell in able if records.is_done(runs, cell.id)}
@@ -155,7 +142,7 @@ class _WorkerProcess:
 
     def __init__(self, runs: Path, config: Mapping[str, Any]) -> None:
         # -P: what lies in the working folder is never imported in place of a library.
-        command = [sys.executable, "-P", "-m", "paper_repro.cells.worker", "--runs", str(runs)]
+        command = [sys.executable, "-P", "-m", "paper_repro.cells.start_worker", "--runs", str(runs)]
         for part in ("task", "module"):
             if part in config:
                 command += ["--preload", str(config[part]["_target_"]).rpartition(".")[0]]
@@ -233,6 +220,14 @@ class _Pool:
                     break
                 if not self._workers and (self._stopping or self._fatal):
                     break
+            except OSError as error:
+                if not disk_refuses(error):
+                    raise
+                if self._fatal:
+                    self._kill()
+                    break
+                self._fatal = disk_message(error, self._runs)
+                self._stop(self._fatal)
             except KeyboardInterrupt:
                 if interrupted:
                     self._kill()
@@ -326,7 +321,7 @@ class _Pool:
     def _record_death(self, cell: PlannedCell, code: int) -> None:
         note = f"its process ended twice ({_cause(code)}); see {self._runs / 'logs'}"
         outcome = Outcome(FAILED, note=note)
-        origin = records.provenance(records.cpu_description(1))
+        origin = records.provenance(records.cpu_description(1), read_code_state())
         record = records.from_outcome(cell.id, cell.recipe, cell.config, outcome, origin)
         records.write(record_path(self._runs, cell.id), record)
         self._note_done({"cell": cell.id, "status": FAILED, "note": note})

@@ -6,18 +6,26 @@ allows, and a folder of its own in which it may keep whatever lets it go on afte
 costs, so that whoever plans cells needs to know nothing of models.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from paper_repro.base.errors import UsageError
 from paper_repro.base.targets import instantiate, require
 
 FINISHED = "finished"
 DIVERGED = "diverged"
 OUT_OF_MEMORY = "oom"
 FAILED = "failed"
+ATTACHMENT_BYTES = 300_000
+"""The most that one file beside a record may hold."""
+TAKEN = ("record.json", "log.txt", "lease", "weights.safetensors", "weights.safetensors.sha256")
+"""Names in a cell's folder that no attachment may have."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+"""What a cell or a file beside its record may be called."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +133,19 @@ def task_of(config: Mapping[str, Any]) -> Task:
     require(config.get("task"), "task", Task, "a task, a class that has run()")
     task: Task = instantiate(config["task"])
     return task
+
+
+def check_attachment_name(name: Any) -> str:
+    """A file name of one part that can lie in a cell's folder and nowhere else.
+
+    Raises:
+        UsageError: it is a path, hidden, taken by another file of the cell, or of other characters.
+    """
+    if not isinstance(name, str) or FILE_NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"attachment {str(name)[:100]!r}: expected a file name of one part, of letters, digits and _ . + -, "
+            "that begins with a letter, a digit or _"
+        )
+    if name.lower() in TAKEN or name.lower().startswith("step-"):
+        raise UsageError(f"attachment {name!r}: a name that the cell's folder needs itself; give it another")
+    return name

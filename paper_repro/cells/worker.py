@@ -5,7 +5,6 @@ It stops, saving what it needs to go on, when it is told to or when the runner t
 
 import argparse
 import contextlib
-import errno
 import importlib
 import json
 import logging
@@ -23,13 +22,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from paper_repro.base import config as configs
+from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
+from paper_repro.cells.disk import disk_message, disk_refuses
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, task_of
-
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class Channel:
@@ -77,6 +76,8 @@ class Worker:
     runs: Path
     channel: Channel
     leases: Leases
+    code: CodeState
+    """The code of this process, read before it was imported."""
 
     def run(self, job: dict[str, Any]) -> None:
         """Run one job: hold the leases of its cells, run those that have no result, record what became of them."""
@@ -101,14 +102,13 @@ class Worker:
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder)
         device = _device(batch[0].config)
-        origin = records.provenance(device)
+        origin = records.provenance(device, self.code)
         wanted = {cell.id for cell in open_cells}
         for cell, outcome in zip(batch, outcomes, strict=True):
             if cell.id in wanted:
                 self._keep_files(cell.id, folder)
-                record = records.from_outcome(cell.id, recipes[cell.id], cell.config, outcome, origin)
-                records.write(record_path(self.runs, cell.id), record)
-                self.channel.emit("done", cell=cell.id, status=outcome.status, note=outcome.note)
+                kept = self._record(cell, recipes[cell.id], outcome, origin)
+                self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -124,7 +124,7 @@ class Worker:
         except UsageError as error:
             return [Outcome(FAILED, note=str(error)) for _ in batch]
         except OSError as error:
-            if error.errno in DISK_ERRORS:
+            if disk_refuses(error):
                 raise
             traceback.print_exc()
             return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
@@ -135,6 +135,16 @@ class Worker:
             for outcome in outcomes:
                 outcome.parameters, outcome.multiply_adds = cost.parameters, cost.multiply_adds
         return outcomes
+
+    def _record(self, cell: Cell, recipe: str, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
+        """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned."""
+        path = record_path(self.runs, cell.id)
+        try:
+            records.write(path, records.from_outcome(cell.id, recipe, cell.config, outcome, origin))
+        except ValueError as error:
+            outcome = Outcome(FAILED, note=str(error))
+            records.write(path, records.from_outcome(cell.id, recipe, cell.config, outcome, origin))
+        return outcome
 
     def _keep_files(self, cell: str, folder: Path) -> None:
         """Move the cell's own files beside its record, and leave it a copy of the log."""
@@ -150,7 +160,12 @@ class Worker:
             shutil.copyfile(log, home / log.name)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(code: CodeState, arguments: Sequence[str] | None = None) -> int:
+    """Run the jobs that arrive until there are no more.
+
+    Args:
+        code: which code this process runs, read before it was imported (see ``start_worker``).
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--preload", action="append", default=[], help="modules to import while waiting for a job")
@@ -164,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for module in options.preload:
         importlib.import_module(module)
     leases = Leases(options.runs)
-    worker = Worker(options.runs, channel, leases)
+    worker = Worker(options.runs, channel, leases, code)
     try:
         for job in channel.jobs():
             if channel.stop_requested:
@@ -174,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         channel.emit("stopped")
     except OSError as error:
         traceback.print_exc()
-        channel.emit("fatal", message=_disk_message(error, options.runs))
+        channel.emit("fatal", message=disk_message(error, options.runs))
         return 1
     finally:
         leases.close()
@@ -201,12 +216,6 @@ def _out_of_memory(error: MemoryError) -> Outcome:
     return Outcome(OUT_OF_MEMORY, note=f"out of memory{f' ({error})' if str(error) else ''}: {advice}")
 
 
-def _disk_message(error: OSError, runs: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{runs}: no space left; nothing finished was lost. Free some space, or move the folder and say runs=DIR"
-    return f"{runs}: {error}"
-
-
 def _last_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 
@@ -227,7 +236,3 @@ def _log_to(path: Path) -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(descriptor)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

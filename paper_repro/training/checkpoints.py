@@ -1,7 +1,6 @@
 """Checkpoints and final weights that survive a kill, a full disk and a flipped bit, or say that they did not."""
 
 import logging
-import pickle  # noqa: TID251 - only the class of the error that torch.load raises
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import safetensors.torch
 import torch
 from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError
@@ -20,7 +19,7 @@ from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, 
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"
 WEIGHTS = "weights.safetensors"
-_NAME = re.compile(r"step-(\d{9,})\.ckpt")
+_NAME = re.compile(r"step-([0-9]{9,})\.ckpt")
 _PLAIN = (Tensor, str, bytes, bool, int, float, type(None))
 _SHOWN = 5
 _log = logging.getLogger(__name__)
@@ -71,9 +70,7 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
         try:
             _read(path, identity, mmap=True)
         except CorruptFileError as error:
-            aside = path.with_name(path.name + DAMAGED_SUFFIX)
-            path.replace(aside)
-            digest_path(path).unlink(missing_ok=True)
+            aside = _set_aside(path)
             warnings.warn(f"{error}; set aside as {aside.name}, going back to the one before", stacklevel=2)
         else:
             return Found(step, path)
@@ -90,8 +87,7 @@ def load(path: Path, identity: Sequence[str]) -> dict[str, Any]:
         CorruptFileError: it is damaged.
         UsageError: it belongs to other cells.
     """
-    content = _read(path, identity, mmap=False)["content"]
-    assert isinstance(content, dict)
+    content: dict[str, Any] = _read(path, identity, mmap=False)["content"]
     return content
 
 
@@ -151,9 +147,13 @@ def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> N
         with safe_open(path, framework="pt") as file:
             found_id = (file.metadata() or {}).get("cell")
         tensors = safetensors.torch.load_file(path)
-    except (CorruptFileError, SafetensorError) as error:
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # forged bytes with a fitting digest raise more than SafetensorError
+        where = "" if str(path) in str(error) else f"{path}: "
         raise UsageError(
-            f"{error}. Delete {path} and {digest_path(path).name} and run the cell again, or copy both files anew"
+            f"{where}{_first_line(error)}. "
+            f"Delete {path} and {digest_path(path).name} and run the cell again, or copy both files anew"
         ) from error
     if cell_id is not None and found_id != cell_id:
         raise UsageError(
@@ -202,19 +202,45 @@ def _distinct(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _read(path: Path, identity: Sequence[str], mmap: bool) -> dict[str, Any]:
+    if path.is_symlink() and not path.exists():
+        raise CorruptFileError(f"{path}: damaged: a link to nothing, expected a checkpoint")
     check_digest(path)
     try:
         wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-        found = list(wrapped["identity"])
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
-        raise CorruptFileError(f"{path}: not a checkpoint of this project ({error})") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # forged bytes with a fitting digest: torch's unpickler raises whatever they lead it to
+        raise CorruptFileError(f"{path}: not a checkpoint of this project ({_first_line(error)})") from error
+    found = wrapped.get("identity") if isinstance(wrapped, dict) else None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise CorruptFileError(f"{path}: not a checkpoint of this project (it does not say of which cells)")
+    if not isinstance(wrapped.get("content"), dict):
+        raise CorruptFileError(f"{path}: not a checkpoint of this project (it has no content)")
     if found != list(identity):
         raise UsageError(
             f"{path}: this checkpoint belongs to cell {_ids(found)}, expected {_ids(identity)}: "
             f"use another folder, or delete {path.parent} to start anew"
         )
-    assert isinstance(wrapped, dict)
     return wrapped
+
+
+def _set_aside(path: Path) -> Path:
+    """Move a damaged checkpoint, whatever lies there, out of the way, and drop its digest."""
+    aside, number = path.with_name(path.name + DAMAGED_SUFFIX), 1
+    while aside.is_dir() and not aside.is_symlink():
+        number += 1
+        aside = path.with_name(f"{path.name}.{number}{DAMAGED_SUFFIX}")
+    path.replace(aside)
+    digest = digest_path(path)
+    if digest.is_dir() and not digest.is_symlink():
+        digest.replace(digest_path(aside))
+    else:
+        digest.unlink(missing_ok=True)
+    return aside
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
 
 
 def _ids(identity: Sequence[str]) -> str:
@@ -225,14 +251,16 @@ def _ids(identity: Sequence[str]) -> str:
 def _whole(path: Path) -> bool:
     try:
         check_digest(path)
-    except (FileNotFoundError, CorruptFileError):
+    except (OSError, CorruptFileError):
         return False
     return True
 
 
 def _steps(folder: Path) -> list[int]:
     matches = [_NAME.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
+    steps = (int(match[1]) for match in matches if match)
+    named = {path.name for path in folder.glob("step-*.ckpt")}
+    return sorted((step for step in set(steps) if checkpoint_path(folder, step).name in named), reverse=True)
 
 
 def _prune(folder: Path) -> None:
@@ -241,7 +269,8 @@ def _prune(folder: Path) -> None:
     for path in folder.iterdir():
         ours = path.name.startswith("step-") and ".ckpt" in path.name
         left_over = path.name.startswith(".step-") and path.name.endswith(PART_SUFFIX)
-        if left_over or (ours and path.name not in names and not path.name.endswith(DAMAGED_SUFFIX)):
+        foreign = path.is_dir() and not path.is_symlink()
+        if left_over or (ours and path.name not in names and not path.name.endswith(DAMAGED_SUFFIX) and not foreign):
             path.unlink(missing_ok=True)
             _log.debug("removed %s", path)
 

@@ -9,7 +9,19 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.cells.tasks import DIVERGED, FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, Task
+from paper_repro.cells.tasks import (
+    ATTACHMENT_BYTES,
+    DIVERGED,
+    FINISHED,
+    OUT_OF_MEMORY,
+    TAKEN,
+    Cell,
+    Cost,
+    Outcome,
+    Report,
+    Task,
+    check_attachment_name,
+)
 from paper_repro.training import checkpoints, cost, single
 from paper_repro.training.build import BuiltCell, build, check_window
 from paper_repro.training.ensemble import Ensemble
@@ -20,9 +32,6 @@ from paper_repro.training.machine import Machine, peak_memory_mib, settings
 from paper_repro.training.watch import Watch
 
 CHECKPOINTS = "checkpoints"
-ATTACHMENT_BYTES = 300_000
-TAKEN = ("record.json", "log.txt", checkpoints.WEIGHTS, f"{checkpoints.WEIGHTS}.sha256")
-"""Names in a cell's folder that no attachment may have."""
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 
@@ -184,6 +193,10 @@ def _measure(parts: BuiltCell, folder: Path, outcome: Outcome) -> None:
         for file, content in findings.attachments.items():
             if file in (*TAKEN, *outcome.attachments):
                 raise UsageError(f"probes.{name} leaves {file}, a name that is taken already: give it another")
+            try:
+                check_attachment_name(file)
+            except UsageError as error:
+                raise UsageError(f"probes.{name}: {error}") from error
             if len(content) > ATTACHMENT_BYTES:
                 raise UsageError(
                     f"probes.{name} leaves {file} of {len(content)} bytes, at most {ATTACHMENT_BYTES} are kept: "

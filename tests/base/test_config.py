@@ -1,6 +1,7 @@
 import copy
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,47 @@ def test_the_place_of_a_refused_target_is_given() -> None:
 )
 def test_no_override_or_interpolation_smuggles_a_target_in(overrides: list[str]) -> None:
     assert "is refused" in refusal(COST, *overrides)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "${oc.env:A_SECRET}",
+        "${oc.env:A_SECRET,nothing}",
+        "x ${seed} ${oc.env:A_SECRET}",
+        "${oc.decode:${oc.env:A_SECRET}}",
+        "${ oc.env : A_SECRET }",
+        "${oc.${name}:A_SECRET}",
+        "${oc.dict.keys:data}",
+        "${oc.select:seed}",
+        "${${name}}",
+    ],
+)
+@pytest.mark.parametrize("key", ["+note", "+data.deep.er", "machine.cache", "data.kernel"])
+def test_no_resolver_puts_what_is_elsewhere_into_a_config(
+    key: str, expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "d0nt-r3c0rd-m3")
+    overrides = ["+name=env", "+data.deep={}", f"{key}='{expression}'"]
+    found = refusal(GP, *overrides)
+    assert f"{key.removeprefix('+')}: " in found and "is refused: only plain references" in found
+    assert "d0nt-r3c0rd-m3" not in found and "\n" not in found
+
+
+def test_an_override_of_a_section_is_not_changed_by_those_of_another_config() -> None:
+    assert compose(GP, ["+deep={}", "+deep.er=1"])["deep"] == {"er": 1}
+    assert compose(GP, ["+deep={}"])["deep"] == {}
+
+
+def test_plain_references_between_keys_still_stand() -> None:
+    words = ["+a=${seed}", "+b='${data.seed}-${seed}'", "+c={d:3,e:'${.d}'}", "+f=[1,2]", "+g='${f[1]}'"]
+    config = compose(GP, words, seed=2)
+    assert (config["a"], config["c"]["e"], config["g"]) == (2, 3, 2)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF).as_posix())
+def test_no_shipped_config_names_a_resolver(path: Path) -> None:
+    assert not re.search(r"\$\{[^}]*:", path.read_text())
 
 
 def test_an_interpolation_that_is_still_open_is_never_resolved_while_building(tmp_path: Path) -> None:

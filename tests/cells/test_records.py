@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from paper_repro.base.code_state import read_code_state
 from paper_repro.base.config import canonical_json
 from paper_repro.base.files import CorruptFileError, sha256_of_bytes
 from paper_repro.cells import records
@@ -214,7 +215,7 @@ def test_provenance_names_code_and_device_but_neither_host_nor_environment(
 ) -> None:
     monkeypatch.setenv("A_SECRET", "d0nt-r3c0rd-m3")
     monkeypatch.setenv("USER", "somebody-by-name")
-    origin = records.provenance(records.cpu_description(1))
+    origin = records.provenance(records.cpu_description(1), read_code_state())
     assert origin.keys() == {"commit", "dirty", "versions", "device"}
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
     assert origin["device"].endswith("threads")

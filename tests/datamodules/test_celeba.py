@@ -1,5 +1,6 @@
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -147,6 +148,26 @@ def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photog
     for name in reasons:
         (images / name).write_bytes(photographs[name])
     assert content(prepare(celeba, "new", "--on-corrupt", "skip") / "celeba") == undisturbed
+
+
+def test_an_image_that_is_no_file_is_unfit_and_never_read(celeba: Path) -> None:
+    images = celeba / "img_align_celeba"
+    for name, make in {
+        "000001.jpg": lambda path: path.symlink_to("/dev/zero"),
+        "000003.jpg": lambda path: path.symlink_to(path.name),
+        "000005.jpg": Path.mkdir,
+        "000011.jpg": os.mkfifo,
+    }.items():
+        (images / name).unlink()
+        make(images / name)
+    with (images / "000008.jpg").open("wb") as stream:
+        stream.truncate(1 << 40)
+    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "new"))
+    assert "5 of 12 images are unfit" in found and "\n" not in found
+    assert "000001.jpg: a folder, device or pipe, expected a regular file" in found
+    out = prepare(celeba, "new", "--on-corrupt", "skip")
+    noted = [shard["skipped"] for shard in json.loads((out / "celeba" / "manifest.json").read_bytes())["shards"]]
+    assert sum(map(len, noted)) == 5 and str(celeba) not in str(noted)
 
 
 def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:

@@ -6,9 +6,8 @@ from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.cells.tasks import FINISHED
+from paper_repro.cells.tasks import ATTACHMENT_BYTES, FINISHED
 from paper_repro.training import checkpoints
-from paper_repro.training.fit import ATTACHMENT_BYTES
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
 KEEP = {

@@ -1,0 +1,383 @@
+"""Records, and what lies beside them, as somebody else may have made them: input, not truth."""
+
+import copy
+import dataclasses
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.publish import publish
+from paper_repro.artifacts.render import render
+from paper_repro.base import code_state
+from paper_repro.base.code_state import CodeState, read_code_state
+from paper_repro.base.command_line import ROOT
+from paper_repro.base.config import canonical_json
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.cells import records, runner
+from paper_repro.cells.records import Record, find, record_path
+from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
+from paper_repro.tests.support import sweeps, synthetic
+
+COMMIT = "a" * 40
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return synthetic.plan(tmp_path)
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    outcome = Outcome(
+        FINISHED,
+        {"rmse": 0.25},
+        {"loss": [(0, 1.0), (10, 0.5)]},
+        parameters=7,
+        multiply_adds=70,
+        seconds=1.5,
+        peak_memory_mib=3.5,
+        data_hashes={"text": "0" * 64},
+        attachments={"trace.csv": "0" * 64},
+        unavailable={"score": "needs gpt2"},
+    )
+    origin = {"commit": COMMIT, "dirty": False, "versions": {"torch": "2.13"}, "device": "a processor"}
+    return dataclasses.asdict(records.from_outcome("c" * 16, "r" * 16, {"seed": 3, "lr": 0.1}, outcome, origin))
+
+
+def seal(path: Path, content: Any) -> Path:
+    """Write a record as an attacker does: with a hash that fits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = {**content, "sha256": sha256_of_bytes(canonical_json(content).encode())}
+    path.write_bytes(canonical_json(whole).encode() + b"\n")
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CorruptFileError) as caught:
+        records.read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and "\n" not in message and len(message) < 700
+    assert "to run the cell again" in message
+    return message
+
+
+def test_a_record_of_the_right_kinds_is_read_whoever_sealed_it(tmp_path: Path, content: dict[str, Any]) -> None:
+    assert records.read(seal(tmp_path / "record.json", content)) == Record(**content)
+
+
+NESTED: Any = 1
+for _ in range(40):
+    NESTED = [NESTED]
+
+WRONG: list[tuple[str, Any]] = [
+    *((field, value) for field in ("cell", "recipe", "status", "note") for value in (None, 3, ["x"], {}, "x" * 2_000)),
+    *(("cell", name) for name in ("../up", "a/b", ".hidden", "", "nul\0", "/etc")),
+    ("status", "done"),
+    *(("seed", value) for value in (-1, 1.5, "0", None, True, 10**30)),
+    *(("config", value) for value in (None, [], "x", {"a": NESTED}, {str(key): 0 for key in range(2_000)})),
+    *(("metrics", value) for value in (None, [], {"rmse": "0.2"}, {"rmse": None}, {"rmse": [1]}, {"rmse": 10**400})),
+    *(("curves", {"loss": value}) for value in (None, [], {}, {"step": [1], "value": []}, {"step": 1, "value": 1})),
+    ("curves", {"loss": {"step": ["a"], "value": [1.0]}}),
+    *((field, value) for field in ("parameters", "multiply_adds") for value in (-1, 1.5, "7", [], True, 10**30)),
+    *((field, value) for field in ("seconds", "peak_memory_mib") for value in (-1, "1", [], True)),
+    ("seconds", None),
+    *(("provenance", value) for value in (None, [], {"commit": 3}, {"commit": "HEAD"}, {"dirty": "no"}, {"host": "h"})),
+    *(("provenance", {name: ["x"]}) for name in ("versions", "device", "data")),
+    *(("attachments", value) for value in (None, [], {"a.txt": None}, {"a.txt": "short"}, {"a.txt": "g" * 64})),
+    ("attachments", {f"{number}.txt": "0" * 64 for number in range(60)}),
+    *(("unavailable", value) for value in (None, [], {"score": 3}, {"score": "x" * 2_000})),
+    ("surprise", 1),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_sealed_record_of_other_kinds_or_sizes_is_no_record(
+    tmp_path: Path, content: dict[str, Any], field: str, value: Any
+) -> None:
+    assert "not a run record" in refused(seal(tmp_path / "record.json", {**content, field: value}))
+
+
+PATHS = [
+    "../../../planted.py",
+    "..",
+    ".",
+    "",
+    "/etc/planted",
+    "a/b",
+    "a\\b",
+    ".bashrc",
+    "nul\0byte",
+    "new\nline",
+    "record.json",
+    "RECORD.json",
+    "log.txt",
+    "lease",
+    "weights.safetensors",
+    "step-000000001.ckpt",
+    "x" * 300,
+    "größe.txt",
+]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_an_attachment_lies_in_the_cells_folder_and_nowhere_else(
+    tmp_path: Path, content: dict[str, Any], name: str
+) -> None:
+    hostile = {**content, "attachments": {name: sha256_of_bytes(b"planted")}}
+    assert "attachment" in refused(seal(tmp_path / "record.json", hostile))
+    with pytest.raises(ValueError, match="attachment"):
+        records.write(tmp_path / "written.json", Record(**hostile))
+    with pytest.raises(ValueError, match="attachment"):
+        records.attachment(tmp_path, Record(**hostile), name)
+    assert not (tmp_path / "written.json").exists()
+
+
+def test_publishing_writes_nothing_outside_the_cells_folder(plan: Plan, tmp_path: Path) -> None:
+    runs, results = tmp_path / "deep" / "runs", tmp_path / "deep" / "results"
+    synthetic.fill(runs, plan, lambda _: synthetic.finished(error=0.5, score=1.0))
+    path = record_path(runs, plan.cells[0].id)
+    hostile = json.loads(path.read_text())
+    del hostile["sha256"]
+    (tmp_path / "deep" / "planted.py").write_bytes(b"planted")
+    hostile["attachments"] = {"../../../planted.py": sha256_of_bytes(b"planted")}
+    seal(path, hostile)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match="cells have no result"):
+        publish(plan, runs, results)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def _nested(path: Path) -> None:
+    path.write_bytes(b"[" * 19_000)
+
+
+def _nested_sections(path: Path) -> None:
+    path.write_bytes(b'{"a":' * 3_900 + b"1" + b"}" * 100)
+
+
+def _circle(path: Path) -> None:
+    path.with_name("other").symlink_to(path)
+    path.symlink_to("other")
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("make", [_nested, _nested_sections, _circle, _endless, _pipe, _huge, Path.mkdir])
+def test_what_is_no_file_or_no_record_counts_as_not_run_in_one_line(
+    make: Callable[[Path], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = record_path(tmp_path, "c" * 16)
+    path.parent.mkdir(parents=True)
+    make(path)
+    refused(path)
+    assert find(tmp_path, "c" * 16) is None
+    assert len(caplog.records) == 1 and "\n" not in caplog.records[0].getMessage()
+
+
+def test_a_damaged_record_is_run_again_and_a_folder_in_its_place_is_refused_first(tmp_path: Path) -> None:
+    cells = sweeps.cells(2, steps=1)
+    path = record_path(tmp_path, cells[0].id)
+    path.parent.mkdir(parents=True)
+    _circle(path)
+    assert runner.run(cells[:1], tmp_path).by_status == {FINISHED: 1}
+    other = record_path(tmp_path, cells[1].id)
+    other.mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"record\.json: found a folder, expected a run record; remove it"):
+        runner.run(cells, tmp_path)
+
+
+def test_seeded_damage_of_a_sealed_record_is_refused_or_read(tmp_path: Path, content: dict[str, Any]) -> None:
+    noise, values = random.Random(0), [None, True, -1, 1e300, "x", "\0", [], {}, [[]], {"a": {"b": []}}, 10**25]
+
+    def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        return [path, *(place for key, item in items for place in places(item, (*path, key)))]
+
+    read = 0
+    for number in range(400):
+        damaged = copy.deepcopy(content)
+        *parents, last = noise.choice(places(damaged)[1:])
+        node = damaged
+        for key in parents:
+            node = node[key]
+        node[last] = noise.choice(values)
+        path = seal(tmp_path / str(number) / "record.json", damaged)
+        try:
+            assert records.read(path) == Record(**damaged)
+            read += 1
+        except CorruptFileError as error:
+            assert "\n" not in str(error)
+    assert 0 < read < 200
+
+
+@pytest.mark.parametrize(
+    ("commit", "dirty", "message"),
+    [
+        (None, None, "name no commit"),
+        (None, False, "name no commit"),
+        (COMMIT, None, "uncommitted code"),
+        (COMMIT, True, "uncommitted code"),
+    ],
+)
+def test_a_record_of_unknown_code_is_not_published(
+    commit: Any, dirty: Any, message: str, plan: Plan, tmp_path: Path
+) -> None:
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    synthetic.fill(runs, plan, lambda _: synthetic.finished(error=0.5, score=1.0))
+    path = record_path(runs, plan.cells[-1].id)
+    found = records.read(path)
+    records.write(path, dataclasses.replace(found, provenance={**found.provenance, "commit": commit, "dirty": dirty}))
+    with pytest.raises(UsageError, match=f"1 records.*{message}.*{plan.cells[-1].id}"):
+        publish(plan, runs, results)
+    assert not results.exists()
+
+
+def test_the_state_of_the_code_is_git_s_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_code_state(tmp_path) == CodeState(None, None)
+
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    git("init")
+    assert read_code_state(tmp_path) == CodeState(None, None)  # no commit yet
+    (tmp_path / "code.py").write_text("x = 1\n")
+    git("add", "-A")
+    git("commit", "-m", "first")
+    commit, dirty = read_code_state(tmp_path)
+    assert commit is not None and len(commit) == 40 and dirty is False
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "table.md").touch()
+    assert read_code_state(tmp_path) == (commit, False)
+    (tmp_path / "code.py").write_text("x = 2\n")
+    assert read_code_state(tmp_path) == (commit, True)
+    monkeypatch.setenv("PATH", "")
+    assert read_code_state(tmp_path) == CodeState(None, None)
+    monkeypatch.undo()
+
+    def killed(command: list[str], **_: Any) -> Any:
+        raise subprocess.CalledProcessError(-9, command)
+
+    monkeypatch.setattr(code_state.subprocess, "run", killed)
+    assert read_code_state(tmp_path) == CodeState(None, None)
+
+
+GIT = """#!/bin/sh
+# The first process that asks finds an uncommitted change; whoever asks later finds it restored.
+case "$*" in
+  *rev-parse*) echo {commit} ;;
+  *) [ -e {asked} ] || echo ' M paper_repro/models/gpt.py'; touch {asked} ;;
+esac
+"""
+
+
+def test_a_line_that_is_restored_while_a_cell_runs_is_still_called_uncommitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a checkout has a git state")
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text(GIT.format(commit=COMMIT, asked=tmp_path / "asked"))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    cells = sweeps.cells(4, batch=2, workers=1, steps=2)
+    assert runner.run(cells, tmp_path / "runs").by_status == {FINISHED: 4}
+    for cell in cells:  # also those of the second job, which the same process ran
+        found = records.read(record_path(tmp_path / "runs", cell.id)).provenance
+        assert (found["commit"], found["dirty"]) == (COMMIT, True)
+
+
+def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
+    program = (
+        "import sys, runpy, paper_repro.base.code_state as state\n"
+        "def read():\n"
+        "    print(sorted(name for name in sys.modules if name.startswith('paper_repro.')))\n"
+        "    raise SystemExit(0)\n"
+        "state.read_code_state = read\n"
+        "runpy.run_module('paper_repro.cells.start_worker', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "['paper_repro.base', 'paper_repro.base.code_state', 'paper_repro.cells']\n"
+
+
+def test_an_outcome_that_no_record_can_hold_fails_its_cell_alone(tmp_path: Path) -> None:
+    from paper_repro.cells.tasks import Cell
+    from paper_repro.cells.worker import Worker
+
+    worker = Worker(tmp_path, None, None, CodeState(COMMIT, False))  # type: ignore[arg-type]
+    outcome = Outcome(FINISHED, attachments={"../up": "0" * 64})
+    kept = worker._record(Cell("c", {"seed": 0}), "r", outcome, {"commit": COMMIT, "dirty": False})
+    assert kept.status == FAILED and "attachment '../up'" in kept.note
+    assert records.read(record_path(tmp_path, "c")).note == kept.note
+
+
+def _full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_while_rendering_or_publishing_is_one_line(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    synthetic.fill(runs, plan, lambda _: synthetic.finished(error=0.5, score=1.0))
+    before = {path: path.read_bytes() for path in runs.rglob("record.json")}
+    monkeypatch.setattr(os, "fsync", _full)
+    for call in (lambda: render(plan, runs, None), lambda: publish(plan, runs, results)):
+        with pytest.raises(UsageError, match="No space left on device") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in runs.rglob("record.json")} == before
+    assert not list(results.rglob("record.json"))
+
+
+def test_a_disk_that_fills_while_cells_run_is_one_line_and_nothing_is_rendered(tmp_path: Path) -> None:
+    text = sweeps.ARTIFACT.replace("+task.steps:", "+task.mishap: disk, +task.steps:")
+    path = tmp_path / "papers" / "test" / "sweep.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text.format(target=sweeps.TARGET, steps=4, delay=0.0))
+    command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke"]
+    found = subprocess.run(
+        [*command, f"runs={tmp_path / 'runs'}"],
+        env={**os.environ, "PAPER_REPRO_PAPERS": str(tmp_path / "papers")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1, found.stderr
+    assert "Traceback" not in found.stderr + found.stdout and found.stdout == ""
+    (line,) = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+    assert "no space left; nothing finished was lost" in line
+    assert not (tmp_path / "runs" / "test").exists()
+
+
+def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(pool: Any) -> None:
+        _full()
+
+    monkeypatch.setattr(runner._Pool, "_look_elsewhere", full)
+    result = runner.run(sweeps.cells(2, steps=2), tmp_path)
+    assert "no space left" in result.fatal and result.exit_code == 1
