@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -91,10 +90,8 @@ def test_a_killed_process_is_resumed_bit_for_bit(cell, run, tmp_path):
     script = tmp_path / "killed.py"
     script.write_text(
         textwrap.dedent(f"""
-        import sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        import conftest
         from pathlib import Path
+        from paper_repro.tests.training import conftest
         from paper_repro.training.fit import Fit
         cells = [conftest.make_cell(seed=seed, lr=lr, steps=400, machine__checkpoint_every_steps=5)
                  for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.003))]
