@@ -49,7 +49,8 @@ def test_the_excerpt_in_readme_is_the_published_table() -> None:
     published = (RESULTS / "cem/table3/cpu/table.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in published if line.startswith("| RBF  ")]
     wanted = [[row[1], *row[-3:]] for row in rows]
-    excerpt = README.partition("<!-- excerpt: cem/table3 rbf test_rmse -->")[2].partition("\n\n")[0].splitlines()[3:]
+    after = README.partition("<!-- excerpt: cem/table3 rbf test_rmse -->")[2].lstrip()
+    excerpt = after.partition("\n\n")[0].splitlines()[2:]
     assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in excerpt] == wanted
 
 
