@@ -42,20 +42,16 @@ class PreNorm(nn.Module):
         return f"num_passes={self.num_passes}"
 
 
-def rotary_attention(
-    width: int, num_heads: int, num_passes: int = 1, init_std: float = INIT_STD, implementation: str = "auto"
-) -> PreNorm:
+def rotary_attention(width: int, num_heads: int, num_passes: int = 1, init_std: float = INIT_STD) -> PreNorm:
     """Build Llama's attention: rotary positions, no biases, scores over sqrt(D/K); 4 D^2 numbers and a norm."""
     scale = (width // num_heads) ** -0.5 if num_heads else 0.0
-    branch = RotaryAttention(width, num_heads, init_std, init_std, None, False, scale, implementation)
+    branch = RotaryAttention(width, num_heads, init_std, init_std, None, False, scale)
     return PreNorm(branch, width, num_passes)
 
 
-def gated_feed_forward(
-    width: int, hidden: int, num_passes: int = 1, init_std: float = INIT_STD, implementation: str = "auto"
-) -> PreNorm:
+def gated_feed_forward(width: int, hidden: int, num_passes: int = 1, init_std: float = INIT_STD) -> PreNorm:
     """Build Llama's SwiGLU, without biases; 3 D m numbers and a norm."""
-    branch = GatedFeedForward(width, hidden, init_std, init_std, None, implementation)
+    branch = GatedFeedForward(width, hidden, init_std, init_std, None)
     return PreNorm(branch, width, num_passes)
 
 
@@ -95,7 +91,7 @@ class Llama(RotaryLanguageModel):
     """Embeddings, L blocks, RMSNorm, an output table of its own (CEM, table 1 and appendix D).
 
     Args:
-        vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
+        vocabulary_size, block_length, width, num_heads, rope, storage: see RotaryLanguageModel.
         num_layers: L.
         hidden: m.
         attention: called with (width=D, num_heads=K) for every layer: ``rotary_attention``, ``CEMAttention``, or
@@ -123,10 +119,9 @@ class Llama(RotaryLanguageModel):
         rope: str = "textbook",
         init_std: float = INIT_STD,
         storage: str = "float32",
-        implementation: str = "auto",
     ) -> None:
         std = positive("init_std", init_std)
-        super().__init__(vocabulary_size, block_length, width, num_heads, rope, std, storage, implementation)
+        super().__init__(vocabulary_size, block_length, width, num_heads, rope, std, storage)
         at_least("hidden", hidden)
         self.blocks = nn.ModuleList(
             Block(attention(width=width, num_heads=num_heads), feed_forward(width=width, hidden=hidden))

@@ -44,7 +44,7 @@ class BaselineGPT(Llama):
     Matrices start N(0, init_std), those that write to the state N(0, init_std / sqrt(2 L)).
 
     Args:
-        vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
+        vocabulary_size, block_length, width, num_heads, rope, storage: see RotaryLanguageModel.
         num_layers: L.
         hidden_factor: M / D.
         qk_norm: normalise queries and keys as nGPT does (unit norm, times s_qk, scores times sqrt(Y)), and change
@@ -71,7 +71,6 @@ class BaselineGPT(Llama):
         init_std: float = INIT_STD,
         rope: str = "textbook",
         storage: str = "float32",
-        implementation: str = "auto",
     ) -> None:
         writing_std = init_std / math.sqrt(2 * at_least("num_layers", num_layers))
         spec = ScaleSpec.of("s_qk", s_qk)
@@ -79,13 +78,11 @@ class BaselineGPT(Llama):
 
         def attention(width: int, num_heads: int) -> PreNorm:
             scale = Scale(spec, width, width) if qk_norm else None
-            branch = RotaryAttention(
-                width, num_heads, init_std, writing_std, scale, qk_norm, softmax_scale, implementation
-            )
+            branch = RotaryAttention(width, num_heads, init_std, writing_std, scale, qk_norm, softmax_scale)
             return PreNorm(branch, width)
 
         def feed_forward(width: int, hidden: int) -> PreNorm:
-            return PreNorm(GatedFeedForward(width, hidden, init_std, writing_std, None, implementation), width)
+            return PreNorm(GatedFeedForward(width, hidden, init_std, writing_std, None), width)
 
         hidden = at_least("hidden_factor", hidden_factor) * width
         super().__init__(
@@ -100,7 +97,6 @@ class BaselineGPT(Llama):
             rope,
             init_std,
             storage,
-            implementation,
         )
 
 
@@ -141,7 +137,7 @@ class NGPT(RotaryLanguageModel):
     between u and nu, one number for both scales has an effect; on u alone it has none, the branch being normalised.
 
     Args:
-        vocabulary_size, block_length, width, num_heads, rope, storage, implementation: see RotaryLanguageModel.
+        vocabulary_size, block_length, width, num_heads, rope, storage: see RotaryLanguageModel.
         num_layers: L.
         hidden_factor: M / D.
         alpha_A, alpha_M: the eigen learning rates, D numbers for each layer or one.
@@ -177,15 +173,14 @@ class NGPT(RotaryLanguageModel):
         qk_norm: bool = True,
         rope: str = "textbook",
         storage: str = "float32",
-        implementation: str = "auto",
     ) -> None:
         std = at_least("width", width) ** -0.5
-        super().__init__(vocabulary_size, block_length, width, num_heads, rope, std, storage, implementation)
+        super().__init__(vocabulary_size, block_length, width, num_heads, rope, std, storage)
         writing_std = std / math.sqrt(2 * at_least("num_layers", num_layers))
         hidden = at_least("hidden_factor", hidden_factor) * width
         absolute = one_of("alpha_sign", alpha_sign, SIGNS) == "absolute"
         step = {
-            "lerp": partial(sphere_step, absolute=absolute, implementation=implementation),
+            "lerp": partial(sphere_step, absolute=absolute),
             "riemannian": partial(riemannian_step, absolute=absolute),
         }[one_of("update", update, UPDATES)]
         given = {"alpha_A": alpha_A, "alpha_M": alpha_M, "s_qk": s_qk, "s_nu": s_nu, "s_z": s_z}
@@ -206,12 +201,9 @@ class NGPT(RotaryLanguageModel):
                     scale("s_qk", width),
                     qk_norm,
                     self.head_width**0.5,
-                    implementation,
                 ),
                 scale("alpha_A", width),
-                GatedFeedForward(
-                    width, hidden, std, writing_std, (nu if s_u is None else scale("s_u", hidden), nu), implementation
-                ),
+                GatedFeedForward(width, hidden, std, writing_std, (nu if s_u is None else scale("s_u", hidden), nu)),
                 scale("alpha_M", width),
                 step,
                 first=index == 0,

@@ -18,7 +18,6 @@ from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.errors import nearest
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
-from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
@@ -138,7 +137,6 @@ class RotaryAttention(nn.Module):
         scale: s_qk, of D numbers or one, times queries and keys alike (nGPT, equations 15 and 16); None: none.
         normalize: queries and keys have unit norm before s_qk.
         softmax_scale: the factor of the scores.
-        implementation: of the ops.
     """
 
     def __init__(
@@ -150,11 +148,10 @@ class RotaryAttention(nn.Module):
         scale: Scale | None,
         normalize: bool,
         softmax_scale: float,
-        implementation: str,
     ) -> None:
         super().__init__()
         self.num_heads, self.normalize = check_heads(width, num_heads), normalize
-        self.softmax_scale, self.implementation = softmax_scale, implementation
+        self.softmax_scale = softmax_scale
         self.query_key_value = Reading(3 * width, width, std)
         self.output = Writing(width, width, writing_std)
         self.scale = scale
@@ -163,7 +160,7 @@ class RotaryAttention(nn.Module):
         joined = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, Y)
         query, key, value = joined.unbind(2)  # (B, T, H, Y)
         scale = None if self.scale is None else self.scale().expand(x.shape[-1]).view(self.num_heads, -1)  # (H, Y)
-        query, key = rotate_queries_and_keys(query, key, tables, scale, self.normalize, self.implementation)
+        query, key = rotate_queries_and_keys(query, key, tables, scale, self.normalize)
         # query and key are (B, H, T, Y) from here on.
         # The scales are float32; attention computes in the type of what it reads.
         read = causal_attention(query.to(value.dtype), key.to(value.dtype), value.transpose(1, 2), self.softmax_scale)
@@ -178,7 +175,6 @@ class GatedFeedForward(nn.Module):
         std, writing_std: of the matrices at the start.
         scales: effective s_u and s_nu; None: 1.  They are multiplied by sqrt(D): on nu as the paper has it, on u as its
             code has it too, which changes nothing where the output is normalised.
-        implementation: of the op.
     """
 
     def __init__(
@@ -188,10 +184,9 @@ class GatedFeedForward(nn.Module):
         std: float,
         writing_std: float,
         scales: tuple[Scale, Scale] | None,
-        implementation: str,
     ) -> None:
         super().__init__()
-        self.root, self.implementation = math.sqrt(width), implementation
+        self.root = math.sqrt(width)
         self.up = Reading(2 * hidden, width, std)
         self.down = Writing(hidden, width, writing_std)
         self.scale_u = None if scales is None else scales[0]
@@ -201,7 +196,7 @@ class GatedFeedForward(nn.Module):
         u = None if self.scale_u is None else self.scale_u() * self.root  # (M,) or (1,)
         nu = None if self.scale_nu is None else self.scale_nu() * self.root
         weight = self.up.weight
-        return self.down(scaled_swiglu_of_product(x.to(weight.dtype), weight, u, nu, self.implementation))
+        return self.down(scaled_swiglu_of_product(x.to(weight.dtype), weight, u, nu))
 
 
 class RotaryLanguageModel(CausalLanguageModel):
@@ -214,7 +209,6 @@ class RotaryLanguageModel(CausalLanguageModel):
         std: of both tables at the start.
         storage: how the blocks' matrices, their gradients and Adam's moments of them are stored: "float32", or
             "bfloat16" as in the published code, which loses most late updates and all weight decay to rounding.
-        implementation: of the ops, see kernels.dispatch.
 
     Shape: ids (B, T) -> logits (B, T, V).
 
@@ -233,12 +227,10 @@ class RotaryLanguageModel(CausalLanguageModel):
         rope: str,
         std: float,
         storage: str,
-        implementation: str,
     ) -> None:
         super().__init__(vocabulary_size, block_length, width)
         self.head_width = width // check_heads(width, num_heads)
         self.rope = one_of("rope", rope, TABLES)
-        self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
         self.storage = one_of("storage", storage, STORAGES)
         self.token_embedding = nn.Embedding(vocabulary_size, width)
         nn.init.normal_(self.token_embedding.weight, std=std)
@@ -281,9 +273,7 @@ class RotaryLanguageModel(CausalLanguageModel):
 
     def cross_entropy(self, ids: Tensor, following: Tensor) -> Tensor:
         x = self.normalized(self.final_state(ids))  # (B, T, D)
-        return linear_cross_entropy(
-            x, self.output.weight, following, self.logit_scale(), implementation=self.implementation
-        )
+        return linear_cross_entropy(x, self.output.weight, following, self.logit_scale())
 
     def negative_log_likelihoods(self, ids: Tensor, following: Tensor) -> Tensor:
         """-log p of every next token, (B, T), in nats; without gradients, the logits never whole in memory."""
@@ -292,9 +282,7 @@ class RotaryLanguageModel(CausalLanguageModel):
     def negative_log_likelihoods_of(self, x: Tensor, following: Tensor) -> Tensor:
         """Give the same, (B, T), from final states x, (B, T, D)."""
         x = self.normalized(x)
-        return negative_log_likelihoods(
-            x, self.output.weight, following, self.logit_scale(), implementation=self.implementation
-        )
+        return negative_log_likelihoods(x, self.output.weight, following, self.logit_scale())
 
     def _make_tables(self, length: int, dtype: torch.dtype) -> RotaryTables:
         return TABLES[self.rope](length, self.head_width, dtype=dtype)

@@ -1,5 +1,6 @@
 """From one cell's resolved config to what is trained."""
 
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,11 +90,24 @@ def build(cell: Cell) -> BuiltCell:
     model = instantiate(config["model"])
     # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
     make_module = instantiate({**config["module"], "_partial_": True})
-    module = make_module(
-        model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"])
-    )
+    module = make_module(model=model, optimizer=optimizer_of(config, machine), schedule=instantiate(config["schedule"]))
     module.seed = seed
     return BuiltCell(cell, module, _data(config), training, machine, _probes(config.get("probes") or {}))
+
+
+def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
+    """What the ``optimizer`` section builds, with ``fused`` as the machine section has it, if the optimiser takes it.
+
+    Raises:
+        UsageError: the section cannot be built.
+    """
+    found = instantiate(config["optimizer"])
+    if (
+        machine.fused_optimizer is None
+        or "fused" not in inspect.signature(locate(config["optimizer"]["_target_"])).parameters
+    ):
+        return found
+    return functools.partial(found, fused=machine.fused_optimizer)
 
 
 def read_training(section: Mapping[str, Any]) -> TrainingSettings:

@@ -7,6 +7,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell, Cost
+from paper_repro.kernels.preferences import prefer
 from paper_repro.training.batches import map_tensors
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.counting import count_flops, peak_bytes
@@ -21,18 +22,21 @@ BYTES_PER_PARAMETER = 12
 def measure(config: Mapping[str, Any]) -> Cost:
     """Build the cell's module on the meta device, and count one forward pass and one training step of it.
 
+    They are counted as the machine section wants them computed, but for CUDA graphs.
+
     Raises:
         UsageError: as ``check``.
     """
     parts = check(config)
     module, training = parts.module, parts.training
     batch = map_tensors(lambda tensor: tensor.to("meta"), parts.data.example_batch())
-    with torch.no_grad():
-        forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
-    with torch.enable_grad():
-        step = count_flops(lambda: module.counted_step(batch))
-        module.zero_grad(set_to_none=True)
-        peak = peak_bytes(lambda: module.counted_step(batch))
+    with prefer(parts.machine.implementation, parts.machine.recompute):
+        with torch.no_grad():
+            forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
+        with torch.enable_grad():
+            step = count_flops(lambda: module.counted_step(batch))
+            module.zero_grad(set_to_none=True)
+            peak = peak_bytes(lambda: module.counted_step(batch))
     parameters = parts.num_parameters
     return Cost(
         parameters=parameters,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from paper_repro.base.errors import UsageError
+from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
@@ -40,6 +41,14 @@ class Machine:
     """Run the training loss through ``torch.compile``; dropout then draws other masks than without."""
     tf32: bool = False
     """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
+    implementation: str = "auto"
+    """What ops take that have it, see ``kernels.preferences``; "auto" is the fastest that can compute."""
+    recompute: bool = False
+    """Compute inner steps again in the backward pass, in models that can: less memory, more time."""
+    cuda_graph: bool = False
+    """Replay inner steps as one CUDA graph, in models that can."""
+    fused_optimizer: bool | None = None
+    """What torch's optimisers get as ``fused``; None is their own choice, and fused where cells are stacked."""
     checkpoint_every_seconds: float | None = 20
     checkpoint_every_steps: int | None = None
     progress_every_seconds: float = 0.5
@@ -51,6 +60,19 @@ class Machine:
             raise UsageError(f"machine.devices={self.devices!r}: expected 1 or more, or different GPUs such as [0, 2]")
         if self.strategy not in STRATEGIES:
             raise UsageError(f"machine.strategy={self.strategy!r}: expected one of {', '.join(STRATEGIES)}")
+        if self.implementation not in IMPLEMENTATIONS:
+            words = ", ".join(IMPLEMENTATIONS)
+            raise UsageError(f"machine.implementation={self.implementation!r}: expected one of {words}")
+        for name, allowed in (
+            ("recompute", (False, True)),
+            ("cuda_graph", (False, True)),
+            ("fused_optimizer", (None, False, True)),
+        ):
+            if not any(getattr(self, name) is value for value in allowed):
+                words = ", ".join("null" if value is None else str(value).lower() for value in allowed)
+                raise UsageError(f"machine.{name}={getattr(self, name)!r}: expected one of {words}")
+        if self.cuda_graph and self.accelerator == "cpu":
+            raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
         for name in ("threads", "checkpoint_every_seconds", "checkpoint_every_steps"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -120,7 +142,10 @@ class Machine:
 
 @contextlib.contextmanager
 def settings(machine: Machine) -> Iterator[None]:
-    """Threads and TF32 as asked, denormal numbers flushed to zero, freed memory kept; only the last is not undone."""
+    """Threads, TF32 and what ops and models prefer as asked, denormal numbers flushed to zero, freed memory kept.
+
+    Only the last is not undone.
+    """
     keep_freed_memory()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(machine.threads or threads)
@@ -128,7 +153,8 @@ def settings(machine: Machine) -> Iterator[None]:
     if machine.tf32 and machine.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
-        yield
+        with prefer(machine.implementation, machine.recompute, machine.cuda_graph):
+            yield
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.set_flush_denormal(False)

@@ -21,6 +21,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.base.targets import instantiate
 from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
+from paper_repro.training.build import optimizer_of
 from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices
 from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
@@ -211,7 +212,8 @@ def _stepper(node: Mapping[str, Any], config: Mapping[str, Any], step: StepSetti
     make = instantiate({**config["module"], "_partial_": True})
     with torch.device("meta") if device.type == "meta" else nullcontext():
         model = instantiate(node)
-    module = make(model=model, optimizer=instantiate(config["optimizer"]), schedule=Constant()).to(device)
+    optimizer = optimizer_of(config, Machine.of(config.get("machine") or {}))
+    module = make(model=model, optimizer=optimizer, schedule=Constant()).to(device)
     return _Stepper(module, _batches(model.vocabulary_size, int(config["seed"]), step, device), step, device)
 
 

@@ -9,7 +9,6 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
-from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.kernels.unit_adam import adam_
 
 
@@ -19,7 +18,7 @@ class UnitAdamW(Optimizer):
     Its state is AdamW's by name and shape, so that either loads the other's state dict.
 
     Raises:
-        UsageError: a number out of range, or an unknown ``implementation`` ("auto", "fused", "reference").
+        UsageError: a number out of range.
     """
 
     projects_unit_rows = True
@@ -31,7 +30,6 @@ class UnitAdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        implementation: str = "auto",
     ) -> None:
         wrong = [
             f"{name}={value}" for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)) if value < 0
@@ -39,11 +37,6 @@ class UnitAdamW(Optimizer):
         if wrong or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             found = ", ".join(wrong) or f"betas={tuple(betas)}"
             raise UsageError(f"optimizer: {found}: expected lr, eps, weight_decay of 0 or more, two betas in [0, 1)")
-        if implementation not in IMPLEMENTATIONS:
-            raise UsageError(
-                f"optimizer.implementation={implementation!r}: expected one of {', '.join(IMPLEMENTATIONS)}"
-            )
-        self.implementation = implementation
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "unit_rows": False}
         super().__init__(params, defaults)
 
@@ -75,7 +68,6 @@ class UnitAdamW(Optimizer):
                     eps=group["eps"],
                     weight_decay=group["weight_decay"],
                     unit_rows=group["unit_rows"],
-                    implementation=self.implementation,
                 )
         return loss
 

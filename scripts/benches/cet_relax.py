@@ -11,6 +11,7 @@ from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 from torch.nn import functional
 
+from paper_repro.kernels.preferences import prefer
 from paper_repro.kernels.projected_step import project
 from paper_repro.models.cet.energy import CETClamped, CETState
 from paper_repro.models.cet.model import CET
@@ -122,8 +123,8 @@ def _graph(model: CET, clamped: CETClamped) -> Comparison:
 
     def relaxed(cuda_graph: bool) -> Callable[[], CETState]:
         def work() -> CETState:
-            model.cuda_graph = cuda_graph
-            return model.relax(first, clamped, CAPTURED_STEPS).state
+            with prefer(cuda_graph=cuda_graph):
+                return model.relax(first, clamped, CAPTURED_STEPS).state
 
         return work
 

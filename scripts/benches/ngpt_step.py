@@ -13,10 +13,11 @@ from torch import Tensor
 
 from paper_repro.base.config import compose
 from paper_repro.base.targets import instantiate
+from paper_repro.kernels.preferences import prefer
 from paper_repro.training.step_time import StepSettings, stepper
 
-FUSED = ("implementation=auto",)
-PLAIN = ("implementation=reference", "optimizer._target_=torch.optim.AdamW", "+optimizer.fused=true")
+FUSED = ("machine.implementation=auto",)
+PLAIN = ("machine.implementation=reference", "optimizer._target_=torch.optim.AdamW")
 COMPILED = (*PLAIN, "step.compile=true")
 WAYS = {"fused": FUSED, "not fused": PLAIN, "torch.compile": COMPILED}
 
@@ -77,7 +78,13 @@ def _config(size: Size, overrides: tuple[str, ...]) -> dict[str, Any]:
 
 def _work(size: Size, model: str, way: str, device: torch.device) -> Callable[[], Tensor]:
     config = _config(size, WAYS[way])
-    return stepper(config["models"][model], config, StepSettings(**config["step"]), device)
+    step = stepper(config["models"][model], config, StepSettings(**config["step"]), device)
+
+    def work() -> Tensor:
+        with prefer(config["machine"]["implementation"]):
+            return step()
+
+    return work
 
 
 def _gradients(size: Size, overrides: tuple[str, ...], device: torch.device) -> list[Tensor]:
@@ -88,7 +95,8 @@ def _gradients(size: Size, overrides: tuple[str, ...], device: torch.device) -> 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(size.vocabulary, (size.batch, size.window + 1), generator=generator).to(device)
     loss_of = torch.compile(model.cross_entropy) if config["step"]["compile"] else model.cross_entropy
-    with torch.autocast(device.type, torch.bfloat16, enabled=size.precision == "bf16-mixed"):
+    half = torch.autocast(device.type, torch.bfloat16, enabled=size.precision == "bf16-mixed")
+    with prefer(config["machine"]["implementation"]), half:
         loss = loss_of(ids[:, :-1], ids[:, 1:])
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     return [gradient.float() for gradient in gradients]

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.nrgpt_block.reference import attention_energy
+from paper_repro.kernels.preferences import prefer
 from paper_repro.models.nrgpt import model as nrgpt
 from paper_repro.training.counting import count_flops
 from paper_repro.training.machine import peak_memory_mib
@@ -119,10 +120,11 @@ def _child(model: str, way: str) -> float:
 def _training_step(make: type[nrgpt.NRGPT], recompute: bool) -> float:
     """MiB that building a model and one optimiser step of it add to the process's peak."""
     before = peak_memory_mib(torch.device("cpu")) or 0.0
-    model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1, recompute_in_backward=recompute)
+    model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ids = torch.randint(65, (64, WINDOW))
-    functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    with prefer(recompute=recompute):
+        functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
     optimizer.step()
     return (peak_memory_mib(torch.device("cpu")) or 0.0) - before
 

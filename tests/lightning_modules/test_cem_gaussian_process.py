@@ -56,7 +56,6 @@ class Fixed:
         lambda: GatedMLP(64, 64),
         lambda: CEMMLP(64, 64, num_steps=1),
         lambda: CEMMLP(64, 64, num_steps=4),
-        lambda: CEMMLP(64, 64, num_steps=2, implementation="reference"),
         lambda: CEMMLP(64, 64, num_steps=2, preconditioner="diagonal_low_rank", learn_step_size=True),
     ],
 )

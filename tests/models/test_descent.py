@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.kernels.preferences import prefer
 from paper_repro.models.cem.attention import CEMAttention
 from paper_repro.models.cem.mlp import CEMMLP
 from paper_repro.models.cem.part import CEMPart
@@ -108,6 +110,30 @@ def test_models_stacked_by_vmap_go_down_as_each_alone_and_learn_the_same() -> No
         leaf = own.clone().requires_grad_()
         close(learned[index], torch.autograd.grad(loss(leaf, noise[index]), leaf)[0])
         close(plain[index], by_hand(X, own, 4)[1])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("preferred", ["auto", "fused"])
+def test_an_energy_of_ops_with_first_derivatives_only_is_differentiated_again(preferred: str, mode: Any) -> None:
+    """Attention's kernel has no second derivative: within the gradient of an energy the definition computes."""
+
+    def loss(implementation: str, *leaves: Tensor) -> Tensor:
+        weight, start = leaves
+
+        def energy(x: Tensor) -> Tensor:
+            query = x @ weight  # (B, H, T, Y)
+            return causal_attention(query, x, x, implementation=implementation).square().sum((1, 2, 3))  # (B,)
+
+        with prefer(preferred), mode():
+            end = descend(GradientStep(energy, 0.1), start, 2, create_graph=True).state
+        return end.square().sum()
+
+    generator = torch.Generator().manual_seed(1)
+    shapes = (3, 3), (2, 1, 5, 3)  # (Y, Y) and (B, H, T, Y)
+    leaves = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    found, expected = loss("auto", *leaves), loss("reference", *leaves)
+    for one, two in zip(torch.autograd.grad(found, leaves), torch.autograd.grad(expected, leaves), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
 def test_a_tolerance_stops_where_the_energy_has_settled_for_so_many_steps() -> None:

@@ -255,7 +255,6 @@ def test_it_continues_a_prompt() -> None:
         ({"s_u": {"mode": "vectr"}}, "s_u: mode must be one of vector, scalar, fixed, got 'vectr' .*'vector'"),
         ({"s_nu": {"inti": 1}}, "s_nu: unknown key 'inti' .*'init'"),
         ({"s_qk": None}, "s_qk must be {mode, init, scale}, got None"),
-        ({"implementation": "fast"}, "implementation must be one of auto, fused, closed_form, reference, got 'fast'"),
         ({"alpha_sign": "both"}, "alpha_sign must be one of absolute, signed"),
         ({"update": "slerp"}, "update must be one of lerp, riemannian"),
         ({"storage": "float16"}, "storage must be one of float32, bfloat16"),

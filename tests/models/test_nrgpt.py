@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from paper_repro.kernels.preferences import prefer
 from paper_repro.models.nrgpt import energy as nrgpt_energy
 from paper_repro.models.nrgpt import model as nrgpt
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, tokens
@@ -200,10 +201,11 @@ def test_forward_needs_no_autograd(make: type[nrgpt.NRGPT]) -> None:
 def test_recomputed_steps_give_the_same_gradients(rate: str) -> None:
     model = randomised(nrgpt.NRGPT_H_FF2W(**SIZES, norm="layer_norm", inference_rate=rate, dropout=0.3), 0.1)
     gradients = []
-    for model.recompute_in_backward in (False, True):
+    for recompute in (False, True):
         model.zero_grad()
         torch.manual_seed(6)
-        model(_ids(model)).square().mean().backward()
+        with prefer(recompute=recompute):
+            model(_ids(model)).square().mean().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     for kept, recomputed in zip(*gradients, strict=True):
         assert_exact(recomputed, kept)
@@ -212,9 +214,12 @@ def test_recomputed_steps_give_the_same_gradients(rate: str) -> None:
 def test_recomputed_steps_keep_nothing_but_their_states() -> None:
     kept = {}
     for recompute in (False, True):
-        model = nrgpt.NRGPT_H_FF1(**SIZES, recompute_in_backward=recompute)
+        model = nrgpt.NRGPT_H_FF1(**SIZES)
         sizes: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, to=sizes: to.append(x.numel()) or x, lambda x: x):
+        with (
+            prefer(recompute=recompute),
+            torch.autograd.graph.saved_tensors_hooks(lambda x, to=sizes: to.append(x.numel()) or x, lambda x: x),
+        ):
             model(_ids(model))
         hidden = 4 * model.width * _ids(model).numel()
         kept[recompute] = sum(size == hidden for size in sizes)

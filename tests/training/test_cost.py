@@ -46,6 +46,15 @@ def test_memory_grows_with_inner_steps_and_batch() -> None:
     assert memory("model.block.num_steps=1", "data.batch_size=2000") > 5 * one
 
 
+def test_recomputed_steps_cost_more_flops_and_less_memory() -> None:
+    kept, again = (
+        measure(compose("nrgpt/shakespeare", ["model.num_steps=8", f"machine.recompute={recompute}"]))
+        for recompute in ("false", "true")
+    )
+    assert again.parameters == kept.parameters and again.multiply_adds == kept.multiply_adds
+    assert again.step_flops > 1.2 * kept.step_flops and again.memory_bytes < 0.6 * kept.memory_bytes
+
+
 def test_counting_draws_no_data_and_leaves_the_random_state_usable() -> None:
     huge = compose("cem/gaussian_process", ["data.num_train=1000000000", "model.width=4096"])
     assert measure(huge).parameters > 1_000_000

@@ -21,7 +21,7 @@ from paper_repro.training.ranks import Rank, Ranks, Sharded, join, meeting_place
 NRGPT = [
     *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "data.num_evaluation_batches=2"),
     *("data.task.num_train=200", "data.task.num_test=20", "probes.accuracy=null", "optimizer.lr=0.01"),
-    *("model.tie_output=true", "model.dropout=0.2", "model.recompute_in_backward=true"),
+    *("model.tie_output=true", "model.dropout=0.2", "machine.recompute=true"),
 ]
 EVALUATED = {"evaluate_every": 2, "keep": "val_loss", "clip_norm": 0.1}
 CEM = [

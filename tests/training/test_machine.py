@@ -1,11 +1,16 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+from paper_repro.base.config import MACHINE, compose, experiments, without
 from paper_repro.base.errors import UsageError
+from paper_repro.kernels.preferences import Speed, speed
+from paper_repro.training.build import optimizer_of
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
 
 
@@ -23,6 +28,62 @@ def test_threads_and_denormals_are_set_and_put_back():
         assert float(tiny * 1e-20) == 0.0
     assert torch.get_num_threads() == before
     assert float(tiny * 1e-20) > 0.0
+
+
+def test_what_ops_and_models_prefer_is_set_and_put_back():
+    with settings(Machine(accelerator="auto", implementation="reference", recompute=True, cuda_graph=True)):
+        assert speed() == Speed(implementation="reference", recompute=True, cuda_graph=True)
+    assert speed() == Speed()
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            {"implementation": "fast"},
+            "machine.implementation='fast': expected one of auto, fused, closed_form, reference",
+        ),
+        ({"recompute": 1}, "machine.recompute=1: expected one of false, true"),
+        ({"cuda_graph": "yes"}, "machine.cuda_graph='yes': expected one of false, true"),
+        ({"fused_optimizer": "auto"}, "machine.fused_optimizer='auto': expected one of null, false, true"),
+        (
+            {"cuda_graph": True},
+            "machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false",
+        ),
+    ],
+)
+def test_preferences_that_make_no_sense_are_refused(section, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Machine.of(section)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "expected"), [("cem/slimpajama", True), ("nrgpt/shakespeare", None), ("ngpt/speedup", None)]
+)
+def test_an_optimiser_gets_fused_where_the_machine_section_says_so_and_it_takes_it(experiment, expected):
+    for override, wanted in (((), expected), (("machine.fused_optimizer=false",), False)):
+        config = compose(experiment, override, seed=0)
+        optimizer = optimizer_of(config, Machine.of(config["machine"]))([nn.Parameter(torch.ones(2, 2))])
+        takes = isinstance(optimizer, torch.optim.AdamW)
+        assert optimizer.defaults.get("fused") is (wanted if takes else None)
+
+
+def test_no_config_of_a_model_or_an_optimiser_carries_what_changes_speed_only():
+    """They would enter the identity of cells and the constructors of models."""
+    words = {"implementation", "recompute_in_backward", "recompute", "cuda_graph", "fused"}
+    for experiment in experiments():
+        config = without(compose(experiment, seed=0), [MACHINE])
+        assert not words & set(keys(config)), experiment
+
+
+def keys(node):
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield str(key)
+            yield from keys(value)
+    elif isinstance(node, list):
+        for item in node:
+            yield from keys(item)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ TINY = (
     "step.rounds=3",
     "step.unmeasured_rounds=1",
 )
-STOCK = ("optimizer._target_=torch.optim.AdamW", "+optimizer.fused=true", "implementation=reference")
+STOCK = ("optimizer._target_=torch.optim.AdamW", "machine.implementation=reference")
 
 
 class Silent:

@@ -271,7 +271,6 @@ def test_a_closure_is_called_once_with_gradients_and_its_result_returned():
     [
         ({"lr": -1.0}, "lr=-1.0"),
         ({"betas": (0.9, 1.0)}, r"betas=\(0\.9, 1\.0\)"),
-        ({"implementation": "fast"}, "implementation='fast'"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, message):

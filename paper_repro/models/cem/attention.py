@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from paper_repro.base.arguments import one_of, positive
 from paper_repro.kernels import tied_attention
-from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.models.cem.part import CEMPart, Preconditioner
 from paper_repro.models.gpt import check_heads
 
@@ -65,8 +64,6 @@ class CEMAttention(CEMPart):
         preconditioner_diagonal, preconditioner_std: its ``diagonal_init`` and ``init_std``; its defaults if None.
         norm_context, norm_inside, start, step_size, norm_eps: see ``CEMPart``.
         init_std: both matrices start N(0, init_std).
-        implementation: "auto", "fused", "closed_form" or "reference", see ``kernels.tied_attention``; a diagonal per
-            head or for the values is always computed by its definition.
 
     Shape: (B, J, D) -> (B, J, D); rotary tables, which other attentions read, have no effect.
 
@@ -97,7 +94,6 @@ class CEMAttention(CEMPart):
         step_size: float = 1.0,
         norm_eps: float = 1e-6,
         init_std: float = 0.02,
-        implementation: str = "auto",
     ) -> None:
         super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
         self.num_heads = check_heads(width, num_heads)
@@ -107,7 +103,6 @@ class CEMAttention(CEMPart):
         self.value_diagonal = value_diagonal
         one_of("temperature", temperature, TEMPERATURES)
         self.tau = math.sqrt(width if temperature == "model" else width // num_heads)
-        self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
         self.query_weight = nn.Parameter(torch.empty(width, width))
         self.key_weight = nn.Parameter(torch.empty(width, width))
         for weight in (self.query_weight, self.key_weight):
@@ -158,7 +153,6 @@ class CEMAttention(CEMPart):
             slopes=self.slopes,
             bias_self=self.bias_self,
             bias_cross=self.bias_cross,
-            implementation=self.implementation,
         )
 
     def _set_up_positions(self, slopes: str) -> None:

@@ -13,7 +13,6 @@ from torch.nn import functional
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.kernels import cem_mlp
 from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
-from paper_repro.kernels.preferences import IMPLEMENTATIONS
 from paper_repro.models.cem.part import CEMPart, Preconditioner
 
 DEFAULT_RANK = 16
@@ -77,7 +76,6 @@ class CEMMLP(CEMPart):
         step_size: eta, the value at the start if ``learn_step_size``.
         context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
         init_std: both start N(0, init_std) instead.
-        implementation: "auto", "closed_form" or "reference" (for second derivatives), see ``kernels.cem_mlp.descend``.
 
     Shape: (..., D) -> (..., D).
 
@@ -104,14 +102,10 @@ class CEMMLP(CEMPart):
         context_init_scale: float = 1.0,
         reading_init_scale: float = 1.0,
         init_std: float | None = None,
-        implementation: str = "auto",
     ) -> None:
         super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
         self.hidden = at_least("hidden", hidden)
         self.activation = one_of("activation", activation, ACTIVATIONS)
-        self.implementation = one_of("implementation", implementation, IMPLEMENTATIONS)
-        if norm_inside and implementation != "auto":
-            raise ValueError("implementation has no effect with norm_inside=True: leave it at 'auto'")
         self.context_weight = _uniform(hidden, width, positive("context_init_scale", context_init_scale))
         self.reading_weight = _uniform(hidden, width, positive("reading_init_scale", reading_init_scale))
         if init_std is not None:
@@ -157,7 +151,6 @@ class CEMMLP(CEMPart):
             num_steps=num_steps,
             step_size=step_size,
             activation=self.activation,
-            implementation=self.implementation,
         )
 
     def _writing_weight(self) -> Tensor:

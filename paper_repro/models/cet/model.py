@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.kernels.preferences import speed
 from paper_repro.kernels.projected_step import project
 from paper_repro.models.cet.energy import (
     CETAttention,
@@ -55,8 +56,9 @@ class CET(nn.Module):
         start: "drive", or "zeros", which makes the first step at eps = 1 end there.
         precision: of the factors of a relaxation's products where no gradient is asked for: "float32" (as torch is
             set), "tf32" (a GPU's) or "bfloat16" (also a CPU's that has such products); sums and state stay float32.
-        cuda_graph: replay such relaxations, without tolerance and records, as one CUDA graph each, which takes their
-            memory for good.
+
+    A process that prefers CUDA graphs (``kernels.preferences``, ``machine.cuda_graph``) replays relaxations without
+    gradients, tolerance and records as one graph each, which takes their memory for good.
 
     Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
 
@@ -79,12 +81,11 @@ class CET(nn.Module):
         attention_std: float = 0.02,
         start: str = "drive",
         precision: str = "float32",
-        cuda_graph: bool = False,
     ) -> None:
         super().__init__()
         self.patches = CETPatches(channels, size, patch, stride)
         self.width, self.start = at_least("width", width), one_of("start", start, STARTS)
-        self.precision, self.cuda_graph = one_of("precision", precision, PRECISIONS), cuda_graph
+        self.precision = one_of("precision", precision, PRECISIONS)
         self.encoder = CETEncoder(self.patches, width, init_std)
         self.position = CETPosition(self.patches.count, width, init_std)
         self.memory = CETMemory(num_memories, width, init_std)
@@ -160,12 +161,13 @@ class CET(nn.Module):
             energies_at, states_at: the steps at which energies, (recorded, B), and states are recorded.
 
         Raises:
-            ValueError: a number of steps or a step size out of range, precision="tf32" or ``cuda_graph`` off CUDA.
+            ValueError: a number of steps or a step size out of range, precision="tf32" or a preferred CUDA graph off
+                CUDA.
         """
         at_least("num_steps", num_steps)
         settings = RelaxationSettings(positive("step_size", step_size), nudge)
         prepared = self._prepares(state)
-        if prepared and self.cuda_graph and tolerance is None and not energies_at and not states_at:
+        if prepared and speed().cuda_graph and tolerance is None and not energies_at and not states_at:
             return captured(self, state, clamped, settings, num_steps)
         rule: PreparedSteps | PlainSteps = PlainSteps(self, clamped, settings)
         if prepared:

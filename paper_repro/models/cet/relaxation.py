@@ -244,8 +244,8 @@ def captured(
     """
     if not state.z.is_cuda:
         raise ValueError(
-            f"cuda_graph=True needs a CUDA GPU, but the state lies on {state.z.device}: set cuda_graph=False, or move "
-            "model and images to a GPU"
+            f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set machine.cuda_graph=false, or "
+            "move model and images to a GPU"
         )
     graphs = _captured.setdefault(model, OrderedDict())
     places = tuple(parameter.data_ptr() for parameter in model.parameters())

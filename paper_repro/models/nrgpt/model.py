@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.kernels.preferences import speed
 from paper_repro.models.descent import Energy, Trajectory, descend
 from paper_repro.models.gpt import INIT_STD, NORM_EPS, PositionalLanguageModel
 from paper_repro.models.nrgpt.energy import (
@@ -123,6 +124,9 @@ class NRGPT(PositionalLanguageModel):
     The gradient is taken at g and subtracted from x, without the chain rule through the norm.  A subclass names its
     ``feed_forward_energy``.  s is a learnable number, at first 1: the authors' code; the paper has alpha_h instead.
 
+    A process that prefers to recompute (``kernels.preferences``, ``machine.recompute``) keeps only the states during
+    training and computes each step again in the backward pass: less memory, about a third more time, the same numbers.
+
     Args:
         vocabulary_size, block_length, width, tie_output: see PositionalLanguageModel.
         num_heads, mask, beta, learn_head_weights: see NRGPTAttention.
@@ -136,8 +140,6 @@ class NRGPT(PositionalLanguageModel):
         inference_rate_schedule: c_t of x <- x - c_t eta dE/dg, one positive number for each of the S steps, "learned"
             (positive, at first 1), or None for 1; the paper names c(t) without studying it.  Steps beyond S take c_S.
         dropout: on the attention's gradient; the feed-forward part has none.
-        recompute_in_backward: keep only the states during training and compute each step again in the backward pass:
-            less memory, about a third more time, the same numbers.
 
     Shape: ids (B, T) -> logits (B, T, V).
 
@@ -164,11 +166,9 @@ class NRGPT(PositionalLanguageModel):
         learn_head_weights: bool = False,
         dropout: float = 0.0,
         tie_output: bool = False,
-        recompute_in_backward: bool = False,
     ) -> None:
         super().__init__(vocabulary_size, block_length, width, tie_output)
         self.num_steps = at_least("num_steps", num_steps)
-        self.recompute_in_backward = recompute_in_backward
         self.norm_kind, self.norm = norm, _norm(norm, width)
         self.attention = NRGPTAttention(width, num_heads, mask, beta, learn_head_weights, dropout)
         self.feed_forward = self.feed_forward_energy(width, at_least("hidden_factor", hidden_factor) * width)
@@ -203,7 +203,7 @@ class NRGPT(PositionalLanguageModel):
         steps: list[Callable[[Tensor], Tensor]] = []
         for coefficient in self._coefficients():
             step = partial(self._step, coefficient=coefficient)
-            if self.recompute_in_backward and self.training and torch.is_grad_enabled():
+            if speed().recompute and self.training and torch.is_grad_enabled():
                 step = partial(checkpoint, step, use_reentrant=False)
             steps.append(step)
         return steps
