@@ -6,6 +6,7 @@ difference (or log ratio) over seeds, never on one run; ``all``, ``any`` and ``n
 
 import itertools
 import math
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -54,6 +55,7 @@ class Claim:
     """What the paper says in words or shows, as a predicate over cells."""
 
     id: str
+    """In YAML, not given: that of the paper's claim."""
     says: str
     where: str
     predicate: Predicate
@@ -67,6 +69,16 @@ class Claim:
     """Whether it is enough that the predicate holds at one of the places."""
     scales: list[str] = field(default_factory=list)
     """The scales at which it may honestly be judged (empty: all)."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Claim":
+        hints = typing.get_type_hints(cls)
+        required = ("says", "where", "predicate")
+        found = typed_yaml.entries(node, required, [name for name in hints if name not in required])
+        values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items()}
+        if "id" not in values and "catalogue" not in values:
+            raise node.error("missing 'id' in 'claims'")
+        return cls(**{"id": values.get("catalogue"), **values})
 
 
 @dataclass(frozen=True)
