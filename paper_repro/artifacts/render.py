@@ -38,13 +38,13 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
 
 
 def table_of(view: View) -> Table:
-    """The table of the kind that the YAML names, that the file beside it or a base defines, or a plain one."""
+    """Return the table of the kind that the YAML names, that the file beside it or a base defines, or a plain one."""
     found: Table = (_kind(view, view.artifact.table, Table) or Table)(view)
     return found
 
 
 def figure_of(view: View) -> Figure | None:
-    """The figure of the kind that the YAML names, or that the file beside it or a base defines; else None."""
+    """Return the figure of the kind that the YAML names, or that the file beside it or a base defines; else None."""
     kind = _kind(view, view.artifact.figure, Figure)
     return None if kind is None else kind(view)
 
@@ -60,7 +60,7 @@ def _kind(view: View, name: str | None, base: Any) -> Any:
 
 
 def _the_one(companion: ModuleType, base: Any) -> Any:
-    """The subclass of ``base`` that the companion file defines, if it defines one."""
+    """Return the subclass of ``base`` that the companion file defines, if it defines one."""
     own = [
         value
         for value in vars(companion).values()

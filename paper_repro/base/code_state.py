@@ -18,7 +18,7 @@ class CodeState(NamedTuple):
 
 
 def read_code_state(root: Path | None = None) -> CodeState:
-    """The state of the checkout at ``root``, by default the one that this package lies in.
+    """Return the state of the checkout at ``root``, by default the one that this package lies in.
 
     What lies in results/ does not count: ``--publish`` itself writes there, and no code is read from it.
     """

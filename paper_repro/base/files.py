@@ -60,7 +60,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most ``most`` bytes; its kind and size are checked before it is read.
+    """Return the content of a regular file of at most ``most`` bytes; its kind and size are checked before it is read.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is nothing of that name.
@@ -90,7 +90,7 @@ def sha256_of_file(path: Path) -> str:
 
 
 def digest_path(path: Path) -> Path:
-    """The sidecar that holds the SHA-256 of ``path``."""
+    """Return the sidecar that holds the SHA-256 of ``path``."""
     return path.with_name(path.name + DIGEST_SUFFIX)
 
 
@@ -144,7 +144,7 @@ class HashingStream:
 
 
 def read_with_digest(path: Path) -> bytes:
-    """The content of ``path``.
+    """Return the content of ``path``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -186,7 +186,7 @@ def _compare(path: Path, found: str) -> None:
 
 
 def cached(path: Path, build: Callable[[], bytes]) -> bytes:
-    """The content of ``path``, built once by whichever process asks first, and again if the file is damaged."""
+    """Return the content of ``path``, built once by whichever process asks first, and again if the file is damaged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(path.name + ".lock")):
         try:

@@ -9,12 +9,12 @@ from paper_repro.cells.records import LIMIT_BYTES
 
 
 def disk_refuses(error: OSError) -> bool:
-    """Whether the disk is full, over its quota, read-only or closed to this user."""
+    """Return whether the disk is full, over its quota, read-only or closed to this user."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 def disk_message(error: OSError, runs: Path) -> str:
-    """One line that says what happened below ``runs`` and what the user can do."""
+    """Return one line that says what happened below ``runs`` and what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{runs}: no space left; nothing finished was lost. Free some space, or move the folder and say runs=DIR"
     return f"{runs}: {error}"

@@ -43,7 +43,7 @@ def check_fields(content: Mapping[str, Any]) -> None:
 
 
 def _keys(value: Any, levels: int) -> int:
-    """The number of keys in all of a value, which is at most ``levels`` deep."""
+    """Return the number of keys in all of a value, which is at most ``levels`` deep."""
     if not isinstance(value, Mapping | list | tuple):
         return 0
     if levels == 0:

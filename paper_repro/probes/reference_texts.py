@@ -18,7 +18,9 @@ CORPUS = "text"
 
 
 class ReferenceTexts(Task):
-    """Scores each cell's text; what a text is too short for, and what this machine lacks, is said in its place."""
+    """Scores each cell's text; where a text is too short, or this machine lacks something, the reason stands in the
+    score's place.
+    """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         outcomes = []

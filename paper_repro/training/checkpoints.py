@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint after ``step`` optimiser steps lies; each has a file and a digest of its own."""
+    """Return where the checkpoint after ``step`` optimiser steps lies; each has a file and a digest of its own."""
     return folder / f"step-{step:09d}.ckpt"
 
 
@@ -57,7 +57,7 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
 
 
 def newest(folder: Path, identity: Sequence[str]) -> Found | None:
-    """The newest whole checkpoint in ``folder``; None if there is none.
+    """Return the newest whole checkpoint in ``folder``; None if there is none.
 
     A damaged one is set aside under the suffix ``.damaged``, with a warning, and the one before it is looked at.
 
@@ -80,7 +80,7 @@ def newest(folder: Path, identity: Sequence[str]) -> Found | None:
 
 
 def load(path: Path, identity: Sequence[str]) -> dict[str, Any]:
-    """The content of one checkpoint, its tensors on the CPU.
+    """Return the content of one checkpoint, its tensors on the CPU.
 
     Raises:
         FileNotFoundError: there is no such file.
