@@ -1,4 +1,4 @@
-"""The one way down an energy: a step rule applied S times, for training, evaluation, generation and probes.
+"""Training, evaluation, generation and probes all go down an energy here: a step rule is applied S times.
 
 A state is a tree of tensors: a tensor, or tuples, lists and dicts of them.  Legend: S steps, R recorded steps, and
 ``...`` for the shape of one tensor of a state.
@@ -26,7 +26,7 @@ Change = Callable[[State, State], Tensor]
 
 @dataclass(frozen=True)
 class Trajectory(Generic[State]):
-    """What a descent went through; what was not asked for is None."""
+    """The states and energies that a descent went through; what was not asked for is None."""
 
     state: State
     """The last state."""
@@ -101,7 +101,7 @@ def descend(
 
 
 def gradient(energy: Energy[State], state: State) -> State:
-    """dE/dx of the sum of all energies at the state, a tree like the state.
+    """Compute dE/dx, E the sum of all energies, at the state: a tree like the state.
 
     It is ``torch.func.grad``, so it works under ``torch.func.vmap`` and where gradients are off.  Where they are on,
     the result can be differentiated again, by the state and by the parameters that the energy reads.
@@ -112,7 +112,9 @@ def gradient(energy: Energy[State], state: State) -> State:
 
 @dataclass(frozen=True)
 class GradientStep(Generic[State]):
-    """x <- x - step_size dE/dx + noise_scale w, w the step's draws: gradient descent, Langevin dynamics with noise.
+    """A rule that steps x <- x - step_size dE/dx + noise_scale w, where w are the step's draws.
+
+    Without noise that is gradient descent, with it Langevin dynamics.
 
     Args:
         energy: E, one tensor of any shape; its sum is differentiated, so each number may belong to one example.
@@ -138,7 +140,7 @@ class GradientStep(Generic[State]):
 
 
 def normal_draws(like: State, generator: torch.Generator | None = None) -> Callable[[int], State]:
-    """Draws for ``descend``: standard normal numbers in the shapes and dtypes of a state, anew for every step.
+    """Return draws for ``descend``: standard normal numbers in the shapes and dtypes of a state, anew for every step.
 
     They come from the generator, on its device, or from torch's global one on the state's device.  Under
     ``torch.func.vmap`` give tensors (S, ...) instead, which are mapped like any other input.
@@ -152,7 +154,7 @@ def normal_draws(like: State, generator: torch.Generator | None = None) -> Calla
 
 
 class _Watch(Generic[State]):
-    """What is recorded while a descent goes on, and whether it has settled."""
+    """Records what is asked for while a descent goes on, and sees whether it has settled."""
 
     def __init__(
         self,
@@ -213,7 +215,7 @@ class _Watch(Generic[State]):
 
 
 def _relative(before: Any, after: Any) -> Tensor:
-    """|E' - E| / max(|E|, |E'|), 0 where both energies are 0."""
+    """Compute |E' - E| / max(|E|, |E'|), 0 where both energies are 0."""
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         raise ValueError("a tolerance without change= looks at one tensor of energies: give change=, or such an energy")
     size = torch.maximum(before.abs(), after.abs())
@@ -225,7 +227,7 @@ def _recording(create_graph: bool | None) -> AbstractContextManager[Any]:
 
 
 def _stacked(trees: list[Any]) -> Any:
-    """Trees of tensors (...) as one tree of tensors (R, ...); None of none."""
+    """Stack trees of tensors (...) into one tree of tensors (R, ...); None where there is no tree."""
     return tree_map(lambda *parts: torch.stack(parts), *trees) if trees else None  # (R, ...) each
 
 

@@ -20,7 +20,7 @@ from paper_repro.models.nrgpt.model import NRGPT
 
 @dataclass(frozen=True)
 class Settle:
-    """When the descent for a generated token stops.
+    """These settings say when the descent for a generated token stops.
 
     The energy that is watched is E_att + s E_ff of the last token, whose successor is predicted.
 

@@ -79,7 +79,7 @@ class Block(nn.Module):
 
 
 class LlamaTrace(NamedTuple):
-    """The end of a forward pass with other inner steps, and its energies."""
+    """The end of a forward pass with a given number of inner steps, and its energies."""
 
     state: Tensor
     """The last stream, (B, J, D)."""

@@ -1,6 +1,6 @@
-"""NRGPT, figures 2 and 6: the energy of every token along the recurrences, and whether it behaves as claimed.
+"""NRGPT, figures 2 and 6: the energy of every token along the inner steps, and whether it behaves as claimed.
 
-Letters: N recurrences, T tokens.
+Letters: S inner steps, T tokens.
 """
 
 import copy
@@ -24,7 +24,7 @@ ATTACHMENT = "energies.csv"
 class EnergyTrace:
     """Traces E, E_att and E_ff (without its scale) of the first ``num_tokens`` tokens of validation, in float64.
 
-    Metrics, each over the tokens of one trained model; a token's span is the range of its energy over all N steps:
+    Metrics, each over the tokens of one trained model; a token's span is the range of its energy over all S steps:
 
     * ``ends_lower``: share of tokens whose last energy is below their first, between 0 and 1.
     * ``late_change``: largest change of a token's energy within the last tenth of the steps, over its span.
@@ -39,7 +39,7 @@ class EnergyTrace:
 
     Args:
         num_tokens: T; 64 in the paper.
-        num_steps: N; 30 in figure 2, 100 in figure 6; it may exceed the steps that the model was trained with.
+        num_steps: S; 30 in figure 2, 100 in figure 6; it may exceed the steps that the model was trained with.
         settled_within: share of a token's span that counts as settled.
     """
 

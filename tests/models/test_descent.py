@@ -82,6 +82,14 @@ def test_with_create_graph_gradients_of_the_parameters_are_those_by_hand(num_ste
     close(found[1], by_x)
 
 
+def test_a_step_size_is_learned_through_the_steps() -> None:
+    rate = torch.tensor(RATE, dtype=torch.float64, requires_grad=True)
+    end = descend(GradientStep(energy, rate), X, 2).state
+    (found,) = torch.autograd.grad((C * end).sum(), rate)
+    one, slope = X - RATE * (W * X + X**3), W * X + X**3
+    close(found, (C * (-(W * one + one**3) - (1 - RATE * (W + 3 * one**2)) * slope)).sum())
+
+
 def test_the_surroundings_decide_where_create_graph_is_not_given_and_without_it_nothing_is_recorded() -> None:
     w = W.clone().requires_grad_()
     assert down(X, w, 2).state.requires_grad

@@ -22,7 +22,7 @@ DEFAULT_RANK = 4
 
 
 def press_slopes(num_heads: int) -> list[float]:
-    """Give ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
+    """Return ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
 
     For another K they are those of the next lower power of two, then every second one of the next higher.
     """
@@ -33,12 +33,14 @@ def press_slopes(num_heads: int) -> list[float]:
 
 
 def power_slopes(num_heads: int) -> list[float]:
-    """Give 2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
+    """Return 2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
     return [2.0**-k for k in range(1, num_heads + 1)]
 
 
 class CEMAttention(CEMPart):
-    """S preconditioned gradient steps on the interaction energy of CEM (equations 1, 4, 12 to 14, 16; Algorithm 1).
+    """Attention that takes S preconditioned gradient steps on CEM's interaction energy.
+
+    It is (CEM, equations 1, 4, 12 to 14, 16; Algorithm 1)
 
         epsilon(u_i | h) = -tau sum_k log sum_{j<=i} exp(s_ijk)
         s_ijk = (k_jk . q_ik + h_j . (d_k * u_i)) / tau - m_k (i - j) + (b_self where i = j, else b_cross)
@@ -168,7 +170,7 @@ class CEMAttention(CEMPart):
         return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, K, J, Y)
 
     def _diagonals(self) -> Tensor:
-        """Give d_k, (1 or K, 1, D)."""
+        """Return d_k, (1 or K, 1, D)."""
         return self.diagonal.view(-1, 1, self.width)
 
     def _scores(self, u: Tensor, context: Tensor) -> Tensor:
@@ -186,7 +188,7 @@ class CEMAttention(CEMPart):
         return scores.masked_fill(distance < 0, -torch.inf)
 
     def _writing_weight(self) -> Tensor:
-        """Give W^Q_k P_k of all heads, (D, D)."""
+        """Return W^Q_k P_k of all heads, (D, D)."""
         if self.preconditioner is None:
             return self.query_weight
         by_head = self.query_weight.unflatten(0, (self.num_heads, -1))  # (K, Y, D)

@@ -22,7 +22,7 @@ _LI2_COEFFICIENTS = tuple(b / math.factorial(2 * k + 1) for k, b in enumerate(_B
 
 
 def silu_potential(x: Tensor) -> Tensor:
-    """phi(x) = x softplus(x) + Li2(-e^x), the integral of SiLU from minus infinity (CEM, below equation 11).
+    """Compute phi(x) = x softplus(x) + Li2(-e^x), the integral of SiLU from minus infinity (CEM, below equation 11).
 
     For t <= 0 and s = softplus(t), Li2(-e^t) = -s - s^2/4 - sum_k B_2k s^(2k+1) / (2k+1)!; s <= log 2, so nine terms
     reach the last bit.  Positive x follow from phi(x) + phi(-x) = x^2/2 - pi^2/6.  Plain operations, so autograd
@@ -42,7 +42,7 @@ def silu_potential(x: Tensor) -> Tensor:
 
 
 def gelu_potential(x: Tensor) -> Tensor:
-    """phi(x) = ((x^2 - 1) Phi(x) + x pdf(x)) / 2, the integral of the exact GELU from minus infinity.
+    """Compute phi(x) = ((x^2 - 1) Phi(x) + x pdf(x)) / 2, the integral of the exact GELU from minus infinity.
 
     Accuracy: in float64 within 1e-15 max(1, phi); in the left tail relative to phi within x^2 2e-16.
     """
@@ -55,7 +55,9 @@ POTENTIALS = {"silu": silu_potential, "gelu": gelu_potential}
 
 
 class CEMMLP(CEMPart):
-    """S preconditioned gradient steps on xi(x | h) = -gamma . phi(V x), gamma = W h (CEM, equations 7, 8, 13, 15, 17).
+    """An MLP that takes S preconditioned gradient steps on xi(x | h) = -gamma . phi(V x) with gamma = W h.
+
+    It is (CEM, equations 7, 8, 13, 15, 17)
 
         x <- x + eta P V^T (gamma * act(V u)),  act = phi'
 

@@ -21,7 +21,7 @@ PRECONDITIONER_STD = 0.02
 
 
 class Preconditioner(nn.Module):
-    """P = diag(softplus(sqrt(D) p)) + U V^T + V U^T (CEM, equation 13 and Appendix D.4).
+    """The preconditioner of a step is P = diag(softplus(sqrt(D) p)) + U V^T + V U^T (CEM, equation 13, appendix D.4).
 
     ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, init_std) and zero; with rank 0
     there is a diagonal only.  The paper's P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing
@@ -95,7 +95,7 @@ class Preconditioner(nn.Module):
         )
 
     def fold(self, matrix: Tensor) -> Tensor:
-        """Give matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, not for every token."""
+        """Return matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, not for every token."""
         diagonal = functional.softplus(math.sqrt(self.width) * self.diagonal).unsqueeze(-2)  # (*stack, 1, D)
         folded = matrix * diagonal  # (..., *stack, m, D)
         if self.rank:
@@ -159,19 +159,19 @@ class CEMPart(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must say what its update is")
 
     def context(self, stream: Tensor) -> Tensor:
-        """Give h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
+        """Return h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
         return self._rms_norm(stream) if self.norm_context else stream
 
     def point(self, x: Tensor) -> Tensor:
-        """Give u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
+        """Return u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
         return self._rms_norm(x) if self.norm_inside else x
 
     def first(self, stream: Tensor, context: Tensor) -> Tensor:
-        """Give x_0, (..., D)."""
+        """Return x_0, (..., D)."""
         return context if self.start == "normed" else stream
 
     def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
-        """Give the map from one state to the next, (..., D) -> (..., D), at the context h, (..., D)."""
+        """Return the map from one state to the next, (..., D) -> (..., D), at the context h, (..., D)."""
         return lambda x: x + self.step_size * self.update(x, context)
 
     def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:

@@ -7,7 +7,9 @@ from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
 
 
 class PlainMLP(nn.Module):
-    """h + W_down act(W_up h + b) + b', the plain baseline of CEM's Table 3; (..., D) -> (..., D).
+    """The plain baseline of CEM's Table 3 computes h + W_down act(W_up h + b) + b'.
+
+    Shape: (..., D) -> (..., D).
 
     Raises:
         ValueError: a size below one or an unknown activation.
@@ -25,7 +27,9 @@ class PlainMLP(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """h + W_down (act(W_up h) * (W_gate h)) with the letters of CEM's equation 6; each matrix has a bias (Table 3).
+    """The gated baseline of CEM's Table 3 computes h + W_down (act(W_up h) * (W_gate h)), each matrix with a bias.
+
+    The letters are those of CEM's equation 6.
 
     Shape: (..., D) -> (..., D).
 
@@ -47,7 +51,7 @@ class GatedMLP(nn.Module):
 
 
 class GaussianProcessRegressor(nn.Module):
-    """Linear -> affine LayerNorm -> one block -> Linear, to one number (CEM, Table 3).
+    """A regressor maps its inputs to one number by Linear, affine LayerNorm, one block, Linear (CEM, Table 3).
 
     ``block`` maps (..., width) to (..., width): PlainMLP, GatedMLP or CEMMLP.
 

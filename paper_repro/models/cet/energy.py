@@ -19,7 +19,7 @@ takes them all."""
 
 
 class CETState(NamedTuple):
-    """What relaxes."""
+    """The variables that a relaxation moves."""
 
     z: Tensor
     """Tokens, (B, N, D)."""
@@ -28,7 +28,7 @@ class CETState(NamedTuple):
 
 
 class CETClamped(NamedTuple):
-    """What stays fixed during a relaxation."""
+    """The tensors that stay fixed during a relaxation."""
 
     patches: Tensor
     """The patches of the masked image, (B, N, P)."""
@@ -37,14 +37,14 @@ class CETClamped(NamedTuple):
 
 
 class CETGradient(NamedTuple):
-    """The gradient of an energy; None where it does not depend on that variable."""
+    """The gradient of an energy holds None for a variable on which the energy does not depend."""
 
     z: Tensor | None
     y: Tensor | None
 
 
 class CETNudge(NamedTuple):
-    """beta C(y, x) added to the energy, C the sum of squares over an image."""
+    """A nudge adds beta C(y, x) to the energy, where C is the sum of squares over an image."""
 
     target: Tensor
     """x in blocks, (B, H/s, H/s, C s^2)."""
@@ -53,11 +53,11 @@ class CETNudge(NamedTuple):
 
 
 class CETPatches:
-    """Overlapping patches of square images, as products of matrices: space-to-depth by the stride.
+    """Cuts square images into overlapping patches, so that convolutions are products of matrices.
 
-    Blocks: the image as (B, H/s, H/s, C s^2), one row a block of s x s pixels.  A patch is k x k neighbouring blocks,
-    its P numbers in the order (k, k, C, s, s); ``from_convolution`` brings a kernel (D, C, p, p) into it.  Patch
-    n = N_side r + q lies at row r, column q.
+    Blocks are the image as (B, H/s, H/s, C s^2), one row a block of s x s pixels.  A patch is k x k neighbouring
+    blocks, its P numbers in the order (k, k, C, s, s); ``from_convolution`` brings a kernel (D, C, p, p) into it.
+    Patch n = N_side r + q lies at row r, column q.
 
     Raises:
         ValueError: a number below 1, a stride that does not divide patch and image, or a patch larger than the image.
@@ -126,7 +126,7 @@ class CETPatches:
 
 
 class CETTerm(nn.Module):
-    """One term of the energy; a state, what is clamped -> energies, gradients."""
+    """A term of the energy maps a state and what is clamped to energies and gradients; a subclass defines all three."""
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
         """Compute the energy of each image, (B,)."""
@@ -142,7 +142,7 @@ class CETTerm(nn.Module):
 
 
 class CETEncoder(CETTerm):
-    """1/2 |z|^2 - <F(xbar, W), z> - sum_nd z_nd b_d (equation 8)."""
+    """The encoder's energy is 1/2 |z|^2 - <F(xbar, W), z> - sum_nd z_nd b_d (equation 8)."""
 
     def __init__(self, patches: CETPatches, width: int, std: float) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class CETEncoder(CETTerm):
 
 
 class CETPosition(CETTerm):
-    """-<b, z>, one vector for each place (equation 9)."""
+    """The positions' energy is -<b, z>, with one vector for each place (equation 9)."""
 
     def __init__(self, num_tokens: int, width: int, std: float) -> None:
         super().__init__()
@@ -182,7 +182,10 @@ class CETPosition(CETTerm):
 
 
 class CETMemory(CETTerm):
-    """-sum_nm relu(z_n . w_m)^2, M memories w (equation 10; without the Energy Transformer's factor 1/2)."""
+    """The memories' energy is -sum_nm relu(z_n . w_m)^2 with M memories w (equation 10).
+
+    It has no factor 1/2, unlike the Energy Transformer's.
+    """
 
     def __init__(self, num_memories: int, width: int, std: float) -> None:
         super().__init__()
@@ -206,7 +209,9 @@ class CETMemory(CETTerm):
 
 
 class CETAttention(CETTerm):
-    """-1/gamma sum_kn log sum_m exp(gamma Q_kn . K_km), Q = W_Q z, K = W_K z (equations 11 to 14).
+    """The attention's energy is -1/gamma sum_kn log sum_m exp(gamma Q_kn . K_km) (equations 11 to 14).
+
+    Q = W_Q z and K = W_K z.
 
     Equation 13 as printed lets heads attend to heads within a token; its sum and the Energy Transformer make clear that
     tokens attend to tokens, themselves included.
@@ -245,7 +250,7 @@ class CETAttention(CETTerm):
 
 
 class CETDecoder(CETTerm):
-    """1/2 |y|^2 - <F(y, W), z> - sum_c b_c sum_pixels y_c (equation 15)."""
+    """The decoder's energy is 1/2 |y|^2 - <F(y, W), z> - sum_c b_c sum_pixels y_c (equation 15)."""
 
     def __init__(self, patches: CETPatches, width: int, std: float) -> None:
         super().__init__()
@@ -267,7 +272,7 @@ class CETDecoder(CETTerm):
         return {"weight": -_outer(weighted, self.patches.gather(state.y)), "bias": -summed}
 
     def biases(self) -> Tensor:
-        """Give the bias of every number of a block, (C s^2,)."""
+        """Return the bias of every number of a block, (C s^2,)."""
         return self.bias.repeat_interleave(self.patches.stride**2)
 
     def _seen(self, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Two ways to the gradient of CET's reconstruction error: Equilibrium Propagation, and backpropagation through steps.
+"""CET's reconstruction error has two ways to a gradient: Equilibrium Propagation, and backpropagation through steps.
 
 The cost is C = sum of (y - x)^2 over an image's numbers, the mean over the batch is differentiated.  The paper reports
 C / (number of numbers) and does not say which of the two nudges; divided, the force would drown in float32's rounding.
@@ -18,7 +18,7 @@ from paper_repro.models.descent import Trajectory
 
 @dataclass(frozen=True)
 class Phases:
-    """How long and how strongly to relax (section 3; appendix C).
+    """These settings say how long and how strongly a batch relaxes (section 3; appendix C).
 
     Raises:
         ValueError: a number of steps below 1, nudged steps below 2 (the first one moves y alone, so that only the
@@ -41,7 +41,7 @@ class Phases:
 
 
 class Learned(NamedTuple):
-    """The result of one batch; the gradients lie in ``.grad``."""
+    """The result of one batch, whose gradients lie in ``.grad``."""
 
     cost: Tensor
     """C of the free state, of the last state for backpropagation, (B,)."""
@@ -82,7 +82,7 @@ def truncated_backpropagation(model: CET, masked: Tensor, images: Tensor, phases
 
 
 def full_backpropagation(model: CET, masked: Tensor, images: Tensor, num_steps: int, step_size: float = 1.0) -> Tensor:
-    """Add the gradient of the mean cost after ``num_steps`` steps to ``.grad``, for small cases; the costs, (B,)."""
+    """Add the gradient of the mean cost after ``num_steps`` steps to ``.grad``; returns the costs, (B,)."""
     return _backpropagate(model, masked, images, None, num_steps, step_size)
 
 

@@ -39,7 +39,7 @@ STARTS = ("drive", "zeros")
 
 
 class CET(nn.Module):
-    """E(xbar, z, y) = enc + pos + mem + att + dec, relaxed by projected gradient descent (equations 1 to 3).
+    """CET relaxes E(xbar, z, y) = enc + pos + mem + att + dec by projected gradient descent (equations 1 to 3).
 
         z <- Proj(z - eps dE/dz),  y <- y - eps dE/dy,  both gradients at the old state
 
@@ -93,7 +93,7 @@ class CET(nn.Module):
         self.decoder = CETDecoder(self.patches, width, init_std)
 
     def terms(self) -> dict[str, CETTerm]:
-        """Give the five terms by name."""
+        """Return the five terms by name."""
         return {name: part for name, part in self.named_children() if isinstance(part, CETTerm)}
 
     def clamp(self, masked: Tensor) -> CETClamped:
@@ -102,7 +102,7 @@ class CET(nn.Module):
         return CETClamped(patches, self.encoder.drive(patches))
 
     def first(self, clamped: CETClamped) -> CETState:
-        """Give the state from which the free phase relaxes."""
+        """Return the state from which the free phase relaxes."""
         blocks = self.patches.size // self.patches.stride
         y = clamped.drive.new_zeros(len(clamped.drive), blocks, blocks, self.patches.channels * self.patches.stride**2)
         if self.start == "zeros":
@@ -192,7 +192,7 @@ class CET(nn.Module):
         step_size: float = 1.0,
         nudge: CETNudge | None = None,
     ) -> Divergence | None:
-        """Say at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
+        """Return at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
 
         It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
         """
@@ -211,6 +211,6 @@ class CET(nn.Module):
         }
 
     def _prepares(self, state: CETState) -> bool:
-        """Say whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
+        """Return whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
         own = type(self).step is CET.step and type(self).gradient is CET.gradient
         return own and preparable(self.terms(), state)

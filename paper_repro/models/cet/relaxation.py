@@ -49,14 +49,14 @@ _TERMS = {
 
 
 class RelaxationSettings(NamedTuple):
-    """What a relaxation does beside where it starts."""
+    """The settings of a relaxation: all but where it starts and for how long."""
 
     step_size: float
     nudge: CETNudge | None
 
 
 class Relaxing(Protocol):
-    """What a relaxation reads of a model: ``models.cet.model.CET``."""
+    """The part of ``models.cet.model.CET`` that a relaxation reads."""
 
     precision: str
     patches: CETPatches
@@ -75,7 +75,7 @@ class Relaxing(Protocol):
 
 
 class PlainSteps:
-    """The step rule as the terms define it, differentiable."""
+    """The step rule that the terms define; it can be differentiated."""
 
     def __init__(self, model: Relaxing, clamped: CETClamped, settings: RelaxationSettings) -> None:
         self.model, self.clamped, self.settings = model, clamped, settings
@@ -90,7 +90,7 @@ class PlainSteps:
 
 
 class PreparedSteps:
-    """The same step rule without gradients, from copies of weights and state; every step writes into the same buffers.
+    """The same step rule without gradients reads copies of the weights and writes every state into the same buffers.
 
     A state that it is called with is valid until the next call; one that is not its own is copied in.
 
@@ -129,7 +129,7 @@ class PreparedSteps:
         return self.state
 
     def residual(self, before: CETState, after: CETState) -> Tensor:
-        """Give max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
+        """Return max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
         both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
         return torch.maximum(*both) / self.settings.step_size
 
@@ -181,7 +181,7 @@ class PreparedSteps:
 
 
 class CapturedSteps:
-    """A whole relaxation as one CUDA graph; each call copies its start and what is clamped in, and the end out.
+    """Replays a whole relaxation as one CUDA graph; a call copies its start and what is clamped in, and the end out.
 
     The weights are read where they lie, so that an optimiser's step counts.
     """
@@ -210,7 +210,7 @@ class CapturedSteps:
 
 
 def capture(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:
-    """Give what does the work again, on the current GPU, and where it leaves its results."""
+    """Capture work on the current GPU; returns what does it again, and where it leaves its results."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -262,14 +262,14 @@ def captured(
 
 
 def preparable(terms: dict[str, CETTerm], state: CETState) -> bool:
-    """Say whether ``PreparedSteps`` know these terms and nobody asks for a gradient."""
+    """Return whether ``PreparedSteps`` know these terms and nobody asks for a gradient."""
     transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
     known = {name: type(term) for name, term in terms.items()} == _TERMS
     return known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
 
 
 def factors(precision: str, like: Tensor) -> torch.dtype:
-    """Give the dtype in which the factors of products lie: CUDA rounds none to bfloat16 on its way, as a CPU does."""
+    """Return the dtype in which the factors of products lie: CUDA rounds none to bfloat16 on its way, as a CPU does."""
     return torch.bfloat16 if precision == "bfloat16" and like.is_cuda else like.dtype
 
 
@@ -294,7 +294,7 @@ def products(precision: str, device: torch.device) -> Iterator[None]:
 
 
 class Divergence(NamedTuple):
-    """Where a relaxation was first no longer finite."""
+    """The step at which a relaxation was first not finite, and in which term."""
 
     step: int
     """From 1 on; 0 where the state that it started from was not."""

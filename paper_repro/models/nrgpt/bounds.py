@@ -1,4 +1,4 @@
-"""How far NRGPT's energies can go, whatever the tokens: NRGPT, appendix E.2.
+"""These bounds say how far NRGPT's energies can go, whatever the tokens (NRGPT, appendix E.2).
 
 A normed state has a length of at most r = max|gamma| sqrt(D) + |shift|; the paper's appendix, which gives the norm unit
 length, has 1 + |shift|.  |W| is a spectral norm, L = 1.1289... the largest slope of the exact GELU.
@@ -17,7 +17,7 @@ GELU_LIPSCHITZ = 0.5 * (1 + math.erf(1.0)) + math.sqrt(2) * math.exp(-1.0) / mat
 
 
 def radius(model: NRGPT) -> float:
-    """Give r, the largest length that a normed state of the model can have.
+    """Return r, the largest length that a normed state of the model can have.
 
     Raises:
         ValueError: a model without norm, whose states have no bound.
@@ -31,7 +31,7 @@ def radius(model: NRGPT) -> float:
 
 
 def attention_bounds(attention: NRGPTAttention, r: float, num_tokens: int) -> tuple[Tensor, Tensor]:
-    """Give the lowest and highest E_A of each token, (T,) each (equations 42 and 43, summed over weighted heads).
+    """Return the lowest and highest E_A of each token, (T,) each (equations 42 and 43, summed over weighted heads).
 
     With n keys and scores of at most s = |J| r^2 the log-sum lies in log n / beta + [-s, s].
     """
@@ -48,7 +48,7 @@ def attention_bounds(attention: NRGPTAttention, r: float, num_tokens: int) -> tu
 
 
 def feed_forward_bound(energy: FeedForwardEnergy, r: float) -> float:
-    """Give the largest |E| of a token (equation 48 for FF1, the same argument for the others; biases counted)."""
+    """Return the largest |E| of a token (equation 48 for FF1, the same argument for the others; biases counted)."""
     if isinstance(energy, OneLayerEnergy):
         return _after(energy.up, r) ** 2
     if isinstance(energy, TwoLayerEnergy):
@@ -59,7 +59,7 @@ def feed_forward_bound(energy: FeedForwardEnergy, r: float) -> float:
 
 
 def _after(layer: nn.Linear, length: float) -> float:
-    """Give the largest |gelu(W g + b)| for |g| <= length; gelu(0) = 0."""
+    """Return the largest |gelu(W g + b)| for |g| <= length; gelu(0) = 0."""
     return GELU_LIPSCHITZ * (_spectral(layer) * length + _length(layer))
 
 

@@ -21,7 +21,7 @@ BETAS = ("one", "inverse_root_head_width")
 
 
 class NRGPTAttention(nn.Module):
-    """E_A = -1/beta sum_h alpha_h log sum_B exp(beta g_A . J_h g_B) (NRGPT, equation 11), J_h of full width (D, D).
+    """The attention has E_A = -1/beta sum_h alpha_h log sum_B exp(beta g_A . J_h g_B), J_h (D, D) (NRGPT, equation 11).
 
     The gradient is taken with the keys J_h g_B held fixed (equation 12): -sum_h alpha_h sum_B p_AB J_h g_B with
     p = softmax over B.  Under the strict mask (B < A) this is dE_A/dg_A.  Under the inclusive mask (B <= A) it is
@@ -84,7 +84,7 @@ class NRGPTAttention(nn.Module):
         return functional.pad(gradient, (0, 0, g.shape[1] - gradient.shape[1], 0))  # (B, N, D) -> (B, T, D)
 
     def _query_and_key(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """Give queries (B, 1, N, D) and keys (B, H, N, D); N is T or, under the strict mask, T - 1."""
+        """Return queries (B, 1, N, D) and keys (B, H, N, D); N is T or, under the strict mask, T - 1."""
         query, source = (g[:, 1:], g[:, :-1]) if self.mask == "strict" else (g, g)
         keys = self.key(source).unflatten(-1, (self.num_heads, -1))  # (B, N, D) -> (B, N, H D) -> (B, N, H, D)
         return query.unsqueeze(1), keys.transpose(1, 2)
@@ -100,7 +100,7 @@ class NRGPTAttention(nn.Module):
 
 
 class FeedForwardEnergy(nn.Module):
-    """An energy of each token alone, E(g) with dE/dg in closed form; a variant is a subclass with both.
+    """A feed-forward energy E(g) belongs to each token alone; a variant is a subclass with E and dE/dg in closed form.
 
     Raises:
         ValueError: a size below one.
@@ -120,7 +120,7 @@ class FeedForwardEnergy(nn.Module):
 
 
 class OneLayerEnergy(FeedForwardEnergy):
-    """FF1: E = -|gelu(z)|^2 with z = W1 g + b1, W1 (M, D) (NRGPT, section 3, model variant 1).
+    """FF1 has E = -|gelu(z)|^2 with z = W1 g + b1, W1 (M, D) (NRGPT, section 3, model variant 1).
 
     dE/dg = -2 W1^T (gelu(z) * gelu'(z)).  The paper writes no bias, and a half in equation 16; the authors' code has
     the bias and no half.
@@ -138,7 +138,7 @@ class OneLayerEnergy(FeedForwardEnergy):
 
 
 class TwoWeightEnergy(FeedForwardEnergy):
-    """FF2W: E = -g . (W2 gelu(z) + b2) with z = W1 g + b1, W1 (M, D), W2 (D, M) (NRGPT, section 3, model variant 2).
+    """FF2W has E = -g . (W2 gelu(z) + b2) with z = W1 g + b1, W1 (M, D), W2 (D, M) (NRGPT, section 3, model variant 2).
 
     dE/dg = -(W2 gelu(z) + b2 + W1^T (gelu'(z) * W2^T g)).  The second term of the paper's equation 24, with gelu
     around W2 g, is not the gradient of this energy.  Biases as in the authors' code.
@@ -158,7 +158,7 @@ class TwoWeightEnergy(FeedForwardEnergy):
 
 
 class TwoLayerEnergy(FeedForwardEnergy):
-    """FF2: E = -|gelu(y)|^2 with y = W2 gelu(z) + b2 and z = W1 g + b1, W1 (D, D), W2 (M, D).
+    """FF2 has E = -|gelu(y)|^2 with y = W2 gelu(z) + b2 and z = W1 g + b1, W1 (D, D), W2 (M, D).
 
     dE/dg = -2 W1^T (gelu'(z) * W2^T (gelu(y) * gelu'(y))).  From the authors' code; the paper does not describe it.
     """

@@ -31,7 +31,7 @@ INFERENCE_RATES = ("full", "identity", "positive_scalar", "norm_scale", "psd_ske
 
 
 class NRGPTEnergies(NamedTuple):
-    """The energies of every token, at one state or at many."""
+    """The energies of every token at one state, or at many."""
 
     attention: Tensor
     """E_att, (..., B, T), summed over heads."""
@@ -51,10 +51,10 @@ class NRGPTGradients(NamedTuple):
 
 
 class InferenceRate(nn.Module):
-    """eta of x <- x - eta dE/dg (NRGPT, equation 6); a variant is a subclass."""
+    """An inference rate is eta of x <- x - eta dE/dg (NRGPT, equation 6); a variant is a subclass."""
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor | None:
-        """Give eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
+        """Return eta as a matrix (D, D), as its diagonal (D,), as one number (1,), or None for the identity.
 
         Args:
             norm_scale: gamma, (D,), the learnable scale of the block's norm, or None where it has none.
@@ -63,7 +63,7 @@ class InferenceRate(nn.Module):
 
 
 class FullRate(InferenceRate):
-    """eta = R, any matrix (D, D), at first N(0, 0.02): the authors' code, neither symmetric nor positive."""
+    """The rate is eta = R, any matrix (D, D), at first N(0, 0.02), as in the authors' code."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class FullRate(InferenceRate):
 
 
 class IdentityRate(InferenceRate):
-    """eta = 1, with which section 2.3 proves asymptotic stability (NRGPT, equation 20)."""
+    """The rate is eta = 1, with which section 2.3 proves asymptotic stability (NRGPT, equation 20)."""
 
     def coefficient(self, norm_scale: Tensor | None) -> None:
         return None
 
 
 class PositiveScalarRate(InferenceRate):
-    """eta = c > 0, c = exp(log_c), at first 1; the paper publishes no parametrisation."""
+    """The rate is eta = c > 0, c = exp(log_c), at first 1; the paper publishes no parametrisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class PositiveScalarRate(InferenceRate):
 
 
 class NormScaleRate(PositiveScalarRate):
-    """eta = c diag(gamma) with c as in PositiveScalarRate (NRGPT, proposition 2.1)."""
+    """The rate is eta = c diag(gamma) with c as in PositiveScalarRate (NRGPT, proposition 2.1)."""
 
     def coefficient(self, norm_scale: Tensor | None) -> Tensor:
         if norm_scale is None:
@@ -101,7 +101,7 @@ class NormScaleRate(PositiveScalarRate):
 
 
 class PsdSkewRate(InferenceRate):
-    """eta = U^T U + V - V^T (NRGPT, equation 19), whose symmetric part is positive semi-definite.
+    """The rate is eta = U^T U + V - V^T (NRGPT, equation 19), whose symmetric part is positive semi-definite.
 
     U is (D', D) and V is (D, D), at first N(0, 0.02); the paper prints U as (D, D'), with which U^T U would not fit V.
 
@@ -119,7 +119,7 @@ class PsdSkewRate(InferenceRate):
 
 
 class NRGPT(PositionalLanguageModel):
-    """x <- x - eta (dE_att/dg + s dE_ff/dg), g = norm(x), the same weights at each of S steps (NRGPT, equation 6).
+    """NRGPT repeats x <- x - eta (dE_att/dg + s dE_ff/dg), g = norm(x), S times with the same weights (equation 6).
 
     The gradient is taken at g and subtracted from x, without the chain rule through the norm.  A subclass names its
     ``feed_forward_energy``.  s is a learnable number, at first 1: the authors' code; the paper has alpha_h instead.
@@ -181,7 +181,7 @@ class NRGPT(PositionalLanguageModel):
 
     @property
     def norm_scale(self) -> Tensor | None:
-        """Give gamma, (D,), where the norm has a learnable one."""
+        """Return gamma, (D,), where the norm has a learnable one."""
         return cast(Tensor, self.norm.weight) if self.norm_kind in WITH_LEARNABLE_SCALE else None
 
     def energies(self, x: Tensor) -> NRGPTEnergies:
@@ -252,7 +252,7 @@ class NRGPT(PositionalLanguageModel):
         return self.descend(ids, num_steps, energies_at=every, states_at=every)
 
     def _coefficients(self) -> list[Tensor | float | None]:
-        """Give c_t eta for each of the S steps."""
+        """Return c_t eta for each of the S steps."""
         eta = self.inference_rate.coefficient(self.norm_scale)
         rates: Sequence[Tensor | float] | None = self.fixed_step_rates
         if self.log_step_rates is not None:
@@ -272,19 +272,19 @@ class NRGPT(PositionalLanguageModel):
 
 
 class NRGPT_H_FF1(NRGPT):  # noqa: N801 - the paper's name
-    """NRGPT with E_ff = -|gelu(W1 g + b1)|^2; see NRGPT and OneLayerEnergy."""
+    """The NRGPT that has E_ff = -|gelu(W1 g + b1)|^2; see NRGPT and OneLayerEnergy."""
 
     feed_forward_energy = OneLayerEnergy
 
 
 class NRGPT_H_FF2W(NRGPT):  # noqa: N801 - the paper's name
-    """NRGPT with E_ff = -g . (W2 gelu(W1 g + b1) + b2); see NRGPT and TwoWeightEnergy."""
+    """The NRGPT that has E_ff = -g . (W2 gelu(W1 g + b1) + b2); see NRGPT and TwoWeightEnergy."""
 
     feed_forward_energy = TwoWeightEnergy
 
 
 class NRGPT_H_FF2(NRGPT):  # noqa: N801 - the authors' name
-    """NRGPT with E_ff = -|gelu(W2 gelu(W1 g + b1) + b2)|^2; see NRGPT and TwoLayerEnergy."""
+    """The NRGPT that has E_ff = -|gelu(W2 gelu(W1 g + b1) + b2)|^2; see NRGPT and TwoLayerEnergy."""
 
     feed_forward_energy = TwoLayerEnergy
 

@@ -1,6 +1,7 @@
 """CET, figures 3 to 5: energies and images along relaxations far longer than those of the training.
 
-Letters: T steps, S recorded steps, N shown steps, B images, T1 the steps of the training's free phase.
+Letters: S steps (the paper's T), R recorded steps, N shown steps, B images; T1 is the number of steps of the training's
+free phase, as in the paper.
 """
 
 import copy
@@ -39,7 +40,7 @@ class RelaxationTrace:
 
     The first 300 steps are recorded one by one, later ones as pairs of neighbours evenly spaced in the logarithm: no
     interval between two records may show a rise if the energy falls at every step.  Leaves ``<name>.json`` and a strip
-    of images ``<name>_<T>.png`` for each T of ``shown`` and for T1.  Metrics, each with the name in front:
+    of images ``<name>_<S>.png`` for each S of ``shown`` and for T1.  Metrics, each with the name in front:
 
     * ``rises`` of ``intervals``: how often an image's energy was higher than at the record before it, beyond rounding;
       ``rise_largest``: the largest such rise over the sum of the magnitudes of the energy's terms, 0 if there is none.
@@ -48,7 +49,7 @@ class RelaxationTrace:
 
     Args:
         name: of the metrics and files.
-        shown: the T at which images are kept; the largest ends the relaxation.
+        shown: the steps S at which images are kept; the largest ends the relaxation.
         free_steps, trained_step_size: of the training; T1 = free_steps trained_step_size / step_size.
         step_size: of this relaxation.
         num_images: B; 16 in the paper.
@@ -76,7 +77,7 @@ class RelaxationTrace:
 
     @property
     def trained(self) -> int:
-        """T1, in steps of this relaxation."""
+        """Return T1, in steps of this relaxation."""
         return max(1, round(self.free_steps * self.trained_step_size / self.step_size))
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
@@ -103,7 +104,7 @@ class RelaxationTrace:
         return Findings(measured, {**strips, f"{self.name}.json": document(traced)})
 
     def _relaxed(self, model: CET, masked: Tensor, steps: Sequence[int], shown: Sequence[int]) -> Trajectory[CETState]:
-        """Relax masked images; return energies, the sums of their terms' magnitudes, (S, B), and the shown states."""
+        """Relax masked images; records energies, the sums of their terms' magnitudes, (R, B), and the shown states."""
         exact = copy.deepcopy(model).double()
         clamped, exactly = model.clamp(masked), exact.clamp(masked.double())
         return model.relax(
@@ -125,9 +126,9 @@ class Traced:
     shown: Sequence[int]
     trained: int
     energies: Tensor
-    """(S, B), float64."""
+    """(R, B), float64."""
     scales: Tensor
-    """Sums of the magnitudes of the energy's terms, (S, B)."""
+    """Sums of the magnitudes of the energy's terms, (R, B)."""
     errors: Tensor
     """Mean squared errors at the shown steps, (len(shown), B)."""
 
@@ -138,7 +139,7 @@ class Traced:
         return first - then, then - last, middle - then
 
     def late(self) -> Tensor:
-        """Say whether each image leaves a plateau after T1, (B,)."""
+        """Return whether each image leaves a plateau after T1, (B,)."""
         before, after, within = self.drops()
         return (after > LATE_SHARE * before) & (within < PLATEAU_SHARE * after)
 
@@ -173,7 +174,7 @@ def metrics(traced: Traced) -> dict[str, float]:
 
 
 def document(traced: Traced) -> bytes:
-    """JSON: steps, energies of each (8 digits), the shown steps with their errors, and each image's falls."""
+    """Write JSON: steps, energies of each (8 digits), the shown steps with their errors, and each image's falls."""
     before, after, _ = traced.drops()
     content: dict[str, Any] = {
         "trained": traced.trained,
