@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from paper_repro.training.probe import Findings
+    from paper_repro.cells.tasks import Findings
 
 
 def main(arguments: Sequence[str]) -> int:

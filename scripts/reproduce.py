@@ -11,7 +11,7 @@
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
-    reproduce.py nrgpt/table4 --fill             measure what was n/a, from the last checkpoint
+    reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept
 
 Exit codes: 0 all done, 1 some cells failed, diverged or lack their data, 2 wrong usage or config, 130 interrupted.
 """
@@ -77,12 +77,8 @@ def _one(name: str, words: Words, action: str) -> int:
             print(path)
         return 0
     code = 0
-    if action == "--fill":
-        from paper_repro.cells.records import drop_incomplete
-
-        drop_incomplete(words.runs, [cell.id for cell in plan.cells])
     if action != "--render":
-        result = _run(plan, words.runs)
+        result = _run(plan, words.runs, fill=action == "--fill")
         if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
             return result.exit_code
         code = result.exit_code
@@ -90,10 +86,10 @@ def _one(name: str, words: Words, action: str) -> int:
     return code
 
 
-def _run(plan: "Plan", runs: Path) -> "Result":
+def _run(plan: "Plan", runs: Path, fill: bool) -> "Result":
     from paper_repro.cells import runner
 
-    result = runner.run_cells(plan.cells, runs, [runs, RESULTS])
+    result = runner.run_cells(plan.cells, runs, [runs, RESULTS], fill)
     for reason in result.missing:
         print(f"not run: {reason}", file=sys.stderr)
     if result.interrupted:

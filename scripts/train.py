@@ -32,13 +32,14 @@ def main(arguments: Sequence[str]) -> int:
         print(explained(words.names[0], words.overrides, seed))
         return 0
 
-    from paper_repro.cells import planned, records, runner
+    from paper_repro.cells import measurements, planned, records, runner
 
     cell = planned.single(words.names[0], words.overrides, seed)
     result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)
-    if (record := records.find(words.runs, cell.id)) is not None:
+    if (found := measurements.find(words.runs, cell)) is not None:
+        record = found.record
         print(f"{record.status} {record.note}".strip())
         for name, value in record.metrics.items():
             print(f"{name} {value:.6g}")

@@ -13,8 +13,8 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import records
 from paper_repro.cells.estimates import estimate
+from paper_repro.cells.measurements import is_done
 from paper_repro.cells.progress import duration
 
 
@@ -63,7 +63,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     total = 0.0
     for key in plan.artifact.points(plan.scale):
         cells = [cell for cell in plan.cells if cell.key == key]
-        done = [cell for cell in cells if records.is_done(roots[0], cell.id)]
+        done = [cell for cell in cells if is_done(roots[0], cell)]
         left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)
         total += left
         labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]

@@ -9,8 +9,9 @@ from typing import Any
 from paper_repro.artifacts.artifact import Agreement, Artifact
 from paper_repro.artifacts.axes import Scale, check_seeds
 from paper_repro.base import config as configs
-from paper_repro.base.config import MACHINE
+from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import MACHINE
 from paper_repro.base.overrides import Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 
@@ -43,7 +44,7 @@ class Plan:
     @property
     def folder(self) -> Path:
         """Where its tables and figures go, below runs/ or results/."""
-        suffix = f"+{configs.fingerprint(self.altering)[:6]}" if self.altered else ""
+        suffix = f"+{identity.fingerprint(self.altering)[:6]}" if self.altered else ""
         return Path(self.artifact.id) / f"{self.scale_name}{suffix}"
 
 

@@ -7,7 +7,7 @@ from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.render import render
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
-from paper_repro.cells import records
+from paper_repro.cells import measurements, records
 from paper_repro.cells.records import Record, record_path
 
 
@@ -20,16 +20,17 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
-    found = {cell.id: records.find(runs, cell.id) for cell in plan.cells}
-    open_cells = [cell for cell, record in found.items() if record is None or not record.done]
+    results_of = {cell.id: measurements.find(runs, cell) for cell in plan.cells}
+    found = {cell: result.record for cell, result in results_of.items() if result is not None and result.done}
+    open_cells = [cell for cell in results_of if cell not in found]
     if open_cells:
         raise UsageError(
-            f"{len(open_cells)} of {len(found)} cells have no result in {runs} (the first: {open_cells[0]}); "
+            f"{len(open_cells)} of {len(results_of)} cells have no result in {runs} (the first: {open_cells[0]}); "
             f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
         )
-    _refuse_unknown_code([record for record in found.values() if record is not None])
-    whole = [record for record in found.values() if record is not None]
-    attachments = _attachments(whole, runs, results)
+    _refuse_unknown_code(list(found.values()))
+    whole = [_with_known(record, results) for record in found.values()]
+    attachments = _attachments(list(found.values()), runs, results)
     try:
         for path, content in attachments.items():
             write_atomically(path, content)
@@ -58,6 +59,12 @@ def _refuse_unknown_code(found: Sequence[Record]) -> None:
             f"{len(dirty)} records come from uncommitted code (the first: {dirty[0]}); "
             "commit, delete them and run again"
         )
+
+
+def _with_known(record: Record, results: Path) -> Record:
+    """The record with what other probes of the published one have measured on the same weights."""
+    known = records.find(results, record.cell)
+    return record if known is None else measurements.joined(record, known)
 
 
 def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from paper_repro.artifacts import verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base import config as configs
+from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError
-from paper_repro.cells import records
+from paper_repro.cells import measurements, records
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import DIVERGED, FINISHED
@@ -111,7 +112,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     """Read the records of a plan's cells.
 
     A damaged record counts as absent.  Where data is missing or another than the reference was made from, so that a
-    cell's id is not the reference's, the reference is found by its recipe.
+    cell's id is not the reference's, the reference is found by its settings.
     """
     points: dict[Key, Point] = {}
     committed = _Committed(own if reference is None else reference)
@@ -122,7 +123,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
         if record is not None and reference is not None:
             point.reference[cell.seed] = record
         if reference is not None:
-            record = records.find(own, cell.id)
+            record = _result(own, cell)
         if record is not None:
             point.own[cell.seed] = record
     return View(plan, points, own, reference)
@@ -135,17 +136,26 @@ class _Committed:
     root: Path
 
     @cached_property
-    def by_recipe(self) -> dict[str, Record]:
+    def by_settings(self) -> dict[str, str]:
+        """The ids of the records by what makes their weights, files left out."""
         found = {}
         for path in sorted((self.root / "cells").glob("*/record.json")):
             if (record := records.find(self.root, path.parent.name)) is not None:
-                found[record.recipe] = record
+                found[identity.settings(record.config)] = record.cell
         return found
 
     def find(self, cell: PlannedCell) -> Record | None:
-        record = None if cell.missing else records.find(self.root, cell.id)
-        reads_files = bool(cell.missing) or cell.id != cell.recipe
-        return self.by_recipe.get(cell.recipe) if record is None and reads_files else record
+        record = None if cell.missing else _result(self.root, cell)
+        reads_files = bool(cell.missing) or cell.id != cell.settings
+        if record is None and reads_files and (known := self.by_settings.get(cell.settings)):
+            return _result(self.root, replace(cell, id=known))
+        return record
+
+
+def _result(root: Path, cell: PlannedCell) -> Record | None:
+    """A cell's record with what its probes have measured."""
+    found = measurements.find(root, cell)
+    return None if found is None else found.record
 
 
 def values(found: Mapping[int, Record], name: str) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""From an experiment's name and overrides to a resolved config and the identity that follows from it.
+"""From an experiment's name and overrides to a resolved config.
 
 Hydra composes the files (once for each choice of config groups); value overrides are then applied to that composition,
 see ``overrides.apply``.  A config is a plain dict from there on.
@@ -6,8 +6,6 @@ see ``overrides.apply``.  A config is a plain dict from there on.
 
 import copy
 import functools
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +20,6 @@ from paper_repro.base.overrides import Override, apply, parse
 from paper_repro.base.targets import check_targets
 
 CONF = Path(__file__).parents[1] / "conf"
-MACHINE = "machine"
-"""The one top-level key that says where and how fast, never what: it stays out of a cell's identity."""
-IDENTITY_LENGTH = 16
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.\[\]-]*\}")
 """A plain reference to another key, ``${seed}``; a resolver, ``${oc.env:HOME}``, has a colon."""
 
@@ -85,20 +80,6 @@ def experiments() -> list[str]:
     """The experiments that ``conf/experiment`` holds."""
     folder = CONF / "experiment"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
-
-
-def recipe(config: Mapping[str, Any]) -> str:
-    """The hash of what changes a result: everything but the machine."""
-    return fingerprint({key: value for key, value in config.items() if key != MACHINE})
-
-
-def fingerprint(value: Any) -> str:
-    """A short SHA-256 of a JSON value; key order does not matter, 1 and 1.0 differ."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:IDENTITY_LENGTH]
-
-
-def canonical_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paper_repro.base import config as configs
+from paper_repro.base import identity
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
@@ -66,9 +67,9 @@ def _work(cost: Cost | None) -> float:
 
 
 def _shape(cell: PlannedCell) -> str:
-    stack: Mapping[str, object] = cell.config.get(configs.MACHINE, {}).get("stack") or {}
+    stack: Mapping[str, object] = cell.config.get(identity.MACHINE, {}).get("stack") or {}
     varying = list(stack.get("over", ()))  # type: ignore[call-overload]
-    return configs.fingerprint(configs.without(cell.config, [configs.MACHINE, "seed", *varying]))
+    return identity.fingerprint(configs.without(cell.config, [identity.MACHINE, "seed", *varying]))
 
 
 def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Record]:

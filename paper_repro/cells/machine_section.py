@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paper_repro.base.config import MACHINE
 from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import MACHINE
 
 
 def check_machine(config: Mapping[str, Any]) -> None:

@@ -1,15 +1,16 @@
 """One cell before it is run: its place in an artifact, its resolved config and the identity that follows from both."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base import config as configs
-from paper_repro.base.config import MACHINE
+from paper_repro.base import identity
 from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.files import sha256_of_file
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells.machine_section import check_machine
 
 Key = tuple[tuple[str, str], ...]
@@ -18,19 +19,22 @@ Key = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One cell: its place in the artifact, its config and its identity.
-
-    ``id`` is the hash of the config without its machine section and of the files the config reads (``data.files``);
-    ``recipe`` leaves the files out.  They are equal where no files are read.
-    """
+    """One cell: its place in the artifact, its config and its identity."""
 
     key: Key
     seed: int
     config: dict[str, Any] = field(repr=False)
-    recipe: str
+    settings: str
+    """The hash of what makes its weights, but for the content of the files that ``data.files`` names."""
     id: str
+    """That with the files; the two are equal where no files are read (``base.identity``)."""
     missing: str = ""
     """What data is absent, and how to get it; such a cell cannot be run."""
+
+    @cached_property
+    def probes(self) -> dict[str, str]:
+        """The id of each probe that is to measure the weights, by its name."""
+        return identity.probes(self.config)
 
 
 def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
@@ -45,20 +49,15 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
         UsageError: the machine section asks for what no machine can give.
     """
     check_machine(config)
-    recipe = configs.recipe(config)
-    data = config.get("data") or {}
-    wanted: Mapping[str, str] = data.get("files") or {}
-    if not wanted:
-        return PlannedCell(key, seed, config, recipe, recipe)
-    root = config.get(MACHINE, {}).get("data_root")
-    hashes = {}
-    for role, name in sorted(wanted.items()):
+    settings, hashes = identity.settings(config), dict[str, str]()
+    root = (config.get(MACHINE) or {}).get("data_root")
+    for role, name in sorted(identity.files_of(config).items()):
         path = find_data(name, root)
         if path is None or not path.is_file():
-            return PlannedCell(key, seed, config, recipe, recipe, absent(name, root, data.get("prepare") or ""))
+            command = config["data"].get("prepare") or ""
+            return PlannedCell(key, seed, config, settings, settings, absent(name, root, command))
         hashes[role] = _hash_once(path)
-    identity = hashlib.sha256(f"{recipe}/{configs.canonical_json(hashes)}".encode()).hexdigest()
-    return PlannedCell(key, seed, config, recipe, identity[: configs.IDENTITY_LENGTH])
+    return PlannedCell(key, seed, config, settings, identity.weights(config, hashes))
 
 
 _HASHES: dict[tuple[str, int, int], str] = {}

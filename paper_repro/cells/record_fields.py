@@ -91,6 +91,10 @@ def _curve(value: Any) -> bool:
     return lists and all(map(_number, [*steps, *values]))
 
 
+def _names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) and len(name) <= 200 for name in value)
+
+
 def _provenance(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         key in _PROVENANCE and _PROVENANCE[key](item) for key, item in value.items()
@@ -106,7 +110,6 @@ _PROVENANCE: dict[str, Callable[[Any], bool]] = {
 }
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cell": (lambda value: isinstance(value, str) and FILE_NAME.fullmatch(value) is not None, "a cell's id"),
-    "recipe": (_text(100), "a word"),
     "status": (lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
     "seed": (_count, "a whole number of 0 or more"),
     "config": (lambda value: isinstance(value, Mapping), "a section"),
@@ -123,6 +126,8 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a section of file names and their SHA-256",
     ),
     "unavailable": (_each(_text(1_000)), "a section of metrics and what each lacks"),
+    "measured": (_each(_names), "a section of probes and the names of what each gave"),
+    "renamed": (_each(_text(1_000)), "a section of texts"),
 }
-_ADDED_LATER = ("provenance", "attachments", "unavailable")
+_ADDED_LATER = ("provenance", "attachments", "unavailable", "measured", "renamed")
 """Fields that the oldest records lack."""

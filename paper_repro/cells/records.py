@@ -11,10 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base import identity
 from paper_repro.base.code_state import CodeState
-from paper_repro.base.config import MACHINE, canonical_json, fingerprint
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes, write_atomically
+from paper_repro.base.identity import canonical_json, fingerprint
 from paper_repro.cells.record_fields import check_fields
 from paper_repro.cells.tasks import ATTACHMENT_BYTES, DIVERGED, FINISHED, Outcome, check_attachment_name
 
@@ -32,12 +33,11 @@ class Record:
     """What one cell came to, and where that comes from."""
 
     cell: str
-    recipe: str
     status: str
     """finished | diverged | oom | failed (the last two are run again by the next call)."""
     seed: int
     config: dict[str, Any]
-    """Resolved, without the machine section."""
+    """Resolved, without what changes speed alone, spelled as it was when the cell ran."""
     metrics: dict[str, float]
     curves: dict[str, dict[str, list[float]]]
     """Name to {"step": [...], "value": [...]}, thinned."""
@@ -51,6 +51,10 @@ class Record:
     """File name to SHA-256 of what lies beside the record."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Metric to what it lacks: such a metric is printed as "n/a"."""
+    measured: dict[str, list[str]] = field(default_factory=dict)
+    """Id of a probe to the metrics and files that it gave; older records do not tell them apart."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """The id under which the record was first written, and when and why it was given another."""
 
     @property
     def done(self) -> bool:
@@ -58,15 +62,15 @@ class Record:
         return self.status in (FINISHED, DIVERGED)
 
 
-def from_outcome(cell: str, recipe: str, config: Mapping[str, Any], outcome: Outcome, provenance: Any) -> Record:
+def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provenance: Any) -> Record:
     """The record of an outcome."""
     metrics = {name: float(value) for name, value in outcome.metrics.items() if math.isfinite(value)}
+    ids = identity.probes(config)
     return Record(
         cell=cell,
-        recipe=recipe,
         status=outcome.status,
         seed=int(config.get("seed", 0)),
-        config={key: value for key, value in config.items() if key != MACHINE},
+        config=identity.recorded(config),
         metrics=metrics,
         curves={name: thin(points, CURVE_POINTS) for name, points in outcome.curves.items()},
         parameters=outcome.parameters,
@@ -77,6 +81,7 @@ def from_outcome(cell: str, recipe: str, config: Mapping[str, Any], outcome: Out
         provenance={**provenance, "data": dict(outcome.data_hashes)},
         attachments=dict(outcome.attachments),
         unavailable={name: reason[:NOTE_CHARACTERS] for name, reason in outcome.unavailable.items()},
+        measured={ids[name]: sorted(given) for name, given in outcome.measured.items() if name in ids},
     )
 
 
@@ -98,7 +103,7 @@ def write(path: Path, record: Record) -> None:
     content = asdict(record)
     check_fields(content)
     points = CURVE_POINTS
-    while len(encoded := _sealed(content)) > LIMIT_BYTES:
+    while len(encoded := sealed(content)) > LIMIT_BYTES:
         if points == 0:
             raise ValueError(f"the record of cell {record.cell} has {len(encoded)} bytes, the limit is {LIMIT_BYTES}")
         points = points // 2 if points > 4 else 0
@@ -116,21 +121,36 @@ def read(path: Path) -> Record:
         CorruptFileError: not one byte of a record may differ from what was written, and no field may hold what a
             record cannot say, whoever sealed it.
     """
+    content = unsealed(path)
+    try:
+        check_fields(content)
+        return Record(**content)
+    except (UsageError, TypeError) as error:
+        raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """The content of a file that ``sealed`` has made.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptFileError: not one byte may differ from what was written.
+    """
     try:
         raw = read_regular(path, LIMIT_BYTES)
     except CorruptFileError as error:
         raise CorruptFileError(f"{error}; remove it to run the cell again") from error
     try:
-        content = json.loads(raw)
+        content: dict[str, Any] = json.loads(raw)
         seal = content.pop(SEAL)
-        whole = _seal(content) == seal and _sealed(content) == raw
-        check_fields(content)
-        record = Record(**content)
+        if not isinstance(seal, str):
+            raise TypeError(f"{SEAL} is a text, not {seal!r}")
+        whole = _seal(content) == seal and sealed(content) == raw
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
     if not whole:
         raise CorruptFileError(f"{path}: its hash does not fit its content; delete it to run the cell again")
-    return record
+    return content
 
 
 def find(root: Path, cell: str) -> Record | None:
@@ -146,7 +166,20 @@ def find(root: Path, cell: str) -> Record | None:
     if record.cell != cell:
         _log.warning("%s: it is the record of cell %s; delete it to run the cell again", path, record.cell)
         return None
+    if not _has_its_id(record):
+        _log.warning(
+            "%s: its id does not follow from its config; if an older version of the code wrote it, "
+            "scripts/rename_records.py gives it today's id, else delete it to run the cell again",
+            path,
+        )
+        return None
     return record
+
+
+def _has_its_id(record: Record) -> bool:
+    """Whether a result's id follows from its config and the data it has seen, as far as it tells them."""
+    expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
+    return expected in (None, record.cell)
 
 
 def finished(checkpoint: Path) -> tuple[Path, Record]:
@@ -170,12 +203,6 @@ def finished(checkpoint: Path) -> tuple[Path, Record]:
     return folder, record
 
 
-def is_done(root: Path, cell: str) -> bool:
-    """Whether the cell has a result below ``root``."""
-    record = find(root, cell)
-    return record is not None and record.done
-
-
 def attachment(root: Path, record: Record, name: str) -> bytes | None:
     """What lies beside the record under that name; None where the record names no such file.
 
@@ -184,22 +211,16 @@ def attachment(root: Path, record: Record, name: str) -> bytes | None:
     """
     if name not in record.attachments:
         return None
-    path = record_path(root, record.cell).parent / check_attachment_name(name)
-    try:
-        content = read_regular(path, ATTACHMENT_BYTES)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CorruptFileError(f"{path}: the record beside it names this file, which is absent") from error
-    if sha256_of_bytes(content) != record.attachments[name]:
-        raise CorruptFileError(f"{path}: not the file that the record beside it names; delete the record to run again")
-    return content
-
-
-def drop_incomplete(root: Path, cells: Sequence[str]) -> None:
-    """Delete the records that lack a metric, so that the cells are measured again, from their last checkpoint."""
-    for cell in cells:
-        record = find(root, cell)
-        if record is not None and record.unavailable:
-            record_path(root, cell).unlink()
+    folder = record_path(root, record.cell).parent
+    check_attachment_name(name)
+    found = [path for path in (folder / name, *sorted(folder.glob(f"probes/*/{name}"))) if path.is_file()]
+    for path in found:
+        if sha256_of_bytes(content := read_regular(path, ATTACHMENT_BYTES)) == record.attachments[name]:
+            return content
+    where = found[0] if found else folder / name
+    absent = "the record beside it names this file, which is absent"
+    what = "not the file that the record beside it names" if found else absent
+    raise CorruptFileError(f"{where}: {what}; delete the record to run the cell again")
 
 
 def record_path(root: Path, cell: str) -> Path:
@@ -255,7 +276,8 @@ def cpu_description(threads: int) -> str:
     return f"{name}, {threads} of {os.cpu_count()} threads"
 
 
-def _sealed(content: dict[str, Any]) -> bytes:
+def sealed(content: dict[str, Any]) -> bytes:
+    """A JSON object as bytes, with the hash of its content among its keys."""
     return canonical_json({**content, SEAL: _seal(content)}).encode() + b"\n"
 
 

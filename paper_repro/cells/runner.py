@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from paper_repro.base import config as configs
+from paper_repro.base import identity
 from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import INTERRUPTED
 from paper_repro.cells import records
@@ -22,6 +23,7 @@ from paper_repro.cells.disk import disk_message, disk_refuses, open_runs_folder
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.leases import clear, holder, lease_path
 from paper_repro.cells.machine_section import check_machine
+from paper_repro.cells.measurements import is_done, to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path, work_folder
@@ -71,14 +73,14 @@ def jobs(cells: Sequence[PlannedCell]) -> list[Job]:
     """
     groups: dict[str, list[PlannedCell]] = {}
     for cell in cells:
-        stack = cell.config.get(configs.MACHINE, {}).get("stack")
+        stack = cell.config.get(identity.MACHINE, {}).get("stack")
         shape = cell.id
         if stack:
-            shape = configs.fingerprint(configs.without(cell.config, [configs.MACHINE, *stack["over"]]))
+            shape = identity.fingerprint(configs.without(cell.config, [identity.MACHINE, *stack["over"]]))
         groups.setdefault(shape, []).append(cell)
     result = []
     for members in groups.values():
-        stack = members[0].config.get(configs.MACHINE, {}).get("stack") or {"most": 1}
+        stack = members[0].config.get(identity.MACHINE, {}).get("stack") or {"most": 1}
         most = int(stack["most"])
         # Even shares: 20 cells at most 12 are 10 and 10, so that two workers end together.
         count = -(-len(members) // most)
@@ -93,10 +95,12 @@ def run(
     display_stream: Any = None,
     work: Mapping[str, float] | None = None,
     workers: int | None = None,
+    fill: bool = False,
 ) -> Result:
-    """Run every cell that has no result in ``runs``.
+    """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
 
     Args:
+        fill: probes measure again where a metric was not available.
         work: expected work of a cell by id, in any unit; the largest jobs go first and the ETA is weighed by it.
         workers: processes at a time; the config's ``machine.workers`` by default.
 
@@ -111,7 +115,7 @@ def run(
         records.check_place(runs, cell.id)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
-    done = {cell.id for cell in able if records.is_done(runs, cell.id)}
+    done = {cell.id for cell in able if is_done(runs, cell) and not (fill and to_fill(runs, cell))}
     clear(runs, done)  # a worker may be killed right after its last record
     weights = {cell.id: (work or {}).get(cell.id, 1.0) for cell in able}
     todo = []
@@ -125,9 +129,9 @@ def run(
     if todo:
         sweep = Sweep(total=len(able), done=len(done))
         sweep.work_total = sum(weights[cell.id] for job in todo for cell in job.cells if cell.id not in done)
-        count = workers or int(todo[0].cells[0].config.get(configs.MACHINE, {}).get("workers", 1))
+        count = workers or int(todo[0].cells[0].config.get(identity.MACHINE, {}).get("workers", 1))
         with Display(sweep, display_stream) as display:
-            pool = _Pool(runs, todo, weights, sweep, display, min(count, len(todo)))
+            pool = _Pool(runs, todo, weights, sweep, display, min(count, len(todo)), fill)
             interrupted, fatal = pool.drain()
     found = [records.find(runs, cell.id) for cell in able]
     by_status: dict[str, int] = {}
@@ -199,8 +203,9 @@ class _Pool:
         sweep: Sweep,
         display: Display,
         count: int,
+        fill: bool,
     ) -> None:
-        self._runs, self._todo, self._weights = runs, list(todo), weights
+        self._runs, self._todo, self._weights, self._fill = runs, list(todo), weights, fill
         self._sweep, self._display, self._count = sweep, display, count
         self._selector = selectors.DefaultSelector()
         self._workers: list[_WorkerProcess] = []
@@ -255,11 +260,11 @@ class _Pool:
     def _give(self, worker: _WorkerProcess) -> None:
         job = self._todo.pop(0)
         worker.job = job
-        open_cells = [cell for cell in job.cells if not records.is_done(self._runs, cell.id)]
+        open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
         work = sum(self._weights[cell.id] for cell in open_cells)
         self._sweep.running[id(worker)] = RunningJob(job.label, len(open_cells), work)
-        cells = [{"id": cell.id, "recipe": cell.recipe, "config": cell.config} for cell in job.cells]
-        worker.send({"cells": cells})
+        cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
+        worker.send({"cells": cells, "fill": self._fill})
 
     def _hear(self, worker: _WorkerProcess) -> None:
         for event in worker.events():
@@ -315,14 +320,14 @@ class _Pool:
             self._todo.insert(0, job)
             return
         for cell in job.cells:
-            if not records.is_done(self._runs, cell.id):
+            if not is_done(self._runs, cell):
                 self._record_death(cell, code)
 
     def _record_death(self, cell: PlannedCell, code: int) -> None:
         note = f"its process ended twice ({_cause(code)}); see {self._runs / 'logs'}"
         outcome = Outcome(FAILED, note=note)
         origin = records.provenance(records.cpu_description(1), read_code_state())
-        record = records.from_outcome(cell.id, cell.recipe, cell.config, outcome, origin)
+        record = records.from_outcome(cell.id, cell.config, outcome, origin)
         records.write(record_path(self._runs, cell.id), record)
         self._note_done({"cell": cell.id, "status": FAILED, "note": note})
 
@@ -333,7 +338,7 @@ class _Pool:
         self._last_look = time.monotonic()
         waiting: list[Job] = []
         for job in self._elsewhere:
-            open_cells = [cell for cell in job.cells if not records.is_done(self._runs, cell.id)]
+            open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
             if not open_cells:
                 continue
             if any(holder(lease_path(self._runs, cell.id)) for cell in open_cells):
@@ -363,22 +368,22 @@ def _cause(code: int) -> str:
 
 
 def _environment(config: Mapping[str, Any]) -> dict[str, str]:
-    asked = config.get(configs.MACHINE, {}).get("threads", 1)
+    asked = config.get(identity.MACHINE, {}).get("threads", 1)
     if asked is None:
         return dict(os.environ)
     threads = str(asked)
     return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
-def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path]) -> Result:
+def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], fill: bool = False) -> Result:
     """Check every config and estimate its cost (from the records below ``roots``), then run what has no result.
 
     Raises:
         UsageError: a config that cannot be built; nothing has been run.
     """
     open_runs_folder(runs)
-    todo = [cell for cell in cells if not cell.missing and not records.is_done(runs, cell.id)]
+    todo = [cell for cell in cells if not cell.missing and not is_done(runs, cell)]
     if todo:
         task_of(todo[0].config).check_devices(todo[0].config)
     work = {cell: item.seconds for cell, item in estimate(todo, roots).items()}
-    return run(cells, runs, work=work)
+    return run(cells, runs, work=work, fill=fill)

@@ -10,9 +10,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.targets import instantiate, require
 
@@ -34,6 +36,11 @@ class Cell:
 
     id: str
     config: dict[str, Any]
+
+    @cached_property
+    def probes(self) -> dict[str, str]:
+        """The id of each probe that is to measure the weights, by its name."""
+        return identity.probes(self.config)
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,21 @@ class Outcome:
     """File name to SHA-256 of what lies in ``folder / cell.id`` and belongs beside the record (texts, traces)."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Metric to what it lacks, "needs gpt2: ..." with the command that mends it."""
+    measured: dict[str, list[str]] = field(default_factory=dict)
+    """Probe to the metrics and files that it gave, those that are unavailable included."""
     note: str = ""
     """For a cell that did not finish: the step, and what the user can do."""
+
+
+@dataclass
+class Findings:
+    """What a probe found; it goes into the cell's record."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    attachments: dict[str, bytes] = field(default_factory=dict)
+    """File name to content: what is too long for a record (texts, traces); it lies beside the record."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Metric to what it lacks and the command that mends it, for example "needs gpt2: ..."; printed as n/a."""
 
 
 class StopRequestedError(Exception):
@@ -122,6 +142,18 @@ class Task(ABC):
         Raises:
             UsageError: it has not.
         """
+
+    def has_weights(self, folder: Path) -> bool:
+        """Whether the folder of a finished cell holds weights that a probe could measure."""
+        return False
+
+    def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
+        """What the probe of that name finds on the weights in ``folder``; nothing is trained.
+
+        Raises:
+            UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
+        """
+        raise UsageError(f"cell {cell.id}: {type(self).__name__} keeps no weights that a probe could measure")
 
 
 def task_of(config: Mapping[str, Any]) -> Task:

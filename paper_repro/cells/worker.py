@@ -15,20 +15,22 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from paper_repro.base import config as configs
+from paper_repro.base import identity
 from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import records
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message, disk_refuses
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.tasks import FAILED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, task_of
+from paper_repro.cells.tasks import FAILED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, task_of
 
 
 class Channel:
@@ -82,18 +84,56 @@ class Worker:
     def run(self, job: dict[str, Any]) -> None:
         """Run one job: hold the leases of its cells, run those that have no result, record what became of them."""
         cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
-        recipes = {item["id"]: item["recipe"] for item in job["cells"]}
         try:
             with self.leases.hold([cell.id for cell in cells]):
-                open_cells = [cell for cell in cells if not records.is_done(self.runs, cell.id)]
+                fill = bool(job.get("fill"))
+                open_cells = [cell for cell in cells if not self._measured(cell, fill)]
                 if open_cells:
-                    self._run_held(cells, open_cells, recipes)
+                    self._run_held(cells, open_cells)
         except LeasedError:
             self.channel.emit("busy")
             return
         self.channel.emit("end")
 
-    def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], recipes: dict[str, str]) -> None:
+    def _measured(self, cell: Cell, fill: bool) -> bool:
+        """Let the probes measure that have not yet, where weights are kept; whether nothing is left to do then."""
+        found = measurements.find(self.runs, cell)
+        if found is None or found.record.status != FINISHED:
+            return found is not None and found.done
+        again = measurements.to_fill(self.runs, cell) if fill else []
+        wanted = [name for name in cell.probes if name in {*found.lacking, *again}]
+        if not wanted:
+            return True
+        folder = record_path(self.runs, cell.id).parent
+        task = task_of(cell.config)
+        local = Cell(cell.id, _localised(cell.config, self.runs))
+        if not (hasattr(task, "measure") and task.has_weights(folder)):
+            print(f"cell {cell.id}: no weights in {folder}: it is run again for probes {', '.join(wanted)}")
+            return False
+        origin = records.provenance(_device(cell.config), self.code)
+        with _log_to(folder / "log.txt"):
+            for name in wanted:
+                started = time.monotonic()
+                findings = task.measure(local, folder, name)
+                self._keep(cell, name, findings, time.monotonic() - started, origin)
+        self.channel.emit("done", cell=cell.id, status=FINISHED, note="")
+        return True
+
+    def _keep(self, cell: Cell, name: str, findings: Any, seconds: float, origin: dict[str, Any]) -> None:
+        measurement = measurements.Measurement(
+            cell=cell.id,
+            probe=cell.probes[name],
+            name=name,
+            config=cell.config["probes"][name],
+            metrics={key: float(value) for key, value in findings.metrics.items() if math.isfinite(value)},
+            unavailable=dict(findings.unavailable),
+            attachments={key: sha256_of_bytes(content) for key, content in findings.attachments.items()},
+            seconds=round(seconds, 3),
+            provenance=origin,
+        )
+        measurements.write(self.runs, measurement, findings.attachments)
+
+    def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> None:
         # A batch that was cut off goes on with the members it had, also those whose record was already written.
         together = work_folder(self.runs, [cell.id for cell in cells])
         batch = list(cells) if together.is_dir() else list(open_cells)
@@ -107,7 +147,7 @@ class Worker:
         for cell, outcome in zip(batch, outcomes, strict=True):
             if cell.id in wanted:
                 self._keep_files(cell.id, folder)
-                kept = self._record(cell, recipes[cell.id], outcome, origin)
+                kept = self._record(cell, outcome, origin)
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
@@ -136,14 +176,14 @@ class Worker:
                 outcome.parameters, outcome.multiply_adds = cost.parameters, cost.multiply_adds
         return outcomes
 
-    def _record(self, cell: Cell, recipe: str, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
+    def _record(self, cell: Cell, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
         """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned."""
         path = record_path(self.runs, cell.id)
         try:
-            records.write(path, records.from_outcome(cell.id, recipe, cell.config, outcome, origin))
+            records.write(path, records.from_outcome(cell.id, cell.config, outcome, origin))
         except ValueError as error:
             outcome = Outcome(FAILED, note=str(error))
-            records.write(path, records.from_outcome(cell.id, recipe, cell.config, outcome, origin))
+            records.write(path, records.from_outcome(cell.id, cell.config, outcome, origin))
         return outcome
 
     def _keep_files(self, cell: str, folder: Path) -> None:
@@ -198,13 +238,13 @@ def main(code: CodeState, arguments: Sequence[str] | None = None) -> int:
 
 def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:
     """The config with this machine's cache folder; none of it changes a result."""
-    machine = dict(config.get(configs.MACHINE, {}))
+    machine = dict(config.get(identity.MACHINE, {}))
     machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
-    return {**config, configs.MACHINE: machine}
+    return {**config, identity.MACHINE: machine}
 
 
 def _device(config: dict[str, Any]) -> str:
-    machine = config.get(configs.MACHINE, {})
+    machine = config.get(identity.MACHINE, {})
     torch = sys.modules.get("torch")
     if torch is not None and machine.get("accelerator") in ("gpu", "cuda") and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())

@@ -9,11 +9,11 @@ from pathlib import Path
 from paper_repro.base.arguments import at_least
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.evaluation import harness
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 FOLDER = "downstream"
 MEAN, CROPPED = "downstream_mean", "downstream_cropped"

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.llama import Llama
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 
 @dataclass(frozen=True)

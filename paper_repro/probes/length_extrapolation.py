@@ -15,12 +15,12 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least
 from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.pg19 import TEST, BookData
 from paper_repro.datamodules.text import VAL, Stream, TokenData
 from paper_repro.models.rotary import RotaryLanguageModel
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 ATTACHMENT = "lengths.json"
 PREPARE = "python scripts/prepare_data.py pg19 --download"

@@ -9,11 +9,11 @@ from torch import Tensor
 from paper_repro.base.arguments import one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.listops import Item, ListOpsData
 from paper_repro.datamodules.listops_evaluation import answers, choose, pad_left
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 WAYS = ("accuracy", "accuracy_padded", "accuracy_greedy", "accuracy_greedy_padded")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from paper_repro.base.arguments import at_least
 from paper_repro.base.data_files import places
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.evaluation import mmlu
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.evaluation.mmlu import Tally
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 FOLDER = "mmlu"
 LACK = f"needs mmlu: put it below the data folder, then use --fill; run: {mmlu.DOWNLOAD} $PAPER_REPRO_DATA/{FOLDER}"

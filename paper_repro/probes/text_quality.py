@@ -9,6 +9,7 @@ from typing import Any
 
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.perplexity import GPT2, find_model
@@ -16,7 +17,6 @@ from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, met
 from paper_repro.models.causal import CausalLanguageModel
 from paper_repro.models.generation import Generation, Settle, generate
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 ATTACHMENT = "texts.json"
 MOST_BYTES = 60_000

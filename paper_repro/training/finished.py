@@ -1,15 +1,19 @@
 """A finished cell's model, for whatever looks at it afterwards."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell, build
 
 
-def rebuild(folder: Path, cell: Cell) -> BuiltCell:
-    """The cell built anew, without its probes, and with the weights in ``folder``; in evaluation mode, on its device.
+def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
+    """The cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
+
+    Its config may be that of an older record (``base.identity.today``).
 
     Nothing is read of its data.
 
@@ -19,7 +23,9 @@ def rebuild(folder: Path, cell: Cell) -> BuiltCell:
     weights = folder / checkpoints.WEIGHTS
     if not weights.is_file():
         raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
-    parts = build(Cell(cell.id, {**cell.config, "probes": {}}))
+    config = identity.today(cell.config)
+    wanted = {name: (config.get("probes") or {})[name] for name in probes}
+    parts = build(Cell(cell.id, {**config, "probes": wanted}))
     checkpoints.load_weights(weights, parts.module, cell.id)
     parts.module.to(parts.machine.device).eval()
     return parts

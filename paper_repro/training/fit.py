@@ -14,9 +14,9 @@ from paper_repro.cells.tasks import (
     DIVERGED,
     FINISHED,
     OUT_OF_MEMORY,
-    TAKEN,
     Cell,
     Cost,
+    Findings,
     Outcome,
     Report,
     Task,
@@ -26,6 +26,7 @@ from paper_repro.training import checkpoints, cost, single
 from paper_repro.training.build import BuiltCell, build, check_window
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
+from paper_repro.training.finished import rebuild
 from paper_repro.training.launch import launched
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
@@ -78,6 +79,22 @@ class Fit(Task):
 
     def check_devices(self, config: Mapping[str, Any]) -> None:
         cost.check_devices(config)
+
+    def has_weights(self, folder: Path) -> bool:
+        """Whether a cell's folder still has the weights that a probe could measure."""
+        return (folder / checkpoints.WEIGHTS).is_file()
+
+    def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
+        """What the probe of that name finds on the weights in ``folder``; nothing is trained.
+
+        Raises:
+            UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
+        """
+        with settings(Machine.of(cell.config.get("machine") or {})):
+            built = rebuild(folder, cell, [name])
+            built.data.prepare_data()
+            built.data.setup("test")
+            return _findings(built, name)
 
 
 def _fit_one(parts: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
@@ -181,29 +198,37 @@ def _outcome(
 
 def _measure(parts: BuiltCell, folder: Path, outcome: Outcome) -> None:
     """Let the cell's probes measure its trained model."""
-    module = parts.module.to(parts.machine.device).eval()
-    for name, probe in parts.probes.items():
-        with torch.no_grad():
-            findings = probe.measure(module, parts.data, module.seed)
+    for name in parts.probes:
+        findings = _findings(parts, name)
         twice = sorted(outcome.metrics.keys() & (findings.metrics.keys() | findings.unavailable.keys()))
         if twice:
             raise UsageError(f"probes.{name} measures {', '.join(twice)}, which is measured already: leave one out")
         outcome.metrics |= findings.metrics
         outcome.unavailable |= findings.unavailable
         for file, content in findings.attachments.items():
-            if file in (*TAKEN, *outcome.attachments):
+            if file in outcome.attachments:
                 raise UsageError(f"probes.{name} leaves {file}, a name that is taken already: give it another")
-            try:
-                check_attachment_name(file)
-            except UsageError as error:
-                raise UsageError(f"probes.{name}: {error}") from error
-            if len(content) > ATTACHMENT_BYTES:
-                raise UsageError(
-                    f"probes.{name} leaves {file} of {len(content)} bytes, at most {ATTACHMENT_BYTES} are kept: "
-                    "measure fewer tokens or steps"
-                )
             write_atomically(folder / file, content)
             outcome.attachments[file] = sha256_of_bytes(content)
+        outcome.measured[name] = [*findings.metrics, *findings.unavailable, *findings.attachments]
+
+
+def _findings(parts: BuiltCell, name: str) -> Findings:
+    """What one probe finds on the model as it is."""
+    module = parts.module.to(parts.machine.device).eval()
+    with torch.no_grad():
+        findings = parts.probes[name].measure(module, parts.data, module.seed)
+    for file, content in findings.attachments.items():
+        try:
+            check_attachment_name(file)
+        except UsageError as error:
+            raise UsageError(f"probes.{name}: {error}") from error
+        if len(content) > ATTACHMENT_BYTES:
+            raise UsageError(
+                f"probes.{name} leaves {file} of {len(content)} bytes, at most {ATTACHMENT_BYTES} are kept: "
+                "measure fewer tokens or steps"
+            )
+    return findings
 
 
 def _check_alike(cells: Sequence[Cell]) -> None:

@@ -16,7 +16,7 @@ from paper_repro.artifacts.render import render
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.cells import records, runner
+from paper_repro.cells import measurements, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
@@ -101,7 +101,7 @@ scales:
 """
 
 
-def test_fill_measures_what_was_lacking_from_the_last_checkpoint(
+def test_fill_measures_what_was_lacking_on_the_weights_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed, log, papers, runs = (tmp_path / name for name in ("gpt2", "steps.log", "papers", "runs"))
@@ -121,7 +121,8 @@ def test_fill_measures_what_was_lacking_from_the_last_checkpoint(
     environment = {**os.environ, "PAPER_REPRO_PAPERS": str(papers)}
     done = subprocess.run([*command, "--fill"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    after = records.read(record_path(runs, cell.id))
+    assert records.read(record_path(runs, cell.id)) == before
+    after = measurements.find(runs, cell).record
     assert after.metrics == before.metrics | {"score": 0.75} and after.unavailable == {}
     assert after.attachments == before.attachments and after.curves == before.curves
     assert records.attachment(runs, after, "total.txt") == f"{after.metrics['total']!r} 0".encode()

@@ -305,7 +305,9 @@ def test_claims_keep_the_numbers_of_their_inner_parts_in_the_json(tmp_path: Path
     assert all("pairs" in part["because"] for part in inner["parts"])
 
 
-def test_missing_data_is_found_in_the_reference_by_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_is_found_in_the_reference_by_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "corpus.txt").write_text("some text")

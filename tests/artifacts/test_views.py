@@ -73,7 +73,7 @@ FILES = "+data={files: {corpus: corpus.txt}}"
 
 
 @pytest.mark.parametrize("data", ["absent", "others"])
-def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_recipe(
+def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data"
@@ -89,7 +89,7 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_recipe(
     corpus.write_text("another text") if data == "others" else corpus.unlink()
     plan = synthetic.plan(tmp_path, text)
     assert {cell.id for cell in plan.cells}.isdisjoint(cell.id for cell in published.cells)
-    assert [cell.recipe for cell in plan.cells] == [cell.recipe for cell in published.cells]
+    assert [cell.settings for cell in plan.cells] == [cell.settings for cell in published.cells]
 
     view = views.build(plan, tmp_path / "runs", tmp_path / "results")
     assert all(len(point.reference) == 3 and not point.own for point in view.points.values())
@@ -106,7 +106,7 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_recipe(
         assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
 
 
-def test_without_files_a_record_of_the_same_recipe_under_another_id_is_not_taken(tmp_path: Path) -> None:
+def test_without_files_a_record_of_the_same_settings_under_another_id_is_not_taken(tmp_path: Path) -> None:
     plan = synthetic.plan(tmp_path)
     fill(tmp_path / "results", plan)
     home = record_path(tmp_path / "results", plan.cells[0].id).parent

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from paper_repro.base import config as configs
-from paper_repro.base import data_files
-from paper_repro.base.config import CONF, compose, compose_seeds, experiments, recipe
+from paper_repro.base import data_files, identity
+from paper_repro.base.config import CONF, compose, compose_seeds, experiments
 from paper_repro.base.data_files import DATA_VARIABLE, find_data
 from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import settings
 from paper_repro.base.overrides import parse
 from paper_repro.base.targets import check_targets, instantiate, locate
 from paper_repro.cells import planned
@@ -288,7 +289,7 @@ def test_a_module_with_a_fault_of_its_own_is_not_called_absent(tmp_path: Path, m
         locate("paper_repro.papers.garbled.Thing")
 
 
-def identity(*overrides: str, experiment: str = GP, seed: int = 0) -> str:
+def cell_id(*overrides: str, experiment: str = GP, seed: int = 0) -> str:
     return planned.single(experiment, overrides, seed).id
 
 
@@ -303,16 +304,16 @@ def test_the_id_changes_with_every_single_value_that_is_not_the_machines() -> No
                 vary(value, where, config)
                 continue
             node[key] = f"not {value!r}"
-            changed[where] = recipe(config)
+            changed[where] = settings(config)
             node[key] = value
 
     vary(config := copy.deepcopy(base), "", config)
     assert config == base
     machine = {where for where in changed if where.startswith("machine.")}
     assert {"optimizer.lr", "seed", "data.seed", "task._target_", "model.block.num_steps"} <= changed.keys()
-    assert {changed[where] for where in machine} == {recipe(base)}
+    assert {changed[where] for where in machine} == {settings(base)}
     others = [changed[where] for where in changed.keys() - machine]
-    assert len(set(others)) == len(others) and recipe(base) not in others
+    assert len(set(others)) == len(others) and settings(base) not in others
 
 
 @pytest.mark.parametrize(
@@ -329,7 +330,7 @@ def test_the_id_changes_with_every_single_value_that_is_not_the_machines() -> No
     ],
 )
 def test_the_machine_stays_out_of_the_id(override: str) -> None:
-    assert identity(override) == identity()
+    assert cell_id(override) == cell_id()
 
 
 @pytest.mark.parametrize(
@@ -349,32 +350,30 @@ def test_the_machine_stays_out_of_the_id(override: str) -> None:
     ],
 )
 def test_a_spelled_out_default_is_the_same_cell(override: str) -> None:
-    assert identity(override) == identity()
+    assert cell_id(override) == cell_id()
 
 
 def test_the_order_of_commuting_overrides_does_not_matter() -> None:
     words = ["model=cem/gp_recursive", "model.block.num_steps=4", "data.kernel=matern", "optimizer.lr=0.1"]
-    assert identity(*words) == identity(*reversed(words)) != identity()
+    assert cell_id(*words) == cell_id(*reversed(words)) != cell_id()
 
 
 def test_the_later_of_two_values_for_one_key_wins() -> None:
-    assert (
-        identity("optimizer.lr=0.1", "optimizer.lr=0.2") == identity("optimizer.lr=0.2") != identity("optimizer.lr=0.1")
-    )
-    assert identity("model=cem/gp_plain", "model=cem/gp_gated") == identity("model=cem/gp_gated")
+    assert cell_id("optimizer.lr=0.1", "optimizer.lr=0.2") == cell_id("optimizer.lr=0.2") != cell_id("optimizer.lr=0.1")
+    assert cell_id("model=cem/gp_plain", "model=cem/gp_gated") == cell_id("model=cem/gp_gated")
 
 
 def test_values_that_python_calls_equal_but_configs_do_not_have_ids_of_their_own() -> None:
-    assert len({recipe({"x": value}) for value in (1, 1.0, True, "1", None, [1], {"1": 1})}) == 7
-    assert recipe({"a": 1, "b": {"c": 2, "d": 3}}) == recipe({"b": {"d": 3, "c": 2}, "a": 1})
-    assert recipe({"x": [1, 2]}) != recipe({"x": [2, 1]})
+    assert len({settings({"x": value}) for value in (1, 1.0, True, "1", None, [1], {"1": 1})}) == 7
+    assert settings({"a": 1, "b": {"c": 2, "d": 3}}) == settings({"b": {"d": 3, "c": 2}, "a": 1})
+    assert settings({"x": [1, 2]}) != settings({"x": [2, 1]})
 
 
 def test_the_seed_reaches_every_interpolation_and_nothing_else() -> None:
     first, second = compose_seeds(GP, [], [3, 8])
     assert (first["seed"], first["data"]["seed"], second["seed"], second["data"]["seed"]) == (3, 3, 8, 8)
     assert configs.without(first, ["seed", "data.seed"]) == configs.without(second, ["seed", "data.seed"])
-    assert recipe(first) != recipe(second)
+    assert settings(first) != settings(second)
     fixed = compose_seeds(GP, ["data.seed=5"], [3, 8])
     assert [config["data"]["seed"] for config in fixed] == [5, 5]
 
@@ -388,7 +387,7 @@ def test_composing_does_not_leak_from_one_call_into_the_next() -> None:
 
 def test_the_id_is_stable_across_processes_and_releases() -> None:
     text = '{"a":[1,2.5,null,true],"b":"ü"}'
-    assert configs.fingerprint({"b": "ü", "a": [1, 2.5, None, True]}) == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert identity.fingerprint({"b": "ü", "a": [1, 2.5, None, True]}) == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def test_a_missing_mandatory_value_is_refused_and_can_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -411,13 +410,13 @@ def test_the_content_of_a_file_enters_the_id_but_not_its_place(tmp_path: Path, m
         (folder / "corpus.txt").write_bytes(content)
     monkeypatch.setenv(DATA_VARIABLE, str(here))
     first = with_file("corpus.txt")
-    assert not first.missing and first.id != first.recipe
+    assert not first.missing and first.id != first.settings
     monkeypatch.setenv(DATA_VARIABLE, str(there))
     assert with_file("corpus.txt").id == first.id
     (there / "corpus.txt").write_bytes(b"some texT")
     os.utime(there / "corpus.txt", ns=(1, 1))
     changed = with_file("corpus.txt")
-    assert changed.id != first.id and changed.recipe == first.recipe
+    assert changed.id != first.id and changed.settings == first.settings
 
 
 def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +445,7 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     assert str(tmp_path / "root" / "sub" / "corpus.txt") in cell.missing
     assert f"${DATA_VARIABLE} ({tmp_path / 'data' / 'sub' / 'corpus.txt'})" in cell.missing
     assert "nothing is downloaded" in cell.missing
-    assert cell.id == cell.recipe
+    assert cell.id == cell.settings
     monkeypatch.delenv(DATA_VARIABLE)
     unset = with_file("corpus.txt").missing
     assert "machine.data_root (not set)" in unset and f"${DATA_VARIABLE} (not set)" in unset

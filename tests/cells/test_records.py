@@ -11,20 +11,22 @@ from typing import Any
 
 import pytest
 
+from paper_repro.base import identity
 from paper_repro.base.code_state import read_code_state
-from paper_repro.base.config import canonical_json
 from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records
 from paper_repro.cells.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, Outcome
 
 CONFIG = {"seed": 3, "lr": 1e-05, "name": "größe", "machine": {"workers": 2, "data_root": "/somewhere"}}
+CELL = identity.settings(CONFIG)
 PROVENANCE = {"commit": "a" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
 
 
 def small(**changes: Any) -> Record:
     outcome = Outcome(FINISHED, {"rmse": 0.25}, {"loss": [(0, 1.0), (10, 0.5)]}, parameters=7, seconds=1.23456)
-    return dataclasses.replace(from_outcome("c" * 16, "r" * 16, CONFIG, outcome, PROVENANCE), **changes)
+    return dataclasses.replace(from_outcome(CELL, CONFIG, outcome, PROVENANCE), **changes)
 
 
 def curves(count: int, points: int) -> dict[str, list[tuple[int, float]]]:
@@ -33,10 +35,10 @@ def curves(count: int, points: int) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    path = record_path(tmp_path, "c" * 16)
-    assert path == tmp_path / "cells" / ("c" * 16) / "record.json"
+    path = record_path(tmp_path, CELL)
+    assert path == tmp_path / "cells" / CELL / "record.json"
     write(path, small())
-    assert read(path) == small() == find(tmp_path, "c" * 16)
+    assert read(path) == small() == find(tmp_path, CELL)
     assert json.loads(path.read_text())["config"]["name"] == "größe"
 
 
@@ -158,7 +160,7 @@ def test_no_record_is_not_a_damaged_record(tmp_path: Path, caplog: pytest.LogCap
 def test_a_record_is_never_over_the_limit(tmp_path: Path, count: int, points: int) -> None:
     outcome = Outcome(FINISHED, {"rmse": 0.25}, curves(count, points))
     path = tmp_path / "record.json"
-    write(path, from_outcome("c", "r", CONFIG, outcome, PROVENANCE))
+    write(path, from_outcome("c", CONFIG, outcome, PROVENANCE))
     assert path.stat().st_size <= LIMIT_BYTES
     found = read(path)
     assert found.metrics == {"rmse": 0.25} and found.curves.keys() == outcome.curves.keys()
@@ -169,9 +171,9 @@ def test_a_record_is_never_over_the_limit(tmp_path: Path, count: int, points: in
 
 
 def test_curves_are_thinned_no_more_than_the_limit_asks_for(tmp_path: Path) -> None:
-    write(tmp_path / "one", from_outcome("c", "r", CONFIG, Outcome(FINISHED, {}, curves(1, 3000)), PROVENANCE))
+    write(tmp_path / "one", from_outcome("c", CONFIG, Outcome(FINISHED, {}, curves(1, 3000)), PROVENANCE))
     assert len(read(tmp_path / "one").curves["curve 0"]["step"]) == records.CURVE_POINTS
-    write(tmp_path / "many", from_outcome("c", "r", CONFIG, Outcome(FINISHED, {}, curves(30, 3000)), PROVENANCE))
+    write(tmp_path / "many", from_outcome("c", CONFIG, Outcome(FINISHED, {}, curves(30, 3000)), PROVENANCE))
     assert 2 <= len(read(tmp_path / "many").curves["curve 0"]["step"]) < records.CURVE_POINTS
 
 
@@ -194,14 +196,14 @@ def test_thinning_keeps_first_and_last_and_spaces_evenly() -> None:
 
 def test_values_that_are_not_finite_do_not_enter_a_record(tmp_path: Path) -> None:
     outcome = Outcome(DIVERGED, {"rmse": math.nan, "loss": math.inf, "steps": 12}, note="loss is nan at step 12")
-    write(tmp_path / "record.json", from_outcome("c", "r", CONFIG, outcome, PROVENANCE))
+    write(tmp_path / "record.json", from_outcome("c", CONFIG, outcome, PROVENANCE))
     found = read(tmp_path / "record.json")
     assert found.metrics == {"steps": 12.0} and found.note == "loss is nan at step 12"
 
 
 @pytest.mark.parametrize("note", ["x" * 10_000, "über " * 400, "bad \udcff name", "line\nbreak \x00 | $"])
 def test_any_note_can_be_recorded(tmp_path: Path, note: str) -> None:
-    write(tmp_path / "record.json", from_outcome("c", "r", CONFIG, Outcome(FAILED, note=note), PROVENANCE))
+    write(tmp_path / "record.json", from_outcome("c", CONFIG, Outcome(FAILED, note=note), PROVENANCE))
     assert read(tmp_path / "record.json").note == note[:500].replace("\udcff", "?")
 
 
@@ -219,7 +221,7 @@ def test_provenance_names_code_and_device_but_neither_host_nor_environment(
     assert origin.keys() == {"commit", "dirty", "versions", "device"}
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
     assert origin["device"].endswith("threads")
-    write(tmp_path / "record.json", from_outcome("c", "r", CONFIG, Outcome(FINISHED), origin))
+    write(tmp_path / "record.json", from_outcome("c", CONFIG, Outcome(FINISHED), origin))
     text = (tmp_path / "record.json").read_text()
     hidden = ["d0nt-r3c0rd-m3", "somebody-by-name", "A_SECRET", "PATH", "/somewhere", str(Path.home())]
     hidden += [name for name in (socket.gethostname(), socket.getfqdn()) if len(name) > 3]
@@ -252,7 +254,7 @@ def beside(root: Path, record: Record, name: str, content: bytes) -> Path:
 def test_a_record_names_what_lies_beside_it_and_what_it_lacks(tmp_path: Path) -> None:
     lacks = {"perplexity": "needs gpt2: " + "x" * 1000}
     outcome = Outcome(FINISHED, {"rmse": 0.25}, attachments={"a.txt": sha256_of_bytes(b"text")}, unavailable=lacks)
-    record = from_outcome("c" * 16, "r" * 16, CONFIG, outcome, PROVENANCE)
+    record = from_outcome(CELL, CONFIG, outcome, PROVENANCE)
     write(record_path(tmp_path, record.cell), record)
     found = find(tmp_path, record.cell)
     assert found == record and found.done
@@ -282,20 +284,3 @@ def test_a_record_from_before_there_were_attachments_is_read(tmp_path: Path) -> 
     content["sha256"] = sha256_of_bytes(canonical_json(content).encode())
     path.write_text(canonical_json(content) + "\n")
     assert read(path) == small()
-
-
-def test_only_records_that_lack_something_are_dropped_and_nothing_beside_them(tmp_path: Path) -> None:
-    lacking, whole, other = (
-        small(cell=letter * 16, unavailable=lacks)
-        for letter, lacks in (("a", {"score": "needs gpt2"}), ("b", {}), ("d", {"score": "needs gpt2"}))
-    )
-    for record in (lacking, whole, other):
-        write(record_path(tmp_path, record.cell), record)
-    checkpoint = beside(tmp_path, lacking, "checkpoint", b"weights")
-    damaged = record_path(tmp_path, "e" * 16)
-    damaged.parent.mkdir()
-    damaged.write_bytes(b"damaged")
-    records.drop_incomplete(tmp_path, [lacking.cell, whole.cell, "e" * 16, "f" * 16])
-    assert find(tmp_path, lacking.cell) is None and checkpoint.read_bytes() == b"weights"
-    assert find(tmp_path, whole.cell) == whole and find(tmp_path, other.cell) == other
-    assert damaged.read_bytes() == b"damaged"

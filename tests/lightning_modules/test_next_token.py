@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.base import config as configs
+from paper_repro.base import identity
 from paper_repro.cells import records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED
@@ -128,8 +129,8 @@ SMALL = (
 
 def planned(experiment: str, *overrides: str) -> PlannedCell:
     config = configs.compose(experiment, [*SMALL, *overrides])
-    recipe = configs.recipe(config)
-    return PlannedCell((("experiment", experiment),), 0, config, recipe, recipe)
+    own = identity.settings(config)
+    return PlannedCell((("experiment", experiment),), 0, config, own, own)
 
 
 def test_the_listops_experiments_compose_and_train_two_steps(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from paper_repro.base.data_files import DATA_VARIABLE
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Findings
 from paper_repro.evaluation import harness
 from paper_repro.evaluation.causal import Evaluator
 from paper_repro.probes.downstream import SWITCHES, Downstream
 from paper_repro.tests.evaluation.doubles import Bytes, Reciting, small_gpt
-from paper_repro.training.probe import Findings
 
 ANSWERS = ["yes", "no", "yes", "yes", "no"]
 TASKS = {"own_words": "words", "own_endings": "endings"}

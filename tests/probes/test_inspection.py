@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Findings
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
 from paper_repro.models.ngpt import NGPT, BaselineGPT
 from paper_repro.models.nrgpt.model import NRGPT_H_FF1
@@ -25,7 +26,6 @@ from paper_repro.probes.inspection.matrices import (
 )
 from paper_repro.probes.inspection.scales import Scales, effective_scales
 from paper_repro.probes.inspection.tools import branches, counts, logarithmic_edges, shares, symmetric_edges
-from paper_repro.training.probe import Findings
 from paper_repro.training.schedules import Constant
 
 SIZES = {"vocabulary_size": 30, "block_length": 8, "width": 12, "num_heads": 2, "num_layers": 3}

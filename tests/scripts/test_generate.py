@@ -73,9 +73,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
             parameter.data.mul_(8)  # away from the nearly uniform start
         checkpoints.save_weights(folder / checkpoints.WEIGHTS, parts.module, CELL)
         hashes = changes.get("hashes", {"tokenizer": CharacterTokenizer(CORPUS).fingerprint})
-        record = Record(
-            CELL, "recipe", status, 3, whole, {"val_loss": 1.0}, {}, 10, None, 1.0, None, "", {"data": hashes}
-        )
+        record = Record(CELL, status, 3, whole, {"val_loss": 1.0}, {}, 10, None, 1.0, None, "", {"data": hashes})
         records.write(folder / "record.json", record)
         assert records.read(folder / "record.json") == record and asdict(record)["cell"] == CELL
         return folder

@@ -68,7 +68,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
             for parameter in parts.module.parameters():
                 parameter.mul_(1 + 0.1 * torch.rand_like(parameter))
         checkpoints.save_weights(folder / checkpoints.WEIGHTS, parts.module, CELL)
-        record = Record(CELL, "recipe", status, 3, config(model), {}, {}, 10, None, 1.0, None, "", {})
+        record = Record(CELL, status, 3, config(model), {}, {}, 10, None, 1.0, None, "", {})
         records.write(folder / "record.json", record)
         return folder
 

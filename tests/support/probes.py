@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 STEPS_VARIABLE = "PROBED_STEPS_LOG"
 

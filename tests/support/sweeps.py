@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import config as configs
+from paper_repro.base import identity
 from paper_repro.base.command_line import ROOT
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
@@ -41,8 +41,8 @@ def cells(count: int, batch: int = 1, workers: int = 2, **task: Any) -> list[Pla
     for seed in range(count):
         machine: dict[str, Any] = {"workers": workers, "threads": 1, "stack": {"over": ["seed"], "most": batch}}
         config = {"task": {"_target_": TARGET, **task}, "seed": seed, "machine": machine}
-        recipe = configs.recipe(config)
-        result.append(PlannedCell((("seed", str(seed)),), seed, config, recipe, recipe))
+        own = identity.settings(config)
+        result.append(PlannedCell((("seed", str(seed)),), seed, config, own, own))
     return result
 
 

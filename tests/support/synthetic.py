@@ -135,7 +135,7 @@ def plan(folder: Path, text: str = ARTIFACT, scale: str = "paper", overrides: tu
 
 
 def write_record(root: Path, cell: PlannedCell, outcome: Outcome) -> Record:
-    record = records.from_outcome(cell.id, cell.recipe, cell.config, outcome, PROVENANCE)
+    record = records.from_outcome(cell.id, cell.config, outcome, PROVENANCE)
     records.write(record_path(root, cell.id), record)
     return record
 

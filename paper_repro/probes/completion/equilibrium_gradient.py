@@ -12,13 +12,13 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet.energy import CETState
 from paper_repro.models.cet.learning import Phases, equilibrium_propagation, full_backpropagation
 from paper_repro.models.cet.model import CET
 from paper_repro.probes.completion.tools import completing, first_images
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 SMALL = {"channels": 2, "size": 8, "patch": 4, "stride": 2, "width": 6, "num_heads": 2, "head_width": 3}
 STRENGTHS = {"num_memories": 5, "init_std": 0.12, "attention_std": 0.2}

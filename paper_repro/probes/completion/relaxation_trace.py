@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, positive
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet.energy import CETClamped, CETState
 from paper_repro.models.cet.model import CET
 from paper_repro.models.descent import Trajectory
 from paper_repro.probes.completion.tools import completing, first_images, png
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 EVERY = 300
 """So many first steps are all recorded."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.seeds import mix
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes.inspection.tools import (
     counts,
@@ -23,7 +24,6 @@ from paper_repro.probes.inspection.tools import (
     symmetric_edges,
 )
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 ATTACHMENT = "embeddings.json"
 NORM_EDGES = logarithmic_edges(-3, 3)

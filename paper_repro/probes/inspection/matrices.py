@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from paper_repro.base.arguments import at_least
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention
 from paper_repro.probes.inspection.tools import (
@@ -26,7 +27,6 @@ from paper_repro.probes.inspection.tools import (
     shares,
 )
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 ATTACHMENT = "matrices.json"
 ATTENTION = ("query", "key", "value", "output")

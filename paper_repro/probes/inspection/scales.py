@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.rotary import RotaryLanguageModel, Scale
 from paper_repro.probes.inspection.tools import branches, counts, document, inspected, rounded, shares, symmetric_edges
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Findings
 
 ATTACHMENT = "scales.json"
 RATES = {"alpha_A": "attention_rate", "alpha_M": "feed_forward_rate"}

@@ -151,24 +151,26 @@ def test_a_figure_draws_every_run_and_nothing_for_none(name: str, scale: str, tm
 def test_cells_of_one_configuration_are_shared_by_figures() -> None:
     cells = {name: plans.make(catalogue.load(f"cem/{name}"), "cpu", [0]).cells for name in (*NAMES, "fig3a")}
 
-    def recipe(name: str, **place: str) -> str:
+    def settings(name: str, **place: str) -> str:
         (found,) = (cell for cell in cells[name] if place.items() <= dict(cell.key).items())
-        return found.recipe
+        return found.settings
 
-    base = {recipe(name, model="llama") for name in ("fig2a", "fig2b", "fig2c", "fig2d", "fig3b")}
-    base |= {recipe(name, model="llama", steps="t1") for name in ("fig3c", "fig4")}
-    base |= {recipe("fig3a", model="llama", lr="8e-3")}
+    base = {settings(name, model="llama") for name in ("fig2a", "fig2b", "fig2c", "fig2d", "fig3b")}
+    base |= {settings(name, model="llama", steps="t1") for name in ("fig3c", "fig4")}
+    base |= {settings("fig3a", model="llama", lr="8e-3")}
     assert len(base) == 1
     plain = {"steps": "t1", "preconditioner": "none"}
-    assert recipe("fig2a", model="attention") == recipe("fig2c", model="attention", **plain)
+    assert settings("fig2a", model="attention") == settings("fig2c", model="attention", **plain)
     assert (
-        recipe("fig2b", model="mlp") == recipe("fig2d", model="mlp", **plain) == recipe("fig3c", model="mlp", **plain)
+        settings("fig2b", model="mlp")
+        == settings("fig2d", model="mlp", **plain)
+        == settings("fig3c", model="mlp", **plain)
     )
-    assert recipe("fig2b", model="mlp_matched") == recipe("fig3c", model="mlp_matched", **plain)
-    diagonal = recipe("fig2c", model="attention", steps="t1", preconditioner="diagonal")
-    assert recipe("fig3b", model="shared") == diagonal
+    assert settings("fig2b", model="mlp_matched") == settings("fig3c", model="mlp_matched", **plain)
+    diagonal = settings("fig2c", model="attention", steps="t1", preconditioner="diagonal")
+    assert settings("fig3b", model="shared") == diagonal
     best = {"steps": "t2", "preconditioner": "diagonal_low_rank"}
-    assert recipe("fig4", model="attention", **best) == recipe("fig2c", model="attention", **best)
+    assert settings("fig4", model="attention", **best) == settings("fig2c", model="attention", **best)
 
 
 def test_the_wide_mlp_is_half_as_wide_again_at_every_size_and_scale() -> None:

@@ -66,5 +66,5 @@ def test_the_figure_draws_every_length_of_every_seed_and_the_table_says_what_was
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "gpu"])
 def test_its_cells_are_those_of_the_other_figures_that_look_at_trained_models(scale: str) -> None:
-    own = {cell.recipe for cell in plans.make(catalogue.load("ngpt/fig13"), scale).cells}
-    assert own == {cell.recipe for cell in plans.make(catalogue.load("ngpt/fig4"), scale).cells}
+    own = {cell.settings for cell in plans.make(catalogue.load("ngpt/fig13"), scale).cells}
+    assert own == {cell.settings for cell in plans.make(catalogue.load("ngpt/fig4"), scale).cells}

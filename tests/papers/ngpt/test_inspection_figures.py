@@ -84,7 +84,7 @@ def test_every_claim_of_the_catalogue_is_here() -> None:
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "gpu", "paper"])
 def test_the_three_figures_are_drawn_from_the_same_trained_cells(scale: str) -> None:
-    ids = {name: {cell.recipe for cell in plans.make(artifact, scale).cells} for name, artifact in ARTIFACTS.items()}
+    ids = {name: {cell.settings for cell in plans.make(artifact, scale).cells} for name, artifact in ARTIFACTS.items()}
     assert ids["fig4"] == ids["fig5"]
     shared = {"smoke": 1, "cpu": 3, "gpu": 3, "paper": 2}[scale]
     assert len(ids["fig4"] & ids["fig6"]) == shared

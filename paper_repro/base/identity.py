@@ -1,0 +1,201 @@
+"""What makes a cell the cell that it is: one id for its weights, and one for each probe that measures them.
+
+Three things stay out of an id, so that a change of any of them costs no training:
+
+* what changes speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
+* a key at its neutral value, which is the default of the constructor that reads it;
+* where a class lies: a class that moved counts under the name that it was first published with.
+
+``identity.yaml`` beside this file holds these rules.  A record that an older version of the code has written is read by
+the same rules, so its id is today's id, whatever its config calls the classes.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RULES = Path(__file__).with_suffix(".yaml")
+MACHINE = "machine"
+"""The one top-level key that says where and how fast, never what."""
+PROBES = "probes"
+TARGET = "_target_"
+LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The content of ``identity.yaml``."""
+
+    renamed: dict[str, str]
+    """Today's dotted name of a class to the name under which its first record was published."""
+    speed: frozenset[str]
+    """Arguments of models and optimisers that stand in ``machine`` today."""
+    hints: frozenset[str]
+    """Other keys that change no result, wherever they stand."""
+    unread: frozenset[str]
+    """Top-level keys of older configs that no code has read."""
+    timed: dict[str, list[str]]
+    """A task that measures time, to the keys of ``machine`` that its result depends on."""
+    reads: dict[str, list[str]]
+    """A task that does not read its whole config, to the dotted keys that it reads."""
+    neutral: dict[str, dict[str, Any]]
+    """A class, or a section without a class, to its keys' neutral values."""
+
+    @functools.cached_property
+    def moved(self) -> dict[str, str]:
+        """The first name of a class to today's."""
+        return {first: now for now, first in self.renamed.items()}
+
+
+@functools.cache
+def rules() -> Rules:
+    """The rules, read once."""
+    content = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    neutral: dict[str, dict[str, Any]] = {}
+    for entry in content["neutral"]:
+        for name in entry["of"]:
+            neutral.setdefault(name, {}).update(entry["values"])
+    speed, hints, unread = (frozenset(content[key]) for key in ("speed", "hints", "unread"))
+    return Rules(content["renamed"], speed, hints, unread, content["timed"], content["reads"], neutral)
+
+
+def settings(config: Mapping[str, Any]) -> str:
+    """The hash of all that makes a cell's weights, but for the content of the files that it reads."""
+    return fingerprint(_canonical(_read_part(today(config)), ""))
+
+
+def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """The id of a cell.
+
+    Args:
+        config: resolved.
+        files: the SHA-256 of each file that ``data.files`` names, by role.
+    """
+    own = settings(config)
+    return own if not files else hashlib.sha256(f"{own}/{canonical_json(dict(files))}".encode()).hexdigest()[:LENGTH]
+
+
+def probes(config: Mapping[str, Any]) -> dict[str, str]:
+    """The id of each probe of a config, by its name."""
+    found = today(config).get(PROBES) or {}
+    return {name: fingerprint(_canonical(node, "")) for name, node in found.items() if node is not None}
+
+
+def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record keeps of a config: all but ``machine``, of which it keeps what its id depends on."""
+    machine, task = config.get(MACHINE) or {}, _target(config.get("task"))
+    timed = {key: machine[key] for key in rules().timed.get(task, ()) if key in machine}
+    return {**{key: value for key, value in config.items() if key != MACHINE}, **({MACHINE: timed} if timed else {})}
+
+
+def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
+    """The id that a record must have; None where it does not tell the content of the files that its cell has read.
+
+    Args:
+        config: the record's.
+        data: the SHA-256 of the data that the run has seen, by role, as the record gives them.
+    """
+    roles = files_of(config)
+    if not roles.keys() <= data.keys():
+        return None
+    return weights(config, {role: data[role] for role in sorted(roles)})
+
+
+def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
+    """The files that a config reads, by role."""
+    data = config.get("data")
+    found = data.get("files") if isinstance(data, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def today(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of any age as today's code spells it: classes where they lie now, keys of speed in ``machine``."""
+    known = rules()
+    result = {key: _renewed(value) for key, value in config.items() if key not in known.unread}
+    task = _target(result.get("task"))
+    machine = dict(result.get(MACHINE) or {})
+    for key in known.timed.get(task, ()):
+        if key in config:
+            machine.setdefault(key, config[key])
+    for key in known.speed & result.keys():
+        del result[key]
+    return {**result, MACHINE: machine} if machine else result
+
+
+def fingerprint(value: Any) -> str:
+    """A short SHA-256 of a JSON value; key order does not matter, 1 and 1.0 differ."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:LENGTH]
+
+
+def canonical_json(value: Any) -> str:
+    """The one spelling of a JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config a task's result depends on."""
+    task = _target(config.get("task"))
+    machine = config.get(MACHINE) or {}
+    found = {key: value for key, value in config.items() if key not in (MACHINE, PROBES)}
+    if task in rules().reads:
+        found = dict(_selected(found, ("task", "seed", *rules().reads[task])))
+    timed = {key: machine[key] for key in rules().timed.get(task, ()) if key in machine}
+    return {**found, MACHINE: timed} if timed else found
+
+
+def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    sections: dict[str, list[str]] = {}
+    for key in keys:
+        section, _, rest = key.partition(".")
+        sections.setdefault(section, []).append(rest)
+    for section, rests in sections.items():
+        if section not in config:
+            continue
+        value = config[section]
+        if "" in rests or not isinstance(value, Mapping):
+            yield section, value
+        else:
+            yield section, dict(_selected(value, tuple(rests)))
+
+
+def _canonical(node: Any, section: str) -> Any:
+    """A node without what does not count, its classes under their first names."""
+    if isinstance(node, Mapping):
+        name = _target(node) or section
+        neutral = rules().neutral.get(name, {})
+        result = {}
+        for key, value in node.items():
+            if key in rules().speed | rules().hints and section != MACHINE:
+                continue
+            found = _canonical(value, str(key))
+            if key in neutral and canonical_json(found) == canonical_json(_canonical(neutral[key], "")):
+                continue
+            result[str(key)] = rules().renamed.get(value, value) if key == TARGET else found
+        return result
+    if isinstance(node, (list, tuple)):
+        return [_canonical(value, "") for value in node]
+    return node
+
+
+def _renewed(node: Any) -> Any:
+    """A node with each class under today's name and without the keys that stand in ``machine`` today."""
+    if isinstance(node, Mapping):
+        named = TARGET in node
+        kept = {key: value for key, value in node.items() if not (named and key in rules().speed)}
+        return {
+            key: rules().moved.get(value, value) if key == TARGET else _renewed(value) for key, value in kept.items()
+        }
+    if isinstance(node, (list, tuple)):
+        return [_renewed(value) for value in node]
+    return node
+
+
+def _target(node: Any) -> str:
+    found = node.get(TARGET) if isinstance(node, Mapping) else None
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,186 @@
+"""What a cell came to: its record, and what probes have measured on its weights since.
+
+Weights are trained once and kept.  A probe that a config gained later measures these weights, and what it found lies in
+a file of its own beside the record: ``cells/<cell>/probes/<probe>.json``, its attachments in the folder of that name.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from paper_repro.base import identity
+from paper_repro.base.files import CorruptFileError, write_atomically
+from paper_repro.cells import records
+from paper_repro.cells.records import Record, record_path
+from paper_repro.cells.tasks import FINISHED
+
+_log = logging.getLogger(__name__)
+
+OF_A_SPLIT = ("train_", "val_", "test_", "best_")
+"""How metrics begin that the training itself gave, in records that do not tell whose metric is whose."""
+
+
+class Planned(Protocol):
+    """A cell as somebody wants it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def probes(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one probe found on the weights of a cell that was trained before."""
+
+    cell: str
+    probe: str
+    """Its id."""
+    name: str
+    config: dict[str, Any]
+    """The probe's node."""
+    metrics: dict[str, float]
+    unavailable: dict[str, str]
+    attachments: dict[str, str]
+    """File name to SHA-256 of what lies in the measurement's folder."""
+    seconds: float
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell's record with all that its probes have measured, and the probes that are still to measure."""
+
+    record: Record
+    lacking: list[str]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to train or to measure."""
+        return self.record.done and not self.lacking
+
+
+def measurement_path(root: Path, cell: str, probe: str) -> Path:
+    """Where the measurement of a probe lies."""
+    return record_path(root, cell).parent / "probes" / f"{probe}.json"
+
+
+def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> None:
+    """Write a measurement and its attachments; each file is whole or absent, and the measurement comes last.
+
+    Raises:
+        OSError: the disk is full or the folder read-only.
+    """
+    path = measurement_path(root, measurement.cell, measurement.probe)
+    for name, content in files.items():
+        write_atomically(path.with_suffix("") / name, content)
+    write_atomically(path, records.sealed(asdict(measurement)))
+
+
+def find(root: Path, cell: Planned) -> Result | None:
+    """The result of a cell below ``root``; None where it has no record.
+
+    A metric of a probe that the plan wants with other settings is left out: it was measured in another way.
+    """
+    record = records.find(root, cell.id)
+    if record is None:
+        return None
+    if record.status != FINISHED or not cell.probes:
+        return Result(record, [])
+    record, measured = _without_stale(record, cell.probes)
+    for name, probe in cell.probes.items():
+        if (found := _read(measurement_path(root, cell.id, probe))) is not None:
+            measured.add(name)
+            record = _with(record, found)
+    return Result(record, [name for name in cell.probes if name not in measured])
+
+
+def is_done(root: Path, cell: Planned) -> bool:
+    """Whether the cell has a result below ``root``, everything measured."""
+    found = find(root, cell)
+    return found is not None and found.done
+
+
+def to_fill(root: Path, cell: Planned) -> list[str]:
+    """The probes that have to measure again because a metric was not available when they did."""
+    found = find(root, cell)
+    if found is None or not found.record.unavailable:
+        return []
+    owners = {probe for probe, given in found.record.measured.items() if {*given} & {*found.record.unavailable}}
+    return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
+
+
+def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:
+    """The record without the metrics of probes that are wanted with other settings, and the names that it measured."""
+    own = identity.probes(record.config)
+    measured = {name for name, probe in planned.items() if own.get(name) == probe}
+    stale = [probe for name, probe in own.items() if planned.get(name, probe) != probe]
+    if not stale:
+        return record, measured
+    if record.measured:
+        gone = {given for probe in stale for given in record.measured.get(probe, ())}
+    else:
+        names = {*record.metrics, *record.unavailable, *record.attachments}
+        gone, measured = {name for name in names if not name.startswith(OF_A_SPLIT)}, set()
+    kept = {name: node for name, node in record.config["probes"].items() if own.get(name) not in stale}
+    return replace(_keeping(record, gone), config={**record.config, identity.PROBES: kept}), measured
+
+
+def _keeping(record: Record, gone: set[str]) -> Record:
+    return replace(
+        record,
+        metrics={name: value for name, value in record.metrics.items() if name not in gone},
+        unavailable={name: reason for name, reason in record.unavailable.items() if name not in gone},
+        attachments={name: digest for name, digest in record.attachments.items() if name not in gone},
+    )
+
+
+def _with(record: Record, found: Measurement) -> Record:
+    given = {*found.metrics, *found.unavailable, *found.attachments}
+    kept = _keeping(record, given)
+    return replace(
+        record,
+        metrics={**kept.metrics, **found.metrics},
+        unavailable={**kept.unavailable, **found.unavailable},
+        attachments={**kept.attachments, **found.attachments},
+        measured={**record.measured, found.probe: sorted(given)},
+        config={**record.config, identity.PROBES: {**(record.config.get("probes") or {}), found.name: found.config}},
+    )
+
+
+def joined(record: Record, other: Record) -> Record:
+    """A cell's record with what the probes of another record of the same cell have measured beyond its own."""
+    own, theirs = (identity.probes(one.config) for one in (record, other))
+    more = {name for name in theirs if name not in own}
+    if not more:
+        return record
+    nodes = {**record.config.get("probes", {}), **{name: other.config["probes"][name] for name in more}}
+    return replace(
+        record,
+        metrics={**other.metrics, **record.metrics},
+        unavailable={**other.unavailable, **record.unavailable},
+        attachments={**other.attachments, **record.attachments},
+        measured={**other.measured, **record.measured} if record.measured and other.measured else {},
+        config={**record.config, identity.PROBES: nodes},
+    )
+
+
+def _read(path: Path) -> Measurement | None:
+    """The measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
+    try:
+        found = Measurement(**records.unsealed(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (CorruptFileError, TypeError) as error:
+        _log.warning("%s; the probe measures again", error)
+        return None
+    place = (path.parent.parent.name, path.stem)
+    if (found.cell, found.probe) != place or identity.probes({"probes": {found.name: found.config}}) != {
+        found.name: found.probe
+    }:
+        _log.warning("%s: it is the measurement of another probe or cell; the probe measures again", path)
+        return None
+    return found
