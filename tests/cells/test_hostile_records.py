@@ -20,9 +20,9 @@ from paper_repro.artifacts.render import render
 from paper_repro.base import code_state
 from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.command_line import ROOT
-from paper_repro.base.config import canonical_json
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
 from paper_repro.cells.records import Record, find, record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
