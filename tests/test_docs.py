@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +175,20 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
     words = re.findall(r"^\*\*(.+?)\.\*\*", NAMES[0].read_text(encoding="utf-8"), re.MULTILINE)
     assert len(words) > 40
     assert words == sorted(set(words), key=str.lower)
+
+
+def test_the_path_of_one_number_has_the_real_values() -> None:
+    text = NAMES[1].read_text(encoding="utf-8")
+    plan = plans.make(catalogue.load("cem/table3"), "cpu")
+    cells = [cell for cell in plan.cells if dict(cell.key) == {"kernel": "rbf", "model": "t2"}]
+    found = [json.loads((RESULTS / "cells" / cell.id / "record.json").read_text(encoding="utf-8")) for cell in cells]
+    errors = [record["metrics"]["test_rmse"] for record in found]
+    assert f"{len(plan.cells)} cells" in text
+    assert f"`{cells[0].id}`" in text
+    assert f'"test_rmse": {errors[0]}' in text
+    assert f'"sha256": "{found[0]["sha256"]}"' in text
+    assert ", ".join(f"{error:.5f}" for error in errors) in text
+    row = f"{statistics.mean(errors):.4f} ± {statistics.stdev(errors):.4f}"
+    assert f"{row} | off by +17 %" in text
+    published = (RESULTS / "cem/table3/cpu/table.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| RBF +\| CEM-T2 .*\| {row} +\| off by \+17 % +\|$", published, re.MULTILINE)
