@@ -14,6 +14,9 @@ from paper_repro.models.cet.learning import Phases
 from paper_repro.models.cet.model import CET
 from paper_repro.training.counting import num_parameters
 
+MASKS = ("_target_", "size", "cell", "mask_ratio")
+"""Of the data, what describes the masks alone; no image is read."""
+
 
 class CompletionSettings(Task):
     """Gives the number that ``item`` names as ``value``; a task that trains nothing."""
@@ -67,7 +70,8 @@ def _dimensions(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _training(config: Mapping[str, Any]) -> dict[str, float]:
-    phases, data = instantiate(config["phases"]), instantiate(config["data"])
+    masks = {key: config["data"][key] for key in MASKS}
+    phases, data = instantiate(config["phases"]), instantiate(masks)
     for name, built, kind in (("phases", phases, Phases), ("data", data, MaskedImageData)):
         if not isinstance(built, kind):
             raise UsageError(f"{name}: a {kind.__name__} was expected, found {type(built).__name__}")

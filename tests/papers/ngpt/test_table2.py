@@ -87,7 +87,7 @@ def test_what_is_counted_is_what_is_trained(model: str, view: View) -> None:
 
 
 def test_the_meta_device_counts_what_a_built_model_has() -> None:
-    cell = planned.single("ngpt/sizes", ["counted.width=24", "counted.num_heads=2", "counted.num_layers=3"], 0)
+    cell = planned.single("ngpt/sizes", ["model.width=24", "model.num_heads=2", "model.num_layers=3"], 0)
     node: dict[str, Any] = {**cell.config["counted"], "vocabulary_size": 10}
     built = instantiate(node)
     assert count(node) == sum(parameter.numel() for parameter in built.parameters()) == by_formula("ngpt", 10, 3, 24)
