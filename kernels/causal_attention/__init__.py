@@ -1,6 +1,6 @@
 """Causal attention: torch's fused kernel where first derivatives are enough, also for models that vmap stacks.
 
-Legend: B sequences, H heads, T tokens, Y channels of a head, Z channels of its values, S stacked models.
+Legend: B sequences, H heads, T tokens, Y channels of a head, Z channels of its values, E stacked models.
 """
 
 from typing import Any
@@ -87,9 +87,9 @@ class _Folded(Function):
         info: Any, in_dims: tuple[int | None, ...], query: Tensor, key: Tensor, value: Tensor, scale: float | None
     ) -> tuple[Tensor, int]:
         folded = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)  # (S, B, H, T, Y)
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)  # (E, B, H, T, Y)
             for tensor, dim in zip((query, key, value), in_dims, strict=False)
         ]
-        query, key, value = (tensor.flatten(0, 1) for tensor in folded)  # (S B, H, T, Y)
-        out = _fused(query, key, value, scale, 0.0)  # (S B, H, T, Z)
-        return out.unflatten(0, (info.batch_size, -1)), 0  # (S, B, H, T, Z)
+        query, key, value = (tensor.flatten(0, 1) for tensor in folded)  # (E B, H, T, Y)
+        out = _fused(query, key, value, scale, 0.0)  # (E B, H, T, Z)
+        return out.unflatten(0, (info.batch_size, -1)), 0  # (E, B, H, T, Z)

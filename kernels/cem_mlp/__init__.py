@@ -1,4 +1,4 @@
-"""T inner steps of the CEM MLP with no norm inside the loop and the preconditioner folded into the writing matrix."""
+"""S inner steps of the CEM MLP with no norm inside the loop and the preconditioner folded into the writing matrix."""
 
 import math
 
@@ -28,13 +28,13 @@ def descend(
     one dtype and no autocast.
 
     Args:
-        x: (*S, ..., D), where *S are the leading dimensions of the weights: a stack of models, or none.
-        gamma: (*S, ..., m), with the dimensions of ``x`` but for the last.
-        reading, writing: (*S, m, D).
+        x: (*E, ..., D), where *E are the leading dimensions of the weights: a stack of models, or none.
+        gamma: (*E, ..., M), with the dimensions of ``x`` but for the last.
+        reading, writing: (*E, M, D).
         activation: "silu" or "gelu" (exact).
 
     Returns:
-        (*S, ..., D).
+        (*E, ..., D).
 
     Raises:
         ValueError: shapes that do not fit, ``num_steps`` < 1, an unknown name, or a closed form that is not possible.
@@ -52,9 +52,9 @@ def _closed_form(
     models = math.prod(reading.shape[:-2])  # (S,) models
     tokens = math.prod(x.shape[reading.ndim - 2 : -1])
     out, *_ = closed_form.Descent.apply(
-        x.reshape(models, tokens, x.shape[-1]),  # (S, N, D)
-        gamma.reshape(models, tokens, gamma.shape[-1]),  # (S, N, m)
-        reading.reshape(models, *reading.shape[-2:]),  # (S, m, D)
+        x.reshape(models, tokens, x.shape[-1]),  # (E, N, D)
+        gamma.reshape(models, tokens, gamma.shape[-1]),  # (E, N, M)
+        reading.reshape(models, *reading.shape[-2:]),  # (E, M, D)
         None if writing is reading else writing.reshape(models, *writing.shape[-2:]),
         num_steps,
         step_size,
@@ -93,6 +93,6 @@ def _check_shapes(x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor) ->
     if not fitting:
         found = ", ".join(str(tuple(value.shape)) for value in (x, gamma, reading, writing))
         raise ValueError(
-            "shapes must be x (*S, ..., D), gamma (*S, ..., m), reading and writing (*S, m, D) with equal *S, ..., "
-            f"D and m; got {found}"
+            "shapes must be x (*E, ..., D), gamma (*E, ..., M), reading and writing (*E, M, D) with equal *E, ..., "
+            f"D and M; got {found}"
         )

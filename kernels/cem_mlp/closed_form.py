@@ -1,6 +1,6 @@
 """The closed form: the same descent with a hand-written backward, few passes over memory, no allocation per step.
 
-S models, N tokens, D width, m hidden width, T steps; weights (S, m, D).  With z = reading x, a = act(z), r = gamma * a
+E models, N tokens, D width, M hidden width, S steps; weights (E, M, D).  With z = reading x, a = act(z), r = gamma * a
 and g the gradient of x_{t+1}, one step backwards is
 
     q = writing g,      dgamma += step_size * q * a,      dz = q * gamma * act'(z),
@@ -19,10 +19,10 @@ from torch import Tensor
 from paper_repro.kernels.first_order import FirstOrder
 
 SMALL = 1 << 14
-"""One thread takes models whose (N, m) arrays have at least so many entries one by one, all T steps in the cache.
+"""One thread takes models whose (N, M) arrays have at least so many entries one by one, all S steps in the cache.
 
 Below that the calls would take longer than the work; there, with more threads and on other devices, the stack is
-computed as one.  Measured with 10 models, N = 200, m = 170, T = 8: 2.5 against 2.8 ms a model on one thread, 2.0
+computed as one.  Measured with 10 models, N = 200, M = 170, S = 8: 2.5 against 2.8 ms a model on one thread, 2.0
 against 1.4 on two.
 """
 
@@ -48,7 +48,7 @@ DERIVATIVES = {"silu": (_silu_response, _silu_slope), "gelu": (_gelu_response, _
 
 
 class Descent(FirstOrder):
-    """x_T (S, N, D), and what the backward pass needs: x_1 ... x_{T-1} and z, each with T in front.
+    """x_S (E, N, D), and what the backward pass needs: x_1 ... x_{S-1} and z, each with S in front.
 
     ``writing`` is None when it is ``reading`` itself; the gradients of both uses then go to ``reading``.
     """
@@ -64,15 +64,15 @@ class Descent(FirstOrder):
         activation: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
         matmul, add_matmul, parts = _layout(gamma)
-        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)  # (S, N, D), (T - 1, S, N, D)
-        z_all = x.new_empty(num_steps, *gamma.shape)  # (T, S, N, m)
+        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)  # (E, N, D), (S - 1, E, N, D)
+        z_all = x.new_empty(num_steps, *gamma.shape)  # (S, E, N, M)
         act = getattr(torch.ops.aten, activation).out
         models = zip(*map(parts, (x, gamma, reading.mT, reading if writing is None else writing)), strict=True)
         steps = zip(_by_model(parts, (*states, out)), _by_model(parts, z_all), strict=True)
-        r = torch.empty_like(parts(gamma)[0])  # (N, m), or (S, N, m) of the stack
+        r = torch.empty_like(parts(gamma)[0])  # (N, M), or (E, N, M) of the stack
         for (state, context, read_t, write), (next_states, zs) in zip(models, steps, strict=True):
             for next_state, z in zip(next_states, zs, strict=True):
-                matmul(state, read_t, out=z)  # (N, m)
+                matmul(state, read_t, out=z)  # (N, M)
                 act(z, out=r)
                 add_matmul(state, r.mul_(context), write, alpha=step_size, out=next_state)  # (N, D)
                 state = next_state  # noqa: PLW2901
@@ -102,7 +102,7 @@ class Descent(FirstOrder):
 
 
 class DescentGradient(FirstOrder):
-    """The gradients of x (S, N, D), gamma (S, N, m), reading and (unless it is None) writing (S, m, D)."""
+    """The gradients of x (E, N, D), gamma (E, N, M), reading and (unless it is None) writing (E, M, D)."""
 
     @staticmethod
     def forward(
@@ -129,7 +129,7 @@ class DescentGradient(FirstOrder):
             g, context, read, writing_t, into, dcontext, dread, dwrite = part
             keep = 0
             for state, z in zip(reversed(xs), reversed(zs), strict=True):
-                matmul(g, writing_t, out=q)  # (N, m)
+                matmul(g, writing_t, out=q)  # (N, M)
                 response(z, a, s)
                 if keep:
                     dcontext.addcmul_(q, a)
@@ -137,7 +137,7 @@ class DescentGradient(FirstOrder):
                     torch.mul(q, a, out=dcontext)
                 r = a.mul_(context)
                 add_matmul(dwrite, r.mT, g, beta=keep, alpha=step_size, out=dwrite)
-                dz = q.mul_(slope(z, context, r, s))  # (N, m)
+                dz = q.mul_(slope(z, context, r, s))  # (N, M)
                 add_matmul(dread, dz.mT, state, beta=1 if tied else keep, alpha=step_size, out=dread)
                 g = add_matmul(g, dz, read, alpha=step_size, out=into)
                 keep = 1

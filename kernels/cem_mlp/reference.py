@@ -1,4 +1,4 @@
-"""The definition: T inner steps of the CEM MLP in plain PyTorch, differentiated by autograd to any order."""
+"""The definition: S inner steps of the CEM MLP in plain PyTorch, differentiated by autograd to any order."""
 
 from collections.abc import Callable
 

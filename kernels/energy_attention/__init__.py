@@ -1,6 +1,6 @@
 """CET's attention, which is the gradient of an energy: every token is read as a key and as a query.
 
-Legend: B images, K heads, N tokens, R head width.
+Legend: B images, H heads, T tokens, Y head width.
 """
 
 import math
@@ -26,7 +26,7 @@ def energy_attention(
     """Compute P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over keys, one's own
     too.
 
-    With E = -1/gamma sum_kn lse_kn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
+    With E = -1/gamma sum_hn lse_hn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
     with Equilibrium Propagation, equations 11 to 14).
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
@@ -35,13 +35,13 @@ def energy_attention(
     on CUDA and the closed form on a CPU.
 
     Args:
-        query, key: (B, K, N, R), of one dtype; rows of R may lie apart.
+        query, key: (B, H, T, Y), of one dtype; rows of Y may lie apart.
         gamma: the inverse temperature, above 0.
         out: where to write the first two results instead of new tensors; these may be ``query`` and ``key``
             themselves.  Not where a gradient is asked for.
 
     Returns:
-        P K and P^T Q, (B, K, N, R), in the inputs' dtype, and lse (B, K, N) in float32 (float64 for float64).
+        P K and P^T Q, (B, H, T, Y), in the inputs' dtype, and lse (B, H, T) in float32 (float64 for float64).
 
     Raises:
         ValueError: shapes or dtypes that do not fit, a gamma that is not positive, an unknown implementation, or one
@@ -49,7 +49,7 @@ def energy_attention(
     """
     if query.ndim != 4 or query.shape != key.shape or query.dtype != key.dtype:
         raise ValueError(
-            f"query and key must have one shape (B, K, N, R) and one dtype; got {tuple(query.shape)} {query.dtype} and "
+            f"query and key must have one shape (B, H, T, Y) and one dtype; got {tuple(query.shape)} {query.dtype} and "
             f"{tuple(key.shape)} {key.dtype}"
         )
     if not (math.isfinite(gamma) and gamma > 0):
@@ -71,7 +71,7 @@ def _fused(
 def _definition(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_query, by_key, lse = reference.energy_attention(query, key, gamma)  # (B, K, N, R) twice, (B, K, N)
+    by_query, by_key, lse = reference.energy_attention(query, key, gamma)  # (B, H, T, Y) twice, (B, H, T)
     if out is not None:
         by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
     return by_query, by_key, lse

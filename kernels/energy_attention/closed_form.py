@@ -1,7 +1,7 @@
 """The definition for a CPU without gradients: some images at a time, whose scores become exp(score - largest) in place.
 
-P is not divided by its row sums: P K is, after the product, and for P^T Q the queries are, before it.  Each has R
-numbers a row where P has N.
+P is not divided by its row sums: P K is, after the product, and for P^T Q the queries are, before it.  Each has Y
+numbers a row where P has T.
 """
 
 import torch
@@ -30,7 +30,7 @@ def energy_attention(
 
 
 def _attend(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Attend for heads (B K, N, R)."""
+    """Attend for heads (B H, T, Y)."""
     scores = torch.bmm(query, key.mT).to(wide(query)).mul_(gamma)
     largest = scores.amax(-1, keepdim=True)
     scores.sub_(largest).exp_()

@@ -1,12 +1,12 @@
 """Both ways to read a softmax in Triton, without writing it; every sum has a fixed order, nothing is added atomically.
 
 Up to 128 tokens of up to 256 bytes a head, the paper's 121 among them, one program takes a head of an image: queries,
-keys and the N^2 weights are on the chip together, so that scores are computed once and inputs read once, before
+keys and the T^2 weights are on the chip together, so that scores are computed once and inputs read once, before
 anything is written: results may overwrite them.  Beyond, one pass over keys for P K and lse, then one over queries for
 P^T Q, which computes the scores again.  So are exact float32 products, which no matrix unit computes: their multiplied
 out code of 128 tokens takes minutes to compile.
 
-Legend: B images, K heads, N tokens, R head width.
+Legend: B images, H heads, T tokens, Y head width.
 """
 
 import os
@@ -38,7 +38,7 @@ def energy_attention(
     whole = takes_whole(tokens, constants["BLOCK"], query.element_size(), exact)
     direct = out is not None and whole and all(part.stride(3) == 1 for part in out)
     by_query, by_key = out if out is not None and direct else (torch.empty_like(query), torch.empty_like(key))
-    lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)  # (B, K, N)
+    lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)  # (B, H, T)
     given = tokens, heads, query, key, by_query, by_key, lse
     strides = [stride for tensor in (query, key, by_query, by_key) for stride in tensor.stride()[:3]]
     with torch.cuda.device_of(query):
@@ -72,32 +72,32 @@ def _constants(query: Tensor, gamma: float) -> dict[str, Any]:
         "WIDE": _TYPES[wide(query)],
         "DOT": _TYPES[wide(query) if interpreted else query.dtype],
         "PRECISION": "ieee" if exact else "tf32",
-        "R": query.shape[3],
+        "Y": query.shape[3],
         "BLOCK": max(LEAST, triton.next_power_of_2(query.shape[3])),
     }
 
 
 @triton.jit
-def _at(token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _at(token, tokens, by_image, by_head, by_token, Y: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Find where tokens of this program's head of this program's image lie, and which are there."""
     column = tl.arange(0, BLOCK)[None, :]
     start = tl.program_id(2).to(tl.int64) * by_image + tl.program_id(1).to(tl.int64) * by_head
-    return start + token.to(tl.int64)[:, None] * by_token + column, (token < tokens)[:, None] & (column < R)
+    return start + token.to(tl.int64)[:, None] * by_token + column, (token < tokens)[:, None] & (column < Y)
 
 
 @triton.jit
 def _load(  # type: ignore[no-untyped-def]
-    x, token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
+    x, token, tokens, by_image, by_head, by_token, Y: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
 ):
-    at, inside = _at(token, tokens, by_image, by_head, by_token, R, BLOCK)
+    at, inside = _at(token, tokens, by_image, by_head, by_token, Y, BLOCK)
     return tl.load(x + at, mask=inside, other=0.0).to(DOT)
 
 
 @triton.jit
 def _store(  # type: ignore[no-untyped-def]
-    x, value, token, tokens, by_image, by_head, by_token, R: tl.constexpr, BLOCK: tl.constexpr
+    x, value, token, tokens, by_image, by_head, by_token, Y: tl.constexpr, BLOCK: tl.constexpr
 ):
-    at, inside = _at(token, tokens, by_image, by_head, by_token, R, BLOCK)
+    at, inside = _at(token, tokens, by_image, by_head, by_token, Y, BLOCK)
     tl.store(x + at, value.to(x.dtype.element_ty), mask=inside)
 
 
@@ -131,13 +131,13 @@ def _whole(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-    R: tl.constexpr,
+    Y: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     token = tl.arange(0, TILE)
-    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)  # (TILE, BLOCK)
-    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+    q = _load(query, token, tokens, q_image, q_head, q_token, Y, BLOCK, DOT)  # (TILE, BLOCK)
+    k = _load(key, token, tokens, k_image, k_head, k_token, Y, BLOCK, DOT)  # (TILE, BLOCK)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA  # (TILE, TILE)
     scores = tl.where((token < tokens)[None, :], scores, float("-inf"))
     largest = tl.max(scores, axis=1)  # (TILE,)
@@ -147,8 +147,8 @@ def _whole(  # type: ignore[no-untyped-def]
     of_keys = tl.dot(p, k, input_precision=PRECISION)  # (TILE, BLOCK)
     # Queries beyond the last are zeros, so that their rows of P add nothing.
     of_queries = tl.dot(tl.trans(p), q, input_precision=PRECISION)
-    _store(by_query, of_keys, token, tokens, bq_image, bq_head, bq_token, R, BLOCK)
-    _store(by_key, of_queries, token, tokens, bk_image, bk_head, bk_token, R, BLOCK)
+    _store(by_query, of_keys, token, tokens, bq_image, bq_head, bq_token, Y, BLOCK)
+    _store(by_key, of_queries, token, tokens, bk_image, bk_head, bk_token, Y, BLOCK)
     tl.store(_lse_at(lse, token, tokens, heads), largest + tl.log(total), mask=token < tokens)
 
 
@@ -177,18 +177,18 @@ def _over_keys(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-    R: tl.constexpr,
+    Y: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    q = _load(query, token, tokens, q_image, q_head, q_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+    q = _load(query, token, tokens, q_image, q_head, q_token, Y, BLOCK, DOT)  # (TILE, BLOCK)
     read = tl.zeros((TILE, BLOCK), WIDE)
     total = tl.zeros((TILE,), WIDE)
     largest = tl.full((TILE,), float("-inf"), WIDE)
     for start in range(0, tokens, TILE):
         other = start + tl.arange(0, TILE)
-        k = _load(key, other, tokens, k_image, k_head, k_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+        k = _load(key, other, tokens, k_image, k_head, k_token, Y, BLOCK, DOT)  # (TILE, BLOCK)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA  # (TILE, TILE)
         scores = tl.where((other < tokens)[None, :], scores, float("-inf"))
         above = tl.maximum(largest, tl.max(scores, axis=1))
@@ -197,7 +197,7 @@ def _over_keys(  # type: ignore[no-untyped-def]
         total = total * kept + tl.sum(p, axis=1)
         read = read * kept[:, None] + tl.dot(p.to(DOT), k, input_precision=PRECISION)
         largest = above
-    _store(by_query, read / total[:, None], token, tokens, bq_image, bq_head, bq_token, R, BLOCK)
+    _store(by_query, read / total[:, None], token, tokens, bq_image, bq_head, bq_token, Y, BLOCK)
     tl.store(_lse_at(lse, token, tokens, heads), largest + tl.log(total), mask=token < tokens)
 
 
@@ -226,18 +226,18 @@ def _over_queries(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-    R: tl.constexpr,
+    Y: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    k = _load(key, token, tokens, k_image, k_head, k_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+    k = _load(key, token, tokens, k_image, k_head, k_token, Y, BLOCK, DOT)  # (TILE, BLOCK)
     read = tl.zeros((TILE, BLOCK), WIDE)
     for start in range(0, tokens, TILE):
         other = start + tl.arange(0, TILE)
-        q = _load(query, other, tokens, q_image, q_head, q_token, R, BLOCK, DOT)  # (TILE, BLOCK)
+        q = _load(query, other, tokens, q_image, q_head, q_token, Y, BLOCK, DOT)  # (TILE, BLOCK)
         normaliser = tl.load(_lse_at(lse, other, tokens, heads), mask=other < tokens, other=float("inf"))
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION).to(WIDE) * GAMMA  # (TILE, TILE)
         p = tl.exp(scores - normaliser[:, None])
         read += tl.dot(tl.trans(p.to(DOT)), q, input_precision=PRECISION)
-    _store(by_key, read, token, tokens, bk_image, bk_head, bk_token, R, BLOCK)
+    _store(by_key, read, token, tokens, bk_image, bk_head, bk_token, Y, BLOCK)

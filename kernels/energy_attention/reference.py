@@ -1,4 +1,4 @@
-"""The definition: both ways to read a softmax over keys, differentiable to any order.  Holds K N^2 scores an image."""
+"""The definition: both ways to read a softmax over keys, differentiable to any order.  Holds H T^2 scores an image."""
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
 """The gradients of the feed-forward energies with a backward pass of their own: few passes over pieces in the cache.
 
-Legend: S models, N tokens, D width, M hidden width; G is the gradient of what ``forward`` returned.  With s = gelu'(z),
+Legend: E models, N tokens, D width, M hidden width; G is the gradient of what ``forward`` returned.  With s = gelu'(z),
 w = gelu''(z) = (2 - z^2) pdf(z) and a = gelu(z), the backward passes are
 
     FF1   dz = -2 (W1 G) * (s^2 + a w),                  dW1 = dz^T g - 2 (a s)^T G,     dg = W1^T dz
@@ -44,7 +44,7 @@ class _Stackable(FirstOrder):
 
 
 class OneLayer(_Stackable):
-    """FF1 of g (S, N, D), W1 (S, M, D), b1 (S, M): the gradient (S, N, D), and z (S, N, M) for the backward pass."""
+    """FF1 of g (E, N, D), W1 (E, M, D), b1 (E, M): the gradient (E, N, D), and z (E, N, M) for the backward pass."""
 
     @staticmethod
     def forward(g: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class OneLayer(_Stackable):
 
 
 class OneLayerGradient(_Stackable):
-    """The gradients of g, W1 and b1, given G (S, N, D), g, W1 and z."""
+    """The gradients of g, W1 and b1, given G (E, N, D), g, W1 and z."""
 
     @staticmethod
     def forward(gradient: Tensor, g: Tensor, weight: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +93,7 @@ class OneLayerGradient(_Stackable):
 
 
 class TwoWeights(_Stackable):
-    """FF2W of g (S, N, D), W1 (S, M, D), b1 (S, M), W2 (S, D, M), b2 (S, D): the gradient (S, N, D), and z and v."""
+    """FF2W of g (E, N, D), W1 (E, M, D), b1 (E, M), W2 (E, D, M), b2 (E, D): the gradient (E, N, D), and z and v."""
 
     @staticmethod
     def forward(
@@ -127,7 +127,7 @@ class TwoWeights(_Stackable):
 
 
 class TwoWeightsGradient(_Stackable):
-    """The gradients of g, W1, b1, W2 and b2, given G (S, N, D), g, W1, W2, z and v."""
+    """The gradients of g, W1, b1, W2 and b2, given G (E, N, D), g, W1, W2, z and v."""
 
     @staticmethod
     def forward(gradient: Tensor, g: Tensor, up: Tensor, down: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
 """CEM's attention ("Recasting Transformer layers as energy models"): its values are its keys, its context stays.
 
-Legend: B sequences, J tokens, D width, K heads, R head width, T inner steps.
+Legend: B sequences, T tokens, D width, H heads, Y head width, S inner steps.
 """
 
 import math
@@ -15,7 +15,7 @@ from paper_repro.kernels.tied_attention.descent import Attention, Descent, TiedA
 from paper_repro.kernels.tied_attention.reference import Positions
 
 LEAST_SCORES = 1 << 19
-"""B K J^2 T, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
+"""B H T^2 S, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
 WIDEST = 256
 """The fused kernel holds whole rows of heads in registers."""
 
@@ -39,21 +39,21 @@ def tied_attention(
     (CEM, equations 1 and 12, appendix B and Algorithm 1; the diagonal d is in the scores alone).  The energy of a token
     is -tau sum_k lse_ik.  Deviation: the paper adds + m_k |i - j|; a penalty is meant.
 
-    "reference" is the definition, which autograd differentiates to any order and which holds all K J^2 scores; "fused"
+    "reference" is the definition, which autograd differentiates to any order and which holds all H T^2 scores; "fused"
     (Triton) and "closed_form" (PyTorch, some rows of scores at a time) have first derivatives of o in reverse mode
     only, and none of lse, which is marked so; "auto" takes the kernel on CUDA, the closed form on a CPU where gradients
     are asked for in one dtype outside autocast, torch.func and torch.compile and scores are many (``LEAST_SCORES``),
     else, and where second derivatives may be asked for, the definition.
 
     Args:
-        query, keys: q and k, (B, J, K, R).
-        state, context: u and h d, (B, J, D); both or neither.
+        query, keys: q and k, (B, T, H, Y).
+        state, context: u and h d, (B, T, D); both or neither.
         tau: the temperature, above 0.
-        slopes: (K,), constants; 0 if None.
+        slopes: (H,), constants; 0 if None.
         bias_self, bias_cross: (), 0 if None.
 
     Returns:
-        o (B, J, K, R) in the keys' dtype and lse (B, J, K) in float32 (float64 where an input is).
+        o (B, T, H, Y) in the keys' dtype and lse (B, T, H) in float32 (float64 where an input is).
 
     Raises:
         ValueError: shapes that do not fit, slopes that ask for a gradient, a temperature that is not positive, an
@@ -63,7 +63,7 @@ def tied_attention(
     fitting = query.ndim == 4 and query.shape == keys.shape and (state is None) == (context is None)
     if not fitting or (state is not None and not _fits(state, context, query)):
         raise ValueError(
-            "shapes must be query and keys (B, J, K, R), and both or neither of state and context (B, J, D); got "
+            "shapes must be query and keys (B, T, H, Y), and both or neither of state and context (B, T, D); got "
             + _shapes(query, keys, state, context)
         )
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
@@ -104,14 +104,14 @@ def descend(
     in autocast's dtype; x keeps its own.
 
     Args:
-        x: x_0, (B, J, D).
-        keys: (B, J, K, R).
-        reading, writing: (K R, D).
-        context: h d, (B, J, D).
+        x: x_0, (B, T, D).
+        keys: (B, T, H, Y).
+        reading, writing: (H Y, D).
+        context: h d, (B, T, D).
         norm_weight: (D,).
 
     Returns:
-        x_T, (B, J, D).
+        x_S, (B, T, D).
 
     Raises:
         ValueError, NotImplementedError: as ``tied_attention``; also for ``num_steps`` below 1.
@@ -126,10 +126,10 @@ def descend(
         )
     dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
-    context = None if context is None else context.to(dtype)  # (B, J, D)
+    context = None if context is None else context.to(dtype)  # (B, T, D)
     options = num_steps, float(step_size), float(tau), float(norm_eps), attention
     out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *options)
-    found: Tensor = out  # (B, J, D)
+    found: Tensor = out  # (B, T, D)
     return found
 
 
@@ -137,7 +137,7 @@ def _attention(
     op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
 ) -> type[Attention] | None:
     """Return the class that attends; None for the definition."""
-    sequences, tokens, heads, width = keys.shape  # (B, J, K, R)
+    sequences, tokens, heads, width = keys.shape  # (B, T, H, Y)
     large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
     return choose(op, WAYS, implementation, given, width=width, large=large)()
 
@@ -184,12 +184,12 @@ def _positions(
     dtype = reference.wide(keys)
     zero = torch.zeros((), dtype=dtype, device=keys.device)
     heads = keys.shape[2]
-    slopes = zero.expand(heads) if slopes is None else slopes  # (K,)
+    slopes = zero.expand(heads) if slopes is None else slopes  # (H,)
     bias_self = zero if bias_self is None else bias_self
     bias_cross = zero if bias_cross is None else bias_cross
     if slopes.shape != (heads,) or bias_self.ndim or bias_cross.ndim:
         found = _shapes(slopes, bias_self, bias_cross)
-        raise ValueError(f"shapes must be slopes (K,) = ({heads},), bias_self () and bias_cross (); got {found}")
+        raise ValueError(f"shapes must be slopes (H,) = ({heads},), bias_self () and bias_cross (); got {found}")
     if slopes.requires_grad:
         raise ValueError("slopes are constants, but these ask for a gradient: give slopes.detach()")
     return Positions(slopes, bias_self, bias_cross)
@@ -222,7 +222,7 @@ def _check_descent(
     )
     if not fitting:
         raise ValueError(
-            "shapes must be x (B, J, D), keys (B, J, K, R), reading and writing (K R, D), context (B, J, D) or None, "
+            "shapes must be x (B, T, D), keys (B, T, H, Y), reading and writing (H Y, D), context (B, T, D) or None, "
             f"norm_weight (D,) or None; got {_shapes(x, keys, reading, writing, context, norm_weight)}"
         )
 

@@ -1,4 +1,4 @@
-"""One attention, and T inner steps of it as one op, whose backward pass computes again all but x_t and lse_t.
+"""One attention, and S inner steps of it as one op, whose backward pass computes again all but x_t and lse_t.
 
 Both take the class that attends: ``closed_form.Attention`` or ``fused.Attention``.  With G the gradient of x_{t+1},
 eta the step size, W the matrix that reads and O the one that writes, one step backwards is
@@ -6,7 +6,7 @@ eta the step size, W the matrix that reads and O the one that writes, one step b
     do = eta G O^T,   (o, dq, dS-part of du) by the attention,   dO += eta o^T G,   dW += dq^T u,
     du += dq W,   G <- G + (du through the norm)
 
-Legend: B sequences, J tokens, D width, K heads, R head width, T inner steps.
+Legend: B sequences, T tokens, D width, H heads, Y head width, S inner steps.
 """
 
 from typing import Any, Protocol
@@ -59,7 +59,7 @@ class TiedAttentionGradient(FirstOrder):
 
 
 class TiedAttention(WithGradient):
-    """o (B, J, K, R); and lse (B, J, K)."""
+    """o (B, T, H, Y); and lse (B, T, H)."""
 
     gradient = TiedAttentionGradient
 
@@ -75,7 +75,7 @@ class TiedAttention(WithGradient):
         tau: float,
         way: type[Attention],
     ) -> tuple[Tensor, Tensor]:
-        lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, J, K)
+        lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, T, H)
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         return attention.forward(query, state, lse), lse
 
@@ -86,7 +86,7 @@ class TiedAttention(WithGradient):
 
 
 class DescentGradient(FirstOrder):
-    """The gradients of all tensors, given that of x_T, the tensors, x_1 ... x_{T-1} and lse_0 ... lse_{T-1}."""
+    """The gradients of all tensors, given that of x_S, the tensors, x_1 ... x_{S-1} and lse_0 ... lse_{S-1}."""
 
     @staticmethod
     def forward(
@@ -119,12 +119,12 @@ class DescentGradient(FirstOrder):
                 u = _normed(*leaves, eps=norm_eps)
             at = u.detach().to(dtype)
             G = (gradient * step_size).to(dtype)
-            query = functional.linear(at, reading).view(keys.shape)  # (B, J, K, R)
-            direction = functional.linear(G, writing).view(keys.shape)  # (B, J, K, R)
+            query = functional.linear(at, reading).view(keys.shape)  # (B, T, H, Y)
+            direction = functional.linear(G, writing).view(keys.shape)  # (B, T, H, Y)
             out, dquery, dstate = attention.backward(direction, query, None if context is None else at, lse[step])
-            dwriting += _summed(out.flatten(2), G)  # (K R, D)
-            dreading += _summed(dquery.flatten(2), at)  # (K R, D)
-            du = dquery.flatten(2) @ reading  # (B, J, D)
+            dwriting += _summed(out.flatten(2), G)  # (H Y, D)
+            dreading += _summed(dquery.flatten(2), at)  # (H Y, D)
+            du = dquery.flatten(2) @ reading  # (B, T, D)
             if dstate is not None:
                 du += dstate
             if norm_weight is None or dnorm is None:
@@ -140,7 +140,7 @@ class DescentGradient(FirstOrder):
 
 
 class Descent(WithGradient):
-    """x_T (B, J, D); x_1 ... x_{T-1}, (T-1, B, J, D); lse_0 ... lse_{T-1}, (T, B, J, K).
+    """x_S (B, T, D); x_1 ... x_{S-1}, (S-1, B, T, D); lse_0 ... lse_{S-1}, (S, B, T, H).
 
     x has a dtype of its own, keys, matrices and context share one.
     """
@@ -166,10 +166,10 @@ class Descent(WithGradient):
     ) -> tuple[Tensor, Tensor, Tensor]:
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)
-        lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))  # (T, B, J, K)
+        lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))  # (S, B, T, H)
         for into, normaliser in zip((*states, out), lse, strict=True):
             u = (x if norm_weight is None else _normed(x, norm_weight, eps=norm_eps)).to(keys.dtype)
-            query = functional.linear(u, reading).view(keys.shape)  # (B, J, K, R)
+            query = functional.linear(u, reading).view(keys.shape)  # (B, T, H, Y)
             read = attention.forward(query, None if context is None else u, normaliser)
             torch.add(x, read.flatten(2) @ writing, alpha=step_size, out=into)
             x = into
@@ -182,7 +182,7 @@ def _normed(x: Tensor, weight: Tensor | None = None, *, eps: float) -> Tensor:
 
 
 def _summed(one: Tensor, two: Tensor) -> Tensor:
-    """Return the outer products of (B, J, M) and (B, J, N), over all tokens: (M, N)."""
+    """Return the outer products of (B, T, M) and (B, T, N), over all tokens: (M, N)."""
     return one.flatten(0, 1).mT @ two.flatten(0, 1)
 
 

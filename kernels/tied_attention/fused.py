@@ -5,12 +5,12 @@ part of the width at a time, for its heads, which are all of them where they fit
 program takes a few.  The softmax is taken on the way; every sum has a fixed order, nothing is added atomically.
 
 The backward pass (formulas: see ``closed_form``) goes over queries for dq, then over keys for both terms of dk.  The
-first also writes dS, which is ds summed over heads, (B, J, J), in the keys' dtype, and du and d(h d) are matrix
-products of it.  Summing them in the kernels would take D numbers a row beside the K R of dq or dk, 48 kB of registers
-for 16 rows at D = 768, as many as the heads have; dS takes 64 MiB at B = 8 and J = 2,048 in bfloat16, once for each
-group of heads (one or two in the paper's models), whatever T is, and is gone when the inner step is.
+first also writes dS, which is ds summed over heads, (B, T, T), in the keys' dtype, and du and d(h d) are matrix
+products of it.  Summing them in the kernels would take D numbers a row beside the H Y of dq or dk, 48 kB of registers
+for 16 rows at D = 768, as many as the heads have; dS takes 64 MiB at B = 8 and T = 2,048 in bfloat16, once for each
+group of heads (one or two in the paper's models), whatever S is, and is gone when the inner step is.
 
-Legend: B sequences, J tokens, D width, K heads, R head width.
+Legend: B sequences, T tokens, D width, H heads, Y head width.
 """
 
 import os
@@ -46,7 +46,7 @@ class Attention:
         self.diagonal = torch.zeros((), dtype=self.wide, device=keys.device)
 
     def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor:
-        """Compute o (B, J, K, R) of q (B, J, K, R) and u (B, J, D); fills ``lse``, (B, J, K)."""
+        """Compute o (B, T, H, Y) of q (B, T, H, Y) and u (B, T, D); fills ``lse``, (B, T, H)."""
         query, state = self._read(query), self._read(state)
         out, plan = torch.empty_like(self.keys), self._tiles(1)
         with torch.cuda.device_of(query):
@@ -58,7 +58,7 @@ class Attention:
     def backward(
         self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return o, computed again unless it is given as ``out``, and dq and du, given G (B, J, K, R)."""
+        """Return o, computed again unless it is given as ``out``, and dq and du, given G (B, T, H, Y)."""
         direction, query, state = self._read(direction), self._read(query), self._read(state)
         out = self.forward(query, state, torch.empty_like(lse)) if out is None else out.contiguous()
         if self.dkeys is None:
@@ -84,10 +84,10 @@ class Attention:
         return self.dkeys, self.dcontext, self.diagonal, -self.diagonal
 
     def _through_shared(self, state: Tensor, summed: Tensor) -> Tensor:
-        """Compute du, and add to d(h d), given dS / tau of each group of heads, (groups, B, J, J)."""
+        """Compute du, and add to d(h d), given dS / tau of each group of heads, (groups, B, T, T)."""
         assert self.context is not None
         found = summed[0] if len(summed) == 1 else summed.sum(0)
-        dcontext = torch.bmm(found.mT, state)  # (B, J, D)
+        dcontext = torch.bmm(found.mT, state)  # (B, T, D)
         self.dcontext = dcontext.to(self.wide) if self.dcontext is None else self.dcontext.add_(dcontext)
         return torch.bmm(found, self.context)
 
@@ -116,7 +116,7 @@ class Attention:
             "DOT": _TYPES[self.wide if interpreted else dtype],
             "PRECISION": "ieee" if exact else "tf32",
             "INVERSE_TAU": 1 / self.tau,
-            "R": self.keys.shape[3],
+            "Y": self.keys.shape[3],
             "D": 0 if self.context is None else self.context.shape[2],
             "GROUP": plan.group,
             "BLOCK": plan.block,
@@ -134,27 +134,27 @@ def _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE: tl.constex
 
 @triton.jit
 def _load_heads(  # type: ignore[no-untyped-def]
-    x, sequence, token, head, tokens, heads, R: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
+    x, sequence, token, head, tokens, heads, Y: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
 ):
-    """Load (heads of the group, tokens of the tile, BLOCK) of (B, J, K, R)."""
-    at, inside = _heads_at(sequence, token, head, tokens, heads, R, BLOCK)
+    """Load (heads of the group, tokens of the tile, BLOCK) of (B, T, H, Y)."""
+    at, inside = _heads_at(sequence, token, head, tokens, heads, Y, BLOCK)
     return tl.load(x + at, mask=inside, other=0.0).to(DOT)
 
 
 @triton.jit
 def _heads_at(  # type: ignore[no-untyped-def]
-    sequence, token, head, tokens, heads, R: tl.constexpr, BLOCK: tl.constexpr
+    sequence, token, head, tokens, heads, Y: tl.constexpr, BLOCK: tl.constexpr
 ):
     column = tl.arange(0, BLOCK)[None, None, :]
     token = token[None, :, None]
     head = head[:, None, None]
-    at = ((sequence * tokens + token) * heads + head) * R + column
-    return at, (token < tokens) & (head < heads) & (column < R)
+    at = ((sequence * tokens + token) * heads + head) * Y + column
+    return at, (token < tokens) & (head < heads) & (column < Y)
 
 
 @triton.jit
 def _normaliser_at(sequence, token, head, tokens, heads):  # type: ignore[no-untyped-def]
-    """Return where the numbers of (B, J, K) lie."""
+    """Return where the numbers of (B, T, H) lie."""
     token = token[None, :]
     head = head[:, None]
     return (sequence * tokens + token) * heads + head, (token < tokens) & (head < heads)
@@ -162,7 +162,7 @@ def _normaliser_at(sequence, token, head, tokens, heads):  # type: ignore[no-unt
 
 @triton.jit
 def _load_part(x, sequence, token, part, tokens, D: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Load some columns of the tokens of a tile, of (B, J, D)."""
+    """Load some columns of the tokens of a tile, of (B, T, D)."""
     at = (sequence * tokens + token)[:, None] * D + part
     return tl.load(x + at, mask=(token < tokens)[:, None] & (part < D), other=0.0).to(DOT)
 
@@ -220,7 +220,7 @@ def _forward(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-    R: tl.constexpr,
+    Y: tl.constexpr,
     D: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -233,13 +233,13 @@ def _forward(  # type: ignore[no-untyped-def]
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     row = tile * ROWS + tl.arange(0, ROWS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE)
-    q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
+    q = _load_heads(query, sequence, row, head, tokens, heads, Y, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
     read = tl.zeros((GROUP, ROWS, BLOCK), WIDE)  # (GROUP, ROWS, BLOCK)
     total = tl.zeros((GROUP, ROWS), WIDE)
     largest = tl.full((GROUP, ROWS), float("-inf"), WIDE)
     for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
+        k = _load_heads(keys, sequence, column, head, tokens, heads, Y, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
         scores = _scores(
             q, k, state, context, slope, own, cross, sequence, row, column, tokens, INVERSE_TAU, D, PART, PRECISION
         )
@@ -249,7 +249,7 @@ def _forward(  # type: ignore[no-untyped-def]
         total = total * kept + tl.sum(p, axis=2)
         read = read * kept[:, :, None] + tl.dot(p.to(DOT), k, input_precision=PRECISION)
         largest = above
-    at, inside = _heads_at(sequence, row, head, tokens, heads, R, BLOCK)
+    at, inside = _heads_at(sequence, row, head, tokens, heads, Y, BLOCK)
     tl.store(out + at, (read / total[:, :, None]).to(out.dtype.element_ty), mask=inside)
     at, inside = _normaliser_at(sequence, row, head, tokens, heads)
     tl.store(lse + at, largest + tl.log(total), mask=inside)
@@ -277,7 +277,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-    R: tl.constexpr,
+    Y: tl.constexpr,
     D: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -290,9 +290,9 @@ def _to_queries(  # type: ignore[no-untyped-def]
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     row = tile * ROWS + tl.arange(0, ROWS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE)
-    q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
-    G = _load_heads(direction, sequence, row, head, tokens, heads, R, BLOCK, DOT)
-    o = _load_heads(out, sequence, row, head, tokens, heads, R, BLOCK, DOT)
+    q = _load_heads(query, sequence, row, head, tokens, heads, Y, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
+    G = _load_heads(direction, sequence, row, head, tokens, heads, Y, BLOCK, DOT)
+    o = _load_heads(out, sequence, row, head, tokens, heads, Y, BLOCK, DOT)
     at, inside = _normaliser_at(sequence, row, head, tokens, heads)
     normaliser = tl.load(lse + at, mask=inside, other=float("inf"))
     mean = tl.sum(G.to(WIDE) * o.to(WIDE), axis=2)
@@ -302,7 +302,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
     summed += (tl.program_id(1) * tl.num_programs(2) + sequence) * tokens * tokens
     for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
+        k = _load_heads(keys, sequence, column, head, tokens, heads, Y, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
         scores = _scores(
             q, k, state, context, slope, own, cross, sequence, row, column, tokens, INVERSE_TAU, D, PART, PRECISION
         )
@@ -315,7 +315,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
             pair = row.to(tl.int64)[:, None] * tokens + column[None, :]
             present = (row < tokens)[:, None] & (column < tokens)[None, :]
             tl.store(summed + pair, (of_heads * INVERSE_TAU).to(summed.dtype.element_ty), mask=present)
-    at, inside = _heads_at(sequence, row, head, tokens, heads, R, BLOCK)
+    at, inside = _heads_at(sequence, row, head, tokens, heads, Y, BLOCK)
     tl.store(dquery + at, (total * INVERSE_TAU).to(dquery.dtype.element_ty), mask=inside)
     place = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tile
     tl.store(partial + place, tl.sum(diagonal, axis=0))
@@ -340,7 +340,7 @@ def _to_keys(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-    R: tl.constexpr,
+    Y: tl.constexpr,
     D: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -352,12 +352,12 @@ def _to_keys(  # type: ignore[no-untyped-def]
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, heads, WIDE)
-    k = _load_heads(keys, sequence, column, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
+    k = _load_heads(keys, sequence, column, head, tokens, heads, Y, BLOCK, DOT)  # (GROUP, COLUMNS, BLOCK)
     total = tl.zeros((GROUP, COLUMNS, BLOCK), WIDE)
     for start in range(tl.program_id(0) * COLUMNS // ROWS * ROWS, tokens, ROWS):
         row = start + tl.arange(0, ROWS)
-        q = _load_heads(query, sequence, row, head, tokens, heads, R, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
-        G = _load_heads(direction, sequence, row, head, tokens, heads, R, BLOCK, DOT)
+        q = _load_heads(query, sequence, row, head, tokens, heads, Y, BLOCK, DOT)  # (GROUP, ROWS, BLOCK)
+        G = _load_heads(direction, sequence, row, head, tokens, heads, Y, BLOCK, DOT)
         at, inside = _normaliser_at(sequence, row, head, tokens, heads)
         normaliser = tl.load(lse + at, mask=inside, other=float("inf"))
         mean = tl.load(delta + at, mask=inside, other=0.0)
@@ -369,5 +369,5 @@ def _to_keys(  # type: ignore[no-untyped-def]
         ds = p * (dp - mean[:, :, None]) * INVERSE_TAU
         total += tl.dot(tl.permute(p.to(DOT), (0, 2, 1)), G, input_precision=PRECISION)
         total += tl.dot(tl.permute(ds.to(DOT), (0, 2, 1)), q, input_precision=PRECISION)
-    at, inside = _heads_at(sequence, column, head, tokens, heads, R, BLOCK)
+    at, inside = _heads_at(sequence, column, head, tokens, heads, Y, BLOCK)
     tl.store(dkeys + at, tl.load(dkeys + at, mask=inside, other=0.0) + total, mask=inside)

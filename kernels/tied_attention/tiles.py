@@ -1,6 +1,6 @@
 """How the fused kernel lays heads, queries and keys on programs, by the registers that they take.
 
-Legend: K heads, R head width.
+Legend: H heads, Y head width.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Tiles(NamedTuple):
 
 
 def tiles(heads: int, width: int, shared: bool, element_size: int, reads: int) -> Tiles:
-    """Choose tiles for K heads of R, of so many bytes an element, and so many arrays that are read at once.
+    """Choose tiles for H heads of Y, of so many bytes an element, and so many arrays that are read at once.
 
     Heads that share a score (``shared``) stay together, all of them where their results fit in the registers.
     """

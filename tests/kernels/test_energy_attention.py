@@ -27,7 +27,7 @@ def _inputs(images: int, heads: int, tokens: int, width: int, dtype: torch.dtype
 
 
 def _apart(query: Tensor, key: Tensor, beside: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    """Both as CET has them, within rows (B, N, 2 K R + ...), and these rows."""
+    """Both as CET has them, within rows (B, T, 2 H Y + ...), and these rows."""
     images, heads, tokens, width = query.shape
     rows = torch.full((images, tokens, 2 * heads * width + beside), 7.0, dtype=query.dtype)
     both = rows[..., : 2 * heads * width].unflatten(-1, (2, heads, width)).permute(2, 0, 3, 1, 4)
@@ -160,7 +160,7 @@ def test_no_images_have_no_results() -> None:
 @pytest.mark.parametrize(
     ("query", "key", "gamma", "implementation", "message"),
     [
-        ((1, 2, 3, 4), (1, 2, 4, 4), 1.0, "auto", r"one shape \(B, K, N, R\) and one dtype; got \(1, 2, 3, 4\)"),
+        ((1, 2, 3, 4), (1, 2, 4, 4), 1.0, "auto", r"one shape \(B, H, T, Y\) and one dtype; got \(1, 2, 3, 4\)"),
         ((2, 3, 4), (2, 3, 4), 1.0, "auto", "one shape"),
         ((1, 2, 3, 4), (1, 2, 3, 4), 0.0, "auto", "gamma must be finite and above 0, got 0.0"),
         (

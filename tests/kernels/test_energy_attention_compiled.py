@@ -37,7 +37,7 @@ def shared_memory() -> Iterator[tuple[str, int]]:
     from paper_repro.kernels.energy_attention import fused as attention
     from paper_repro.kernels.projected_step import fused as rows
 
-    shared: dict[str, Any] = {"GAMMA": 0.25, "WIDE": tl.float32, "R": 64, "BLOCK": 64}
+    shared: dict[str, Any] = {"GAMMA": 0.25, "WIDE": tl.float32, "Y": 64, "BLOCK": 64}
     single = {"DOT": tl.float32, "PRECISION": "tf32"}
     half = {"DOT": tl.bfloat16, "PRECISION": "ieee"}
     assert attention.takes_whole(121, 64, 4, exact=False) and attention.takes_whole(121, 64, 2, exact=False)

@@ -30,7 +30,7 @@ def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Size:
-    """B sequences, J tokens, K heads of R, D width; T steps; with h d, with an inner norm."""
+    """B sequences, T tokens, H heads of Y, D width; S steps; with h d, with an inner norm."""
 
     sequences: int
     tokens: int
@@ -339,13 +339,13 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             _descended(SMALL, inputs, "auto", **{name: math.inf})
     with pytest.raises(ValueError, match=r"tau must be finite and above 0, got 0"):
         tied_attention(keys, keys, tau=0.0)
-    with pytest.raises(ValueError, match=r"reading and writing \(K R, D\).*got \(2, 5, 6\), \(2, 5, 2, 3\), \(5, 6\)"):
+    with pytest.raises(ValueError, match=r"reading and writing \(H Y, D\).*got \(2, 5, 6\), \(2, 5, 2, 3\), \(5, 6\)"):
         _descended(SMALL, [x, keys, reading[1:], *inputs[3:]], "auto")
     with pytest.raises(ValueError, match="both or neither of state and context"):
         tied_attention(keys, keys, x, tau=1.0)
     with pytest.raises(ValueError, match=r"got \(2, 5, 2, 3\), \(2, 4, 2, 3\), None, None"):
         tied_attention(keys, keys[:, :4], tau=1.0)
-    with pytest.raises(ValueError, match=r"slopes \(K,\) = \(2,\), bias_self \(\) and bias_cross \(\); got \(3,\)"):
+    with pytest.raises(ValueError, match=r"slopes \(H,\) = \(2,\), bias_self \(\) and bias_cross \(\); got \(3,\)"):
         _descended(SMALL, inputs, "auto", slopes=torch.zeros(3))
     with pytest.raises(ValueError, match=r"slopes are constants.*give slopes\.detach\(\)"):
         _descended(SMALL, inputs, "auto", slopes=torch.zeros(2, requires_grad=True))

@@ -68,7 +68,7 @@ def _compiled(kernel: Any, over_queries: bool) -> int:
         "WIDE": tl.float32,
         "DOT": tl.bfloat16,
         "PRECISION": "ieee",
-        "R": WIDTH,
+        "Y": WIDTH,
         "D": HEADS * WIDTH,
         "GROUP": plan.group,
         "BLOCK": plan.block,

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned as planning
 from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
@@ -38,7 +39,7 @@ RELATIVE_BF16 = 2.0**-8
 
 def planned(cache, experiment, words, machine, training, optimizer=None) -> Cell:
     """A cell that other processes can build: six steps of four batches."""
-    found = single(experiment, [*words, f"machine.cache={cache}"], 0)
+    found = planning.single(experiment, [*words, f"machine.cache={cache}"], 0)
     config: dict[str, Any] = copy.deepcopy(found.config)
     config["training"].update({"steps": 6, "accumulate": 4, **training})
     config["machine"].update({"stack": None, "checkpoint_every_seconds": None, "progress_every_seconds": 0, **machine})
