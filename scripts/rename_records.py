@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rename(runs: Path, path: Path, dry: bool) -> bool:
-    """Whether the record in ``path`` had another id or form than today's, which it has then.
+    """Return whether the record in ``path`` had another id or form than today's, which it has then.
 
     Raises:
         UsageError: it is damaged, does not tell the data that its id depends on, or another record has that id.

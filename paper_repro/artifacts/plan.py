@@ -51,7 +51,7 @@ class Plan:
 def make(
     artifact: Artifact, scale: str = "cpu", seeds: Sequence[int] | None = None, overrides: Sequence[str] = ()
 ) -> Plan:
-    """The plan of an artifact.
+    """Return the plan of an artifact.
 
     Raises:
         UsageError: a scale that the artifact lacks, bad seeds, overrides that do not fit the config, cells that are

@@ -62,13 +62,13 @@ def _refuse_unknown_code(found: Sequence[Record]) -> None:
 
 
 def _with_known(record: Record, results: Path) -> Record:
-    """The record with what other probes of the published one have measured on the same weights."""
+    """Return the record with what other probes of the published one have measured on the same weights."""
     known = records.find(results, record.cell)
     return record if known is None else measurements.joined(record, known)
 
 
 def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
-    """Where each attachment goes, and its content."""
+    """Return where each attachment goes, and its content."""
     contents = {}
     for record in found:
         for name in record.attachments:

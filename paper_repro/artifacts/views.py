@@ -71,25 +71,25 @@ class View:
         return self.points.get(key) or Point(key, {}, {}, {})
 
     def covers(self, place: Mapping[str, str]) -> bool:
-        """Whether the scale has a point at a (partial) place."""
+        """Return whether the scale has a point at a (partial) place."""
         return any(place.items() <= dict(key).items() for key in self.points)
 
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
-        """A metric by seed, of the finished cells at a place; none where the scale has no such place."""
+        """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self.judged(self.point(place)), name)
 
     def absence(self, name: str, place: Mapping[str, str]) -> str:
-        """Why there are no samples: "not run", or what the metric lacks, "n/a: needs gpt2"."""
+        """Return why there are no samples: "not run", or what the metric lacks, "n/a: needs gpt2"."""
         return verdicts.lack(self.judged(self.point(place)), name) or verdicts.NOT_RUN
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
-        """A column's value at a place (the same for all seeds)."""
+        """Return a column's value at a place (the same for all seeds)."""
         return column_value(
             self.artifact, self.artifact.columns[name], self.point(place), self.judged(self.point(place))
         )
 
     def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
-        """What the finished cells at a place left under that name, by seed; a damaged file counts as absent."""
+        """Return what the finished cells at a place left under that name, by seed; a damaged file counts as absent."""
         root = self.own_root if self.judges_own or self.reference_root is None else self.reference_root
         found = {}
         for seed, record in self.judged(self.point(place)).items():
@@ -131,7 +131,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
 
 @dataclass
 class _Committed:
-    """The records of the reference."""
+    """Records of the reference, found by id or by recipe."""
 
     root: Path
 
@@ -153,13 +153,13 @@ class _Committed:
 
 
 def _result(root: Path, cell: PlannedCell) -> Record | None:
-    """A cell's record with what its probes have measured."""
+    """Return a cell's record with what its probes have measured."""
     found = measurements.find(root, cell)
     return None if found is None else found.record
 
 
 def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
-    """A metric by seed, of the finished records."""
+    """Return a metric by seed, of the finished records."""
     return {
         seed: record.metrics[name]
         for seed, record in found.items()
@@ -168,7 +168,7 @@ def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
 
 
 def column_value(artifact: Artifact, column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
-    """Parameters or multiply-adds from a record, or a number from an axis or the config."""
+    """Return parameters or multiply-adds from a record, or a number from an axis or the config."""
     if column.axis is not None:
         return artifact.axes[column.axis].values[dict(point.key)[column.axis]].number
     if column.source in ("parameters", "multiply_adds"):

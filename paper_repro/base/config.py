@@ -25,12 +25,12 @@ _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.\[\]-]*\}")
 
 
 def compose(experiment: str, overrides: Sequence[str | Override] = (), seed: int = 0) -> dict[str, Any]:
-    """The resolved config of one cell: ``compose_seeds`` for a single seed."""
+    """Return the resolved config of one cell: ``compose_seeds`` for a single seed."""
     return compose_seeds(experiment, overrides, [seed])[0]
 
 
 def compose_seeds(experiment: str, overrides: Sequence[str | Override], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """The resolved configs of one experiment at several seeds.
+    """Return the resolved configs of one experiment at several seeds.
 
     Args:
         experiment: a file under ``conf/experiment``, for example ``cem/gaussian_process``.
@@ -58,12 +58,14 @@ def compose_seeds(experiment: str, overrides: Sequence[str | Override], seeds: S
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
-    """The same overrides, all parsed."""
+    """Return the same overrides, all parsed."""
     return [parse(item) if isinstance(item, str) else item for item in overrides]
 
 
 def unresolved(experiment: str, overrides: Sequence[Override]) -> dict[str, Any]:
-    """The config with its interpolations as written: group files, then the values, a later one over an earlier one."""
+    """Return the config with its interpolations as written: group files, then the values, a later one over an earlier
+    one.
+    """
     config = copy.deepcopy(compose_files(experiment, chosen_groups(overrides)))
     for item in overrides:
         if not chooses(item):
@@ -72,18 +74,18 @@ def unresolved(experiment: str, overrides: Sequence[Override]) -> dict[str, Any]
 
 
 def chosen_groups(overrides: Sequence[Override]) -> tuple[tuple[str, str], ...]:
-    """The choice for each config group that the overrides name, sorted."""
+    """Return the choice for each config group that the overrides name, sorted."""
     return tuple(sorted({item.key: item.value for item in overrides if chooses(item)}.items()))
 
 
 def experiments() -> list[str]:
-    """The experiments that ``conf/experiment`` holds."""
+    """Return the experiments that ``conf/experiment`` holds."""
     folder = CONF / "experiment"
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
-    """The value under a dotted key, for example ``optimizer.lr``.
+    """Return the value under a dotted key, for example ``optimizer.lr``.
 
     Raises:
         KeyError: there is none.
@@ -97,7 +99,7 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
 
 
 def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """A copy of ``config`` without the given dotted keys (absent ones are ignored)."""
+    """Return a copy of ``config`` without the given dotted keys (absent ones are ignored)."""
     result = copy.deepcopy(dict(config))
     for key in keys:
         *parents, last = key.split(".")
@@ -110,13 +112,15 @@ def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def chooses(override: Override) -> bool:
-    """Whether this names a config of a group, as ``machine=gpu`` does, and is no value for a key."""
+    """Return whether this names a config of a group, as ``machine=gpu`` does, and is no value for a key."""
     return isinstance(override.value, str) and override.key != "experiment" and (CONF / override.key).is_dir()
 
 
 @functools.lru_cache(maxsize=256)
 def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """What Hydra composes of an experiment's file and the files of its groups; callers copy before they change it."""
+    """Return what Hydra composes of an experiment's file and the files of its groups; callers copy before they change
+    it.
+    """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
@@ -148,7 +152,7 @@ def _resolved(config: dict[str, Any], seeds: Sequence[int]) -> Iterator[dict[str
 
 
 def _texts(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every word in a config, keys too, and where it stands."""
+    """Yield every word in a config, keys too, and where it stands."""
     if isinstance(node, str):
         yield path, node
     elif isinstance(node, Mapping):

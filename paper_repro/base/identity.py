@@ -55,7 +55,7 @@ class Rules:
 
 @functools.cache
 def rules() -> Rules:
-    """The rules, read once."""
+    """Return the rules, read once."""
     content = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     neutral: dict[str, dict[str, Any]] = {}
     for entry in content["neutral"]:
@@ -66,12 +66,12 @@ def rules() -> Rules:
 
 
 def settings(config: Mapping[str, Any]) -> str:
-    """The hash of all that makes a cell's weights, but for the content of the files that it reads."""
+    """Return the hash of all that makes a cell's weights, but for the content of the files that it reads."""
     return fingerprint(_canonical(_read_part(today(config)), ""))
 
 
 def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The id of a cell.
+    """Return the id of a cell.
 
     Args:
         config: resolved.
@@ -82,20 +82,21 @@ def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
 
 
 def probes(config: Mapping[str, Any]) -> dict[str, str]:
-    """The id of each probe of a config, by its name."""
+    """Return the id of each probe of a config, by its name."""
     found = today(config).get(PROBES) or {}
     return {name: fingerprint(_canonical(node, "")) for name, node in found.items() if node is not None}
 
 
 def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record keeps of a config: all but ``machine``, of which it keeps what its id depends on."""
+    """Return what a record keeps of a config: all but ``machine``, of which it keeps what its id depends on."""
     machine, task = config.get(MACHINE) or {}, _target(config.get("task"))
     timed = {key: machine[key] for key in rules().timed.get(task, ()) if key in machine}
     return {**{key: value for key, value in config.items() if key != MACHINE}, **({MACHINE: timed} if timed else {})}
 
 
 def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
-    """The id that a record must have; None where it does not tell the content of the files that its cell has read.
+    """Return the id that a record must have; None where it does not tell the content of the files that its cell has
+    read.
 
     Args:
         config: the record's.
@@ -108,14 +109,16 @@ def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
 
 
 def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """The files that a config reads, by role."""
+    """Return the files that a config reads, by role."""
     data = config.get("data")
     found = data.get("files") if isinstance(data, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
 def today(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config of any age as today's code spells it: classes where they lie now, keys of speed in ``machine``."""
+    """Return a config of any age as today's code spells it: classes where they lie now, keys of speed in
+    ``machine``.
+    """
     known = rules()
     result = {key: _renewed(value) for key, value in config.items() if key not in known.unread}
     task = _target(result.get("task"))
@@ -129,17 +132,17 @@ def today(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(value: Any) -> str:
-    """A short SHA-256 of a JSON value; key order does not matter, 1 and 1.0 differ."""
+    """Return a short SHA-256 of a JSON value; key order does not matter, 1 and 1.0 differ."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:LENGTH]
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of a JSON value."""
+    """Return the one spelling of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a config a task's result depends on."""
+    """Return what of a config a task's result depends on."""
     task = _target(config.get("task"))
     machine = config.get(MACHINE) or {}
     found = {key: value for key, value in config.items() if key not in (MACHINE, PROBES)}
@@ -165,7 +168,7 @@ def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tupl
 
 
 def _canonical(node: Any, section: str) -> Any:
-    """A node without what does not count, its classes under their first names."""
+    """Return a node without what does not count, its classes under their first names."""
     if isinstance(node, Mapping):
         name = _target(node) or section
         neutral = rules().neutral.get(name, {})
@@ -184,7 +187,7 @@ def _canonical(node: Any, section: str) -> Any:
 
 
 def _renewed(node: Any) -> Any:
-    """A node with each class under today's name and without the keys that stand in ``machine`` today."""
+    """Return a node with each class under today's name and without the keys that stand in ``machine`` today."""
     if isinstance(node, Mapping):
         named = TARGET in node
         kept = {key: value for key, value in node.items() if not (named and key in rules().speed)}

@@ -64,7 +64,7 @@ class Result:
 
 
 def measurement_path(root: Path, cell: str, probe: str) -> Path:
-    """Where the measurement of a probe lies."""
+    """Return where the measurement of a probe lies."""
     return record_path(root, cell).parent / "probes" / f"{probe}.json"
 
 
@@ -81,7 +81,7 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
 
 
 def find(root: Path, cell: Planned) -> Result | None:
-    """The result of a cell below ``root``; None where it has no record.
+    """Return the result of a cell below ``root``; None where it has no record.
 
     A metric of a probe that the plan wants with other settings is left out: it was measured in another way.
     """
@@ -99,13 +99,13 @@ def find(root: Path, cell: Planned) -> Result | None:
 
 
 def is_done(root: Path, cell: Planned) -> bool:
-    """Whether the cell has a result below ``root``, everything measured."""
+    """Return whether the cell has a result below ``root``, everything measured."""
     found = find(root, cell)
     return found is not None and found.done
 
 
 def to_fill(root: Path, cell: Planned) -> list[str]:
-    """The probes that have to measure again because a metric was not available when they did."""
+    """Return the probes that have to measure again because a metric was not available when they did."""
     found = find(root, cell)
     if found is None or not found.record.unavailable:
         return []
@@ -114,7 +114,9 @@ def to_fill(root: Path, cell: Planned) -> list[str]:
 
 
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:
-    """The record without the metrics of probes that are wanted with other settings, and the names that it measured."""
+    """Return the record without the metrics of probes that are wanted with other settings, and the names that it
+    measured.
+    """
     own = identity.probes(record.config)
     measured = {name for name, probe in planned.items() if own.get(name) == probe}
     stale = [probe for name, probe in own.items() if planned.get(name, probe) != probe]
@@ -152,7 +154,7 @@ def _with(record: Record, found: Measurement) -> Record:
 
 
 def joined(record: Record, other: Record) -> Record:
-    """A cell's record with what the probes of another record of the same cell have measured beyond its own."""
+    """Return a cell's record with what the probes of another record of the same cell have measured beyond its own."""
     own, theirs = (identity.probes(one.config) for one in (record, other))
     more = {name for name in theirs if name not in own}
     if not more:
@@ -169,7 +171,7 @@ def joined(record: Record, other: Record) -> Record:
 
 
 def _read(path: Path) -> Measurement | None:
-    """The measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
+    """Return the measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
     try:
         found = Measurement(**records.unsealed(path))
     except (FileNotFoundError, NotADirectoryError):

@@ -27,7 +27,7 @@ class PlannedCell:
     settings: str
     """The hash of what makes its weights, but for the content of the files that ``data.files`` names."""
     id: str
-    """That with the files; the two are equal where no files are read (``base.identity``)."""
+    """The hash with the files; the two are equal where no files are read (``base.identity``)."""
     missing: str = ""
     """What data is absent, and how to get it; such a cell cannot be run."""
 
@@ -38,7 +38,7 @@ class PlannedCell:
 
 
 def single(experiment: str, overrides: Sequence[str], seed: int) -> PlannedCell:
-    """One cell outside any artifact."""
+    """Return one cell outside any artifact."""
     return plan_cell((), seed, configs.compose(experiment, overrides, seed))
 
 

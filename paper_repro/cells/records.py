@@ -63,7 +63,7 @@ class Record:
 
 
 def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provenance: Any) -> Record:
-    """The record of an outcome."""
+    """Return the record of an outcome."""
     metrics = {name: float(value) for name, value in outcome.metrics.items() if math.isfinite(value)}
     ids = identity.probes(config)
     return Record(
@@ -86,7 +86,7 @@ def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provena
 
 
 def thin(points: Sequence[tuple[int, float]], count: int) -> dict[str, list[float]]:
-    """At most ``count`` of the points, evenly spaced, first and last among them; six significant digits."""
+    """Keep at most ``count`` of the points, evenly spaced, first and last among them; six significant digits."""
     finite = [(step, value) for step, value in points if math.isfinite(value)]
     if len(finite) > count:
         finite = [finite[round(index * (len(finite) - 1) / (count - 1))] for index in range(count)]
@@ -114,7 +114,7 @@ def write(path: Path, record: Record) -> None:
 
 
 def read(path: Path) -> Record:
-    """The record in ``path``.
+    """Return the record in ``path``.
 
     Raises:
         FileNotFoundError: there is none.
@@ -130,7 +130,7 @@ def read(path: Path) -> Record:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """The content of a file that ``sealed`` has made.
+    """Return the content of a file that ``sealed`` has made.
 
     Raises:
         FileNotFoundError: there is none.
@@ -154,7 +154,9 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def find(root: Path, cell: str) -> Record | None:
-    """The record of a cell below ``root``; None where there is none, or a damaged or misplaced one, which is said."""
+    """Return the record of a cell below ``root``; None where there is none. A damaged or misplaced one is logged and
+    counts as none.
+    """
     path = record_path(root, cell)
     try:
         record = read(path)
@@ -177,13 +179,13 @@ def find(root: Path, cell: str) -> Record | None:
 
 
 def _has_its_id(record: Record) -> bool:
-    """Whether a result's id follows from its config and the data it has seen, as far as it tells them."""
+    """Return whether a result's id follows from its config and the data it has seen, as far as it tells them."""
     expected = identity.of_record(record.config, record.provenance.get("data") or {}) if record.done else None
     return expected in (None, record.cell)
 
 
 def finished(checkpoint: Path) -> tuple[Path, Record]:
-    """The folder of a finished cell, given that or a file in it, and the record there.
+    """Return the folder of a finished cell, given that or a file in it, and the record there.
 
     Raises:
         UsageError: there is no record, it is damaged, or the cell did not finish.
@@ -204,7 +206,7 @@ def finished(checkpoint: Path) -> tuple[Path, Record]:
 
 
 def attachment(root: Path, record: Record, name: str) -> bytes | None:
-    """What lies beside the record under that name; None where the record names no such file.
+    """Return what lies beside the record under that name; None where the record names no such file.
 
     Raises:
         CorruptFileError: the file is absent or not the one that the record names.
@@ -242,7 +244,9 @@ def check_place(root: Path, cell: str) -> None:
 
 
 def work_folder(root: Path, cells: Sequence[str]) -> Path:
-    """Where cells that run together keep what they need to go on: the cell's own folder, or a shared one."""
+    """Return the folder where cells that run together keep what they need to go on: the cell's own folder, or a shared
+    one.
+    """
     if len(cells) == 1:
         return record_path(root, cells[0]).parent
     return root / "stacks" / fingerprint(list(cells))
@@ -264,7 +268,7 @@ def provenance(device: str, code: CodeState) -> dict[str, Any]:
 
 
 def cpu_description(threads: int) -> str:
-    """The processor's own name and the threads used, for example ``Intel Xeon, 1 thread of 2``."""
+    """Return the processor's own name and the threads used, for example ``Intel Xeon, 1 thread of 2``."""
     name = platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -277,7 +281,7 @@ def cpu_description(threads: int) -> str:
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """A JSON object as bytes, with the hash of its content among its keys."""
+    """Return a JSON object as bytes, with the hash of its content among its keys."""
     return canonical_json({**content, SEAL: _seal(content)}).encode() + b"\n"
 
 

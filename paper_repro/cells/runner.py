@@ -177,7 +177,7 @@ class _WorkerProcess:
             self.process.stdin.flush()
 
     def events(self) -> list[dict[str, Any]]:
-        """The events that have arrived; an empty read means that the worker is gone."""
+        """Return the events that have arrived; an empty read means that the worker is gone."""
         content = os.read(self.pipe.fileno(), 65536)
         if not content:
             self.ended = True
@@ -332,7 +332,7 @@ class _Pool:
         self._note_done({"cell": cell.id, "status": FAILED, "note": note})
 
     def _look_elsewhere(self) -> None:
-        """Batches that another runner holds: done by it, or free again?"""
+        """Look at jobs that another runner holds: they may be done by now, or free again."""
         if time.monotonic() - self._last_look < ELSEWHERE_POLL_SECONDS:
             return
         self._last_look = time.monotonic()

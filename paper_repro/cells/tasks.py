@@ -103,7 +103,7 @@ class Report(Protocol):
     """The task's line to whoever watches."""
 
     def progress(self, step: int, steps: int, loss: float) -> None:
-        """``step`` of ``steps`` are done; ``loss`` is the latest (mean over a batch of cells)."""
+        """Say that ``step`` of ``steps`` are done; ``loss`` is the latest (mean over the cells of a job)."""
 
     @property
     def stop_requested(self) -> bool:
@@ -122,7 +122,7 @@ class Task(ABC):
         """
 
     def cost(self, config: Mapping[str, Any]) -> Cost | None:
-        """What a cell of that config costs; None where it trains no model.
+        """Return what a cell of that config costs; None where it trains no model.
 
         Raises:
             UsageError: as ``check``.
@@ -144,11 +144,11 @@ class Task(ABC):
         """
 
     def has_weights(self, folder: Path) -> bool:
-        """Whether the folder of a finished cell holds weights that a probe could measure."""
+        """Return whether the folder of a finished cell holds weights that a probe could measure."""
         return False
 
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
-        """What the probe of that name finds on the weights in ``folder``; nothing is trained.
+        """Return what the probe of that name finds on the weights in ``folder``; nothing is trained.
 
         Raises:
             UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
@@ -168,7 +168,7 @@ def task_of(config: Mapping[str, Any]) -> Task:
 
 
 def check_attachment_name(name: Any) -> str:
-    """A file name of one part that can lie in a cell's folder and nowhere else.
+    """Return a file name of one part that can lie in a cell's folder and nowhere else.
 
     Raises:
         UsageError: it is a path, hidden, taken by another file of the cell, or of other characters.

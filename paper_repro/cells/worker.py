@@ -237,7 +237,7 @@ def main(code: CodeState, arguments: Sequence[str] | None = None) -> int:
 
 
 def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:
-    """The config with this machine's cache folder; none of it changes a result."""
+    """Return the config with this machine's cache folder; none of it changes a result."""
     machine = dict(config.get(identity.MACHINE, {}))
     machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
     return {**config, identity.MACHINE: machine}

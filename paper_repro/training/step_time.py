@@ -72,7 +72,7 @@ class StepTime(Task):
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        """One outcome per cell; a cell that was interrupted is measured anew.
+        """Return one outcome per cell; a cell that was interrupted is measured anew.
 
         Raises:
             StopRequestedError: between two rounds.
@@ -83,7 +83,7 @@ class StepTime(Task):
             return [_measure(cell.config, machine.device, report) for cell in cells]
 
     def cost(self, config: Mapping[str, Any]) -> Cost:
-        """What a round costs, in which each model makes one step: the numbers are sums over the models."""
+        """Return what a round costs, in which each model makes one step: the numbers are sums over the models."""
         step = _settings(config)
         steppers = [_stepper(node, config, step, torch.device("meta")) for node in config["models"].values()]
         parameters = sum(num_parameters(own.module) for own in steppers)
@@ -182,7 +182,7 @@ class _Stepper:
         self._loss = torch.compile(module.loss) if step.compile and device.type != "meta" else module.loss
 
     def loss(self) -> Tensor:
-        """The loss of the next batch."""
+        """Return the loss of the next batch."""
         # Tensors on the meta device have no autocast of their own, nor do their shapes depend on one.
         narrow = self.settings.precision == "bf16-mixed" and self.device.type != "meta"
         with torch.autocast(self.device.type, torch.bfloat16) if narrow else nullcontext():

@@ -41,7 +41,9 @@ class UnitAdamW(Optimizer):
         super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As of any optimiser; which groups have unit rows is not the state dict's to say, for AdamW's may not know."""
+        """Load the state as any optimiser does; which groups have unit rows is not the state dict's to say, for AdamW's
+        may not know.
+        """
         own = [group["unit_rows"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, unit_rows in zip(self.param_groups, own, strict=True):
@@ -49,7 +51,7 @@ class UnitAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of every parameter that has a gradient; returns what ``closure`` returns."""
+        """Take one step of every parameter that has a gradient; returns what ``closure`` returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,7 +74,7 @@ class UnitAdamW(Optimizer):
         return loss
 
     def _by_step(self, group: dict[str, Any]) -> dict[float, list[tuple[Tensor, ...]]]:
-        """Parameters, gradients and moments by the number of the step that they are about to take."""
+        """Group parameters, gradients and moments by the number of the step that they are about to take."""
         found: dict[float, list[tuple[Tensor, ...]]] = {}
         for parameter in group["params"]:
             if parameter.grad is None:

@@ -29,7 +29,7 @@ MEMORY_MODELS = MODELS[:2]
 
 
 def compare(device: torch.device) -> Iterator[Comparison]:
-    """Steps of width 128 on a CPU, of three widths elsewhere; the memory of a training step on a CPU."""
+    """Compare steps of width 128 on a CPU, of three widths elsewhere; the memory of a training step on a CPU."""
     cpu = device.type == "cpu"
     sizes = [(128, 8, 1.1)] if cpu else [(64, 64, 3.0), (128, 64, 3.0), (768, 16, None)]
     for width, batch_size, goal in sizes:
@@ -77,7 +77,7 @@ class _Functional:
 def _pass(
     model: nrgpt.NRGPT, gradients: Callable[[Tensor], nrgpt.NRGPTGradients], x: Tensor, direction: Tensor
 ) -> Callable[[], list[Tensor]]:
-    """What computes the update, and the gradients of x and of all that it depends on, along ``direction``."""
+    """Return what computes the update, and the gradients of x and of all that it depends on, along ``direction``."""
     state = x.clone().requires_grad_()
     blocks = (model.norm, model.attention, model.feed_forward, model.inference_rate)
     leaves = [state, *(leaf for block in blocks for leaf in block.parameters() if leaf.requires_grad)]
@@ -118,7 +118,7 @@ def _child(model: str, way: str) -> float:
 
 
 def _training_step(make: type[nrgpt.NRGPT], recompute: bool) -> float:
-    """MiB that building a model and one optimiser step of it add to the process's peak."""
+    """Measure the MiB that building a model and one optimiser step of it add to the process's peak."""
     before = peak_memory_mib(torch.device("cpu")) or 0.0
     model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -114,7 +114,7 @@ class CET(nn.Module):
         return {name: term.energy(state, clamped) for name, term in self.terms().items()}
 
     def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
-        """Compute E, (B,)."""
+        """Compute Compute the energy E, (B,)."""
         return torch.stack(list(self.energies(state, clamped).values())).sum(0)  # (terms, B) -> (B,)
 
     def gradient(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None = None) -> CETState:

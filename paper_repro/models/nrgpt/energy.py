@@ -90,7 +90,7 @@ class NRGPTAttention(nn.Module):
         return query.unsqueeze(1), keys.transpose(1, 2)
 
     def _sum_heads(self, read: Tensor) -> Tensor:
-        """Sum over heads, weighted with alpha: (B, H, N, d) -> (B, N, d)."""
+        """Add up the heads, weighted with alpha: (B, H, N, d) -> (B, N, d)."""
         if self.head_weights is not None:
             read = read * self.head_weights[:, None, None]
         return read.sum(1)

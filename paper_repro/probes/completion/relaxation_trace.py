@@ -174,7 +174,9 @@ def metrics(traced: Traced) -> dict[str, float]:
 
 
 def document(traced: Traced) -> bytes:
-    """Write JSON: steps, energies of each (8 digits), the shown steps with their errors, and each image's falls."""
+    """Write Write as JSON: steps, energies of each (8 digits), the shown steps with their errors, and each image's
+    falls.
+    """
     before, after, _ = traced.drops()
     content: dict[str, Any] = {
         "trained": traced.trained,
