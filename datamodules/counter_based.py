@@ -1,13 +1,17 @@
 """Batches that are a function of the step, so that a resumed run equals an uninterrupted one bit for bit."""
 
 import itertools
+import multiprocessing
+import signal
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lightning as L
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from paper_repro.base.errors import UsageError
 
 Batch = Any
 
@@ -16,8 +20,13 @@ class CounterBasedDataModule(L.LightningDataModule):
     """Training batches addressed by step, evaluation batches addressed by split.
 
     A subclass computes ``train_batch(step)`` from its seed and the step alone: no hidden state that a resume would have
-    to restore.  The same object feeds Lightning (through the loaders) and the stacked trainer (directly).
+    to restore.  The same object feeds Lightning (through the loader) and the stacked trainer (directly).
+
+    ``workers`` processes compute batches ahead of training; 0: the training process computes each when it is needed.
+    The batches are the same.
     """
+
+    workers: int = 0
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
@@ -41,14 +50,23 @@ class CounterBasedDataModule(L.LightningDataModule):
         return {}
 
     def train_dataloader(self) -> DataLoader[Batch]:
+        """The batches of this rank from the trainer's step on, computed by ``workers`` processes ahead of training."""
         trainer, first, stride = self.trainer, 0, 1
         if trainer is not None:
             stride = trainer.world_size
             first = trainer.global_rank + stride * trainer.accumulate_grad_batches * trainer.global_step
-        return DataLoader(_Batches(self, first, stride), batch_size=None)
-
-    def test_dataloader(self) -> list[DataLoader[Batch]]:
-        return [DataLoader(_Split(self, split), batch_size=None) for split in self.splits]
+        batches = _Batches(self, first, stride)
+        if not self.workers:
+            return DataLoader(batches, batch_size=None)
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise UsageError("machine.data_workers: this system cannot fork processes, which it needs; set it to 0")
+        return DataLoader(
+            batches,
+            batch_size=None,
+            num_workers=self.workers,
+            multiprocessing_context="fork",
+            worker_init_fn=_leave_signals_to_the_trainer,
+        )
 
 
 def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
@@ -58,19 +76,25 @@ def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tens
 
 
 class _Batches(IterableDataset[Batch]):
+    """Batches first, first + stride, ...; of n worker processes, the w-th computes every n-th of them from the w-th on.
+
+    The DataLoader takes one batch from each worker in turn, so their order is that of one process.
+    """
+
     def __init__(self, data: CounterBasedDataModule, first: int, stride: int) -> None:
         self.data, self.first, self.stride = data, first, stride
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from map(self.data.train_batch, itertools.count(self.first, self.stride))
+        worker = get_worker_info()
+        index, count = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        steps = itertools.count(self.first + self.stride * index, self.stride * count)
+        yield from map(self.data.train_batch, steps)
 
 
-class _Split(IterableDataset[Batch]):
-    def __init__(self, data: CounterBasedDataModule, split: str) -> None:
-        self.data, self.split = data, split
-
-    def __iter__(self) -> Iterator[Batch]:
-        yield from self.data.evaluation_batches(self.split)
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Ctrl-C and a scheduler's SIGTERM reach all processes; the trainer saves and ends its workers itself."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
 
 
 def permutation(length: int, seed: int) -> torch.Tensor:

@@ -20,6 +20,23 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     return batch
 
 
+def tensors_of(batch: Any) -> list[Tensor]:
+    """The tensors of the batch, in the order in which ``map_tensors`` visits them."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(note, batch)
+    return found
+
+
+def device_of(batch: Any) -> torch.device:
+    """The device of the batch's first tensor; the CPU if it has none."""
+    return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
+
+
 def stack(batches: Sequence[Any]) -> Any:
     """One batch whose tensors have a leading model axis, (S, ...), from S batches of the same form.
 

@@ -92,7 +92,9 @@ def build(cell: Cell) -> BuiltCell:
     make_module = instantiate({**config["module"], "_partial_": True})
     module = make_module(model=model, optimizer=optimizer_of(config, machine), schedule=instantiate(config["schedule"]))
     module.seed = seed
-    return BuiltCell(cell, module, _data(config), training, machine, _probes(config.get("probes") or {}))
+    data = _data(config)
+    data.workers = machine.data_workers
+    return BuiltCell(cell, module, data, training, machine, _probes(config.get("probes") or {}))
 
 
 def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
@@ -138,13 +140,13 @@ def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
     return data
 
 
-def check_window(parts: BuiltCell) -> None:
+def check_window(built: BuiltCell) -> None:
     """Whether the model sees as many tokens at once as the data have in a window, where both say so.
 
     Raises:
         UsageError: it does not.
     """
-    window, most = getattr(parts.data, "window", 0), getattr(parts.module.model, "block_length", None)
+    window, most = getattr(built.data, "window", 0), getattr(built.module.model, "block_length", None)
     if most is not None and window > most:
         raise UsageError(
             f"data.window={window} is longer than the {most} tokens that the model sees at once: "

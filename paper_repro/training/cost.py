@@ -27,17 +27,17 @@ def measure(config: Mapping[str, Any]) -> Cost:
     Raises:
         UsageError: as ``check``.
     """
-    parts = check(config)
-    module, training = parts.module, parts.training
-    batch = map_tensors(lambda tensor: tensor.to("meta"), parts.data.example_batch())
-    with prefer(parts.machine.implementation, parts.machine.recompute):
+    built = check(config)
+    module, training = built.module, built.training
+    batch = map_tensors(lambda tensor: tensor.to("meta"), built.data.example_batch())
+    with prefer(built.machine.implementation, built.machine.recompute):
         with torch.no_grad():
             forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
         with torch.enable_grad():
             step = count_flops(lambda: module.counted_step(batch))
             module.zero_grad(set_to_none=True)
             peak = peak_bytes(lambda: module.counted_step(batch))
-    parameters = parts.num_parameters
+    parameters = built.num_parameters
     return Cost(
         parameters=parameters,
         multiply_adds=forward // 2,
@@ -48,19 +48,18 @@ def measure(config: Mapping[str, Any]) -> Cost:
 
 
 def check(config: Mapping[str, Any]) -> BuiltCell:
-    """Return the cell's parts, built on the meta device: what is wrong with a config is found before hours are spent on
-    it.
+    """Return the cell, built on the meta device, so that a faulty config is found before hours are spent on it.
 
     Raises:
         UsageError: a constructor refuses its arguments, or the optimiser its settings.
     """
     with torch.device("meta"):
-        parts = build(Cell("plan", dict(config)))
+        built = build(Cell("plan", dict(config)))
     try:
-        parts.module.optimizer(parts.module.parameter_groups())
+        built.module.optimizer(built.module.groups_and_schedules()[0])
     except (ValueError, TypeError) as error:
         raise UsageError(f"optimizer: {error}") from error
-    return parts
+    return built
 
 
 def check_devices(config: Mapping[str, Any]) -> None:

@@ -76,14 +76,17 @@ class Ensemble:
         self._ones = torch.ones(len(self.modules), dtype=torch.float32, device=self.device)
         self._template = LossOf(self.modules[0].train())
         self._losses = torch.func.vmap(self._loss_of_one, randomness="error")
+        self._carry: Any = None
 
     def advance(self) -> Tensor:
         """One optimiser step of every model; returns their losses before it, (S,), without waiting for the device."""
-        batch = batches.stack([data.train_batch(self.step) for data in self.data])
-        batch = batches.place(batch, self.device, self.dtype)
+        each = [data.train_batch(self.step) for data in self.data]
+        batch = batches.place(batches.stack(each), self.device, self.dtype)
+        draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
         with self.forward_context(), _refusals_explained():
             tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
-            losses = self._losses(tensors, batch)
+            losses, carry = self._losses(tensors, batch, draws, carry)
+        self._carry = batches.map_tensors(Tensor.detach, carry)
         gradients = torch.autograd.grad(losses, self._leaves, self._ones.to(losses.dtype), allow_unused=True)
         self._gather(gradients)
         if self.clip_norm is not None:
@@ -112,6 +115,7 @@ class Ensemble:
             "values": self.values,
             "constants": self._constants,
             "optimizer": self._optimizer.optimizer.state_dict(),
+            "carry": self._carry,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -133,12 +137,23 @@ class Ensemble:
             for name, tensor in self._constants.items():
                 tensor.copy_(state["constants"][name])
         self._optimizer.optimizer.load_state_dict(state["optimizer"])
+        self._carry = batches.map_tensors(lambda tensor: tensor.to(self.device, copy=True), state["carry"])
         self.step = int(state["step"])
 
-    def _loss_of_one(self, tensors: dict[str, Tensor], batch: Any) -> Tensor:
-        loss = functional_call(self._template, tensors, (batch,))
+    def _loss_of_one(self, tensors: dict[str, Tensor], batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
+        loss, carry = functional_call(self._template, tensors, (batch, draws, carry))
         assert isinstance(loss, Tensor)
-        return loss
+        return loss, carry
+
+    def _draws(self, each: Sequence[Any]) -> Any:
+        """The random tensors of this step, (S, ...) each; a stack computes one batch a step, that of slot 0."""
+        pairs = zip(self.modules, each, strict=True)
+        return batches.stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
+
+    def _initial_carry(self, each: Sequence[Any]) -> Any:
+        placed = [batches.place(batch, self.device, self.dtype) for batch in each]
+        pairs = zip(self.modules, placed, strict=True)
+        return batches.stack([module.initial_carry(batch) for module, batch in pairs])
 
     def _gather(self, gradients: Sequence[Tensor | None]) -> None:
         columns = []

@@ -25,7 +25,7 @@ def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
         raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
     config = identity.today(cell.config)
     wanted = {name: (config.get("probes") or {})[name] for name in probes}
-    parts = build(Cell(cell.id, {**config, "probes": wanted}))
-    checkpoints.load_weights(weights, parts.module, cell.id)
-    parts.module.to(parts.machine.device).eval()
-    return parts
+    built = build(Cell(cell.id, {**config, "probes": wanted}))
+    checkpoints.load_weights(weights, built.module, cell.id)
+    built.module.to(built.machine.device).eval()
+    return built

@@ -23,7 +23,7 @@ from paper_repro.cells.tasks import (
     check_attachment_name,
 )
 from paper_repro.training import checkpoints, cost, single
-from paper_repro.training.build import BuiltCell, build, check_window
+from paper_repro.training.build import BuiltCell, TrainingSettings, build, check_window
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.finished import rebuild
@@ -60,10 +60,10 @@ class Fit(Task):
             torch.cuda.reset_peak_memory_stats(device)
         with settings(machine):
             try:
-                parts = [build(cell) for cell in cells]
-                for part in parts:
-                    check_window(part)
-                return _fit_one(parts[0], folder, report) if len(parts) == 1 else _fit_many(parts, folder, report)
+                built = [build(cell) for cell in cells]
+                for one in built:
+                    check_window(one)
+                return _fit_one(built[0], folder, report) if len(built) == 1 else _fit_stack(built, folder, report)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -97,40 +97,31 @@ class Fit(Task):
             return _findings(built, name)
 
 
-def _fit_one(parts: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
-    machine = parts.machine
-    if machine.count > 1 and machine.strategy == "fsdp" and parts.training.precision == "16-mixed":
+def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
+    machine = built.machine
+    if machine.count > 1 and machine.strategy == "fsdp" and built.training.precision == "16-mixed":
         raise UsageError(
             "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
             "use bf16-mixed, or machine.strategy=ddp"
         )
-    with launched(parts.cell, folder / CHECKPOINTS, machine) as rank:
-        watch, evaluations, metrics = single.train(parts, folder / CHECKPOINTS, report, rank)
-    outcome = _outcome(parts, watch, 0, metrics, evaluations, folder)
+    with launched(built.cell, folder / CHECKPOINTS, machine) as rank:
+        watch, evaluations, metrics = single.train(built, folder / CHECKPOINTS, report, rank)
+    outcome = _outcome(built, watch, 0, metrics, evaluations, folder)
     outcome.seconds = watch.seconds
     return [outcome]
 
 
-def _fit_many(parts: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
-    training, machine, device = parts[0].training, parts[0].machine, parts[0].machine.device
-    if machine.compile or machine.count > 1:
-        asked = "machine.compile=true" if machine.compile else f"machine.devices={machine.devices}"
-        raise UsageError(
-            f"{asked}: cells that are trained together run uncompiled on one device; set machine.stack=null"
-        )
-    if training.accumulate != 1:
-        raise UsageError(
-            f"training.accumulate={training.accumulate}: cells that are trained together take one batch a step; "
-            "set machine.stack=null"
-        )
-    identity = [part.cell.id for part in parts]
-    for part in parts:
-        part.data.prepare_data()
-        part.data.setup("fit")
-    modules, data = [part.module for part in parts], [part.data for part in parts]
+def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
+    training, machine, device = built[0].training, built[0].machine, built[0].machine.device
+    _check_stackable(training, machine)
+    identity = [one.cell.id for one in built]
+    for one in built:
+        one.data.prepare_data()
+        one.data.setup("fit")
+    modules, data = [one.module for one in built], [one.data for one in built]
     ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device)
     evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, ensemble.forward_context)
-    log = LossLog(len(parts), training.steps, device)
+    log = LossLog(len(built), training.steps, device)
 
     def save(step: int) -> None:
         content = {
@@ -157,21 +148,21 @@ def _fit_many(parts: list[BuiltCell], folder: Path, report: Report) -> list[Outc
         if not watch.after_step(ensemble.step):
             break
     ensemble.unstack()
-    outcomes, share = [], 1 / len(parts)
-    for index, (part, diverged_at) in enumerate(zip(parts, log.diverged(), strict=True)):
+    outcomes, share = [], 1 / len(built)
+    for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
         metrics = {}
         if diverged_at is None:
-            part.data.setup("test")
+            one.data.setup("test")
             with ensemble.forward_context():
-                metrics = evaluations.finish(index, training.steps, part.module.evaluate(part.data))
-        outcomes.append(_outcome(part, watch, index, metrics, evaluations, folder))
+                metrics = evaluations.finish(index, training.steps, one.module.evaluate(one.data))
+        outcomes.append(_outcome(one, watch, index, metrics, evaluations, folder))
     for outcome in outcomes:
         outcome.seconds = watch.seconds * share
     return outcomes
 
 
 def _outcome(
-    parts: BuiltCell, watch: Watch, index: int, metrics: dict[str, float], evaluations: Evaluations, folder: Path
+    built: BuiltCell, watch: Watch, index: int, metrics: dict[str, float], evaluations: Evaluations, folder: Path
 ) -> Outcome:
     log: LossLog = watch.log
     diverged_at = log.diverged()[index]
@@ -179,8 +170,8 @@ def _outcome(
         FINISHED,
         metrics=metrics,
         curves={"training_loss": log.curve(index), **evaluations.curves(index)},
-        peak_memory_mib=peak_memory_mib(parts.machine.device),
-        data_hashes=parts.data.data_hashes(),
+        peak_memory_mib=peak_memory_mib(built.machine.device),
+        data_hashes=built.data.data_hashes(),
     )
     lower = "lower optimizer.lr, or clip gradients (training.clip_norm)"
     bad = [name for name, value in metrics.items() if not math.isfinite(value)]
@@ -191,15 +182,15 @@ def _outcome(
         outcome.status, outcome.metrics = DIVERGED, {}
         outcome.note = f"{', '.join(bad)} not finite after the last step, {log.steps}: {lower}"
     else:
-        checkpoints.save_weights(folder / parts.cell.id / checkpoints.WEIGHTS, parts.module, parts.cell.id)
-        _measure(parts, folder / parts.cell.id, outcome)
+        checkpoints.save_weights(folder / built.cell.id / checkpoints.WEIGHTS, built.module, built.cell.id)
+        _measure(built, folder / built.cell.id, outcome)
     return outcome
 
 
-def _measure(parts: BuiltCell, folder: Path, outcome: Outcome) -> None:
+def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
     """Let the cell's probes measure its trained model."""
-    for name in parts.probes:
-        findings = _findings(parts, name)
+    for name in built.probes:
+        findings = _findings(built, name)
         twice = sorted(outcome.metrics.keys() & (findings.metrics.keys() | findings.unavailable.keys()))
         if twice:
             raise UsageError(f"probes.{name} measures {', '.join(twice)}, which is measured already: leave one out")
@@ -213,11 +204,11 @@ def _measure(parts: BuiltCell, folder: Path, outcome: Outcome) -> None:
         outcome.measured[name] = [*findings.metrics, *findings.unavailable, *findings.attachments]
 
 
-def _findings(parts: BuiltCell, name: str) -> Findings:
+def _findings(built: BuiltCell, name: str) -> Findings:
     """What one probe finds on the model as it is."""
-    module = parts.module.to(parts.machine.device).eval()
+    module = built.module.to(built.machine.device).eval()
     with torch.no_grad():
-        findings = parts.probes[name].measure(module, parts.data, module.seed)
+        findings = built.probes[name].measure(module, built.data, module.seed)
     for file, content in findings.attachments.items():
         try:
             check_attachment_name(file)
@@ -240,6 +231,25 @@ def _check_alike(cells: Sequence[Cell]) -> None:
                 f"cells {first.id} and {cell.id} differ in {', '.join(odd)} and cannot be trained together: "
                 "leave these keys out of machine.stack.over"
             )
+
+
+def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
+    refused = {
+        "machine.compile=true": machine.compile,
+        f"machine.devices={machine.devices}": machine.count > 1,
+        f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
+    }
+    for asked, found in refused.items():
+        if found:
+            raise UsageError(
+                f"{asked}: cells that are trained together run uncompiled in one process on one device; "
+                "set machine.stack=null"
+            )
+    if training.accumulate != 1:
+        raise UsageError(
+            f"training.accumulate={training.accumulate}: cells that are trained together take one batch a step; "
+            "set machine.stack=null"
+        )
 
 
 def _out_of_memory(error: BaseException) -> bool:

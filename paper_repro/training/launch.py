@@ -134,11 +134,11 @@ def main() -> None:
     threading.Thread(target=_end_with_rank_0, daemon=True).start()
     machine = Machine.of(job["config"]["machine"])
     with settings(machine):
-        parts = build(Cell(job["cell"], job["config"]))
+        built = build(Cell(job["cell"], job["config"]))
         store = meeting_place(machine.count, job["port"])
         rank = join(job["rank"], machine.count, store, machine.device_of(job["rank"]))
         try:
-            single.train(parts, Path(job["folder"]), _Silent(), rank)
+            single.train(built, Path(job["folder"]), _Silent(), rank)
         except StopRequestedError:
             pass
         except UsageError as error:

@@ -37,6 +37,8 @@ class Machine:
     strategy: str = "auto"
     """How several devices hold the model: each all of it ("auto", "ddp") or, at rest, its share of it ("fsdp")."""
     threads: int | None = None
+    data_workers: int = 0
+    """Processes that compute the batches of one device ahead of training; 0: the training process does it."""
     compile: bool = False
     """Run the training loss through ``torch.compile``; dropout then draws other masks than without."""
     tf32: bool = False
@@ -73,6 +75,8 @@ class Machine:
                 raise UsageError(f"machine.{name}={getattr(self, name)!r}: expected one of {words}")
         if self.cuda_graph and self.accelerator == "cpu":
             raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
+        if type(self.data_workers) is not int or self.data_workers < 0:
+            raise UsageError(f"machine.data_workers={self.data_workers!r}: expected a whole number of 0 or more")
         for name in ("threads", "checkpoint_every_seconds", "checkpoint_every_steps"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -14,25 +15,34 @@ from torchmetrics import Metric
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
-from paper_repro.training.batches import place
+from paper_repro.training.batches import device_of, map_tensors, place
+from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows
+
+Draws = dict[str, Tensor]
+Tree = Any
+"""Tensors, or tuples, lists and dicts of them."""
+LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
 class PaperModule(L.LightningModule):
     """A model, how its loss is computed, and what is measured on each split.
 
-    A subclass writes ``loss``, ``new_metrics`` and ``update_metrics``.  ``loss`` must be free of side effects (no
-    logging, no state), because the stacked trainer calls it for many models at once under ``vmap``.
+    A subclass writes ``new_metrics``, ``update_metrics`` and one of two: ``loss``, or, if its training step needs
+    random tensors or tensors that live between steps, ``loss_and_carry`` with ``random_tensors`` and
+    ``initial_carry``.  Both must be free of side effects (no logging, no state of the module), because the stacked
+    trainer calls them for many models at once under ``vmap``.
 
     Args:
         model: the nn.Module that computes.
         optimizer: called with the parameter groups, for example ``partial(AdamW, lr=0.005)``.
-        schedule: the factor of the base learning rate at each step.
+        schedule: the factor of the base learning rate at each step, for all groups that bring none of their own.
 
-    ``seed`` is the cell's: the random numbers of each step are drawn after ``manual_seed(mix(seed, "step", step))``, so
-    that a resumed run draws what an uninterrupted one would have drawn.  The k-th of several batches of a step has
-    ``mix(seed, "step", step, k)``, k > 0, whichever device computes it.
+    ``seed`` is the cell's.  A step consumes several batches if ``training.accumulate`` is above 1; the number of a
+    batch within its step is its slot.  Before each batch torch's global generator is seeded with ``mix(seed, "step",
+    step)``, for slot k > 0 with ``mix(seed, "step", step, k)``, so that dropout is the same in a resumed run, whichever
+    device computes the batch.
     """
 
     seed: int = 0
@@ -42,27 +52,60 @@ class PaperModule(L.LightningModule):
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule
-        self.results: dict[str, float] = {}
-        self._compiled: Callable[[Batch], Tensor] | None = None
-        self._metrics: dict[str, dict[str, Metric]] = {}
+        self.carries: dict[int, Tree] = {}
+        """The carry of each slot that this process computes, while it trains."""
+        self._compiled: LossAndCarry | None = None
 
-    @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """The scalar that is minimised, of one batch."""
+        """The scalar that is minimised, of one batch.
+
+        Raises:
+            UsageError: the module computes its loss from draws and a carry.
+        """
+        raise UsageError(f"{type(self).__name__} has no loss of a batch alone: call loss_and_carry")
+
+    def random_tensors(self, batch: Batch) -> dict[str, Distribution]:
+        """The random tensors that one call of ``loss_and_carry`` needs, by name; the batch gives its shapes."""
+        return {}
+
+    def initial_carry(self, batch: Batch) -> Tree:
+        """What a slot remembers before its first step, on the device of ``batch``: a tree of tensors.
+
+        ``batch`` is the slot's first one; its shapes may be used, and all slots' trees must have the same shapes.
+        """
+        return {}
+
+    def loss_and_carry(self, batch: Batch, draws: Draws, carry: Tree) -> tuple[Tensor, Tree]:
+        """The scalar that is minimised, and what the slot remembers for its next step.
+
+        Args:
+            draws: the tensors of ``random_tensors``, floating-point ones in the type of the parameters.
+            carry: what the slot's previous step returned; its tensors may be overwritten in place.
+        """
+        return self.loss(batch), carry
+
+    def draws_of(self, batch: Batch, step: int, slot: int, device: torch.device) -> Draws:
+        """The random tensors of the batch in ``slot`` of optimiser step ``step``: those of any run with this seed."""
+        declared = self.random_tensors(batch)
+        return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
+
+    def example_draws(self, batch: Batch) -> Draws:
+        """Random tensors for one call of ``loss_and_carry``, on the device of ``batch``; also on the meta device."""
+        return self.draws_of(batch, 0, 0, device_of(batch))
 
     def counted(self, batch: Batch) -> Tensor:
         """The forward pass whose multiply-adds are counted, on the meta device and without gradients: the loss.
 
         A module whose work lies elsewhere says here what is counted.
         """
-        return self.loss(batch)
+        return self._example_loss(batch)
 
     def counted_step(self, batch: Batch) -> None:
         """The part of a training step that is counted for each batch, on the meta device: the loss and its gradients.
 
         A module that is trained without a backward pass says here what is counted.
         """
-        self.loss(batch).backward()
+        self._example_loss(batch).backward()
 
     @abstractmethod
     def new_metrics(self) -> dict[str, Metric]:
@@ -76,89 +119,95 @@ class PaperModule(L.LightningModule):
         """What the optimiser gets: ``params`` and, where they differ from the optimiser's own, options of the group.
 
         ``unit_rows: True`` has every row of the group's matrices projected to unit norm after each optimiser step.
+        ``schedule`` is the group's own; its factor multiplies the group's ``lr``.
         """
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
+
+    def groups_and_schedules(self) -> tuple[list[dict[str, Any]], list[Schedule]]:
+        """The parameter groups without their schedules, and the schedule of each."""
+        groups = self.parameter_groups()
+        options = [{key: value for key, value in group.items() if key != "schedule"} for group in groups]
+        return options, [group.get("schedule", self.schedule) for group in groups]
 
     def configure_optimizers(self) -> Any:
         steps = self.trainer.max_steps
         if steps < 1:
             raise UsageError(f"max_steps is {steps}: the schedule needs the number of steps, 1 or more")
-        optimizer = self.optimizer(self.parameter_groups())
+        groups, schedules = self.groups_and_schedules()
+        optimizer = self.optimizer(groups)
         keep_unit_rows(optimizer)
-        schedule = LambdaLR(optimizer, lambda step: self.schedule.factor(min(step, steps), steps))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        factors: list[Callable[[int], float]] = [partial(_factor, schedule, steps) for schedule in schedules]
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, factors), "interval": "step"}}
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        each = self.trainer.accumulate_grad_batches
-        number = self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
-        torch.manual_seed(mix(self.seed, "step", self.global_step, *([number] if number else [])))
+        slot = self._slot(batch_idx)
+        torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
     def compile_loss(self) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are."""
-        self._compiled = torch.compile(self.loss)
+        if type(self).loss_and_carry is PaperModule.loss_and_carry:
+            compiled = torch.compile(self.loss)
+            self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
+        else:
+            self._compiled = torch.compile(self.loss_and_carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = (self._compiled or self.loss)(batch)
+        slot = self._slot(batch_idx)
+        carry = self.carries[slot] if slot in self.carries else self.initial_carry(batch)
+        draws = self.draws_of(batch, self.global_step, slot, self.device)
+        loss, carry = (self._compiled or self.loss_and_carry)(batch, draws, place(carry, self.device, None))
+        self.carries[slot] = map_tensors(Tensor.detach, carry)
         if self.trainer.loggers:
             self.log("train_loss", loss.detach(), on_step=True)
         return loss
 
-    def on_test_start(self) -> None:
-        self._metrics = {split: self._fresh_metrics() for split in self._data().splits}
-
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        split = self._data().splits[dataloader_idx]
-        self._measure(split, batch_idx, self._metrics[split], batch)
-
-    def on_test_epoch_end(self) -> None:
-        self.results = _computed(self._metrics)
-        self._metrics = {}
-        self.log_dict(self.results)
+    def on_train_end(self) -> None:
+        self.carries = {}
 
     def evaluate(self, data: CounterBasedDataModule) -> dict[str, float]:
-        """Every metric of every split, without a Trainer; what ``trainer.test`` would give.
+        """Every metric of every split, by ``<split>_<name>``; the only evaluation there is.
 
-        The random numbers of each batch follow from ``seed``, split and batch; torch's global generator is reseeded.
+        Every process that calls this evaluates everything.  The random numbers of each batch follow from ``seed``,
+        split and batch; torch's global generator is reseeded.
         """
         training = self.training
         self.eval()
         metrics = {split: self._fresh_metrics() for split in data.splits}
-        dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+        dtype = self._floating_dtype()
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(data.evaluation_batches(split)):
-                    self._measure(split, index, metrics[split], place(batch, self.device, dtype))
+                    torch.manual_seed(mix(self.seed, "evaluate", split, index))
+                    self.update_metrics(metrics[split], place(batch, self.device, dtype))
         self.train(training)
-        self.results = _computed(metrics)
-        return self.results
-
-    def _measure(self, split: str, index: int, metrics: dict[str, Metric], batch: Batch) -> None:
-        torch.manual_seed(mix(self.seed, "evaluate", split, index))
-        self.update_metrics(metrics, batch)
+        return {
+            f"{split}_{name}": float(metric.compute())
+            for split, group in metrics.items()
+            for name, metric in group.items()
+        }
 
     def _fresh_metrics(self) -> dict[str, Metric]:
         metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}
         for metric in metrics.values():
-            for part in metric.modules():
-                if isinstance(part, Metric):  # every device evaluates everything: there is nothing to add up
-                    part.distributed_available_fn = _alone
+            for child in metric.modules():
+                if isinstance(child, Metric):  # every device evaluates everything: there is nothing to add up
+                    child.distributed_available_fn = _alone
         return metrics
 
-    def _data(self) -> CounterBasedDataModule:
-        data = getattr(self.trainer, "datamodule", None)
-        if not isinstance(data, CounterBasedDataModule):
-            raise UsageError(
-                f"testing needs a CounterBasedDataModule, found {type(data).__name__}: "
-                "call trainer.test(module, datamodule=...)"
-            )
-        return data
+    def _example_loss(self, batch: Batch) -> Tensor:
+        return self.loss_and_carry(batch, self.example_draws(batch), self.initial_carry(batch))[0]
+
+    def _slot(self, batch_idx: int) -> int:
+        each = self.trainer.accumulate_grad_batches
+        return self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
+
+    def _floating_dtype(self) -> torch.dtype | None:
+        return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)
 
 
 def _alone() -> bool:
     return False
 
 
-def _computed(metrics: dict[str, dict[str, Metric]]) -> dict[str, float]:
-    return {
-        f"{split}_{name}": float(metric.compute()) for split, group in metrics.items() for name, metric in group.items()
-    }
+def _factor(schedule: Schedule, steps: int, step: int) -> float:
+    return schedule.factor(min(step, steps), steps)

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Report, StopRequestedError
+from paper_repro.training.batches import map_tensors, tensors_of
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
+from paper_repro.training.module import Tree
 from paper_repro.training.watch import Watch
 
 PATIENCE = timedelta(days=7)
@@ -50,6 +53,37 @@ class Rank:
         total = values.clone()
         dist.all_reduce(total)
         return total / self.count
+
+    def own(self, of_slots: Mapping[int, Tree]) -> dict[int, Tree]:
+        """The trees of the slots that this rank computes: slot s is computed by rank s mod W."""
+        return {slot: tree for slot, tree in of_slots.items() if slot % self.count == self.index}
+
+    def collect(self, own: Mapping[int, Tree]) -> dict[int, Tree]:
+        """Rank 0 receives the trees of all slots, on the CPU; the other ranks keep their own.
+
+        Every rank has to call this, with trees of the same shapes.
+        """
+        if self.count == 1 or not tensors_of(list(own.values())):
+            return dict(own)
+        if self.index:
+            for tensor in tensors_of([own[slot] for slot in sorted(own)]):
+                dist.send(_bytes_of(tensor.cpu()), 0, group=self.words)
+            return dict(own)
+        found = dict(own)
+        for other in range(1, self.count):
+            for slot in sorted(own):
+                found[slot + other] = map_tensors(partial(self._received, other), own[slot])
+        return found
+
+    def _received(self, other: int, like: Tensor) -> Tensor:
+        tensor = torch.empty(like.shape, dtype=like.dtype)
+        dist.recv(_bytes_of(tensor), other, group=self.words)
+        return tensor
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The memory of a tensor; gloo does not send every type."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 class Ranks(LightningEnvironment):

@@ -17,6 +17,7 @@ from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
+from paper_repro.training.module import PaperModule
 from paper_repro.training.ranks import Rank, Ranks, Sharded, watch_for
 from paper_repro.training.watch import Watch
 
@@ -24,13 +25,15 @@ from paper_repro.training.watch import Watch
 class Watching(L.Callback):
     """Lightning's hooks, handed to a ``Watch`` once per optimiser step; its state travels in Lightning's checkpoint."""
 
-    def __init__(self, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
+    def __init__(self, module: PaperModule, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
+        self.module = module
         self.watch = watch
         self.evaluations = evaluations
         self.rank = rank
         self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        _align_batches(trainer)
         self.watch.stop_if_requested(trainer.global_step)
 
     def on_train_batch_end(
@@ -49,14 +52,19 @@ class Watching(L.Callback):
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        return {"watch": self.watch.state_dict(), "evaluations": self.evaluations.state_dict()}
+        return {
+            "watch": self.watch.state_dict(),
+            "evaluations": self.evaluations.state_dict(),
+            "carries": self.rank.collect(self.module.carries),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.watch.load_state_dict(state_dict["watch"])
         self.evaluations.load_state_dict(state_dict["evaluations"])
+        self.module.carries = self.rank.own(state_dict["carries"])
 
 
-def train(parts: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[Watch, Evaluations, dict[str, float]]:
+def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[Watch, Evaluations, dict[str, float]]:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
@@ -68,8 +76,8 @@ def train(parts: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[W
         StopRequestedError: after a checkpoint was saved.
         UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
     """
-    machine, training, device = parts.machine, parts.training, parts.machine.device_of(rank.index)
-    identity = [parts.cell.id]
+    machine, training, device = built.machine, built.training, built.machine.device_of(rank.index)
+    identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
 
     def save(step: int) -> None:
@@ -84,34 +92,38 @@ def train(parts: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[W
         with whole, trainer.precision_plugin.forward_context():
             yield
 
-    evaluations = Evaluations([parts.module], [parts.data], training.evaluate_every, training.keep, context)
+    evaluations = Evaluations([built.module], [built.data], training.evaluate_every, training.keep, context)
+    if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
+        built.module.double()
     if machine.compile:
         machine.check_compiler()
-        parts.module.compile_loss()
+        built.module.compile_loss()
     with _quiet():
-        trainer = _trainer(parts, folder, Watching(watch, evaluations, rank), rank)
+        trainer = _trainer(built, folder, Watching(built.module, watch, evaluations, rank), rank)
         found = checkpoints.newest(folder, identity) if rank.index == 0 else None
         step = rank.share(found.step if found else 0)
         if step:
             watch.resumed_at(step)
-        with _compiling():
+        with _compiling(), _worker_errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
-            trainer.fit(parts.module, datamodule=parts.data, ckpt_path=path)
+            trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
         if log.diverged()[0] is not None:
             return watch, evaluations, {}
         if trainer.global_step != training.steps:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         watch.stop_if_requested(training.steps)
-        trainer.test(parts.module, datamodule=parts.data, verbose=False)
-    return watch, evaluations, evaluations.finish(0, training.steps, parts.module.results)
+    built.module.to(device)  # Lightning has moved it to the CPU
+    built.data.setup("test")
+    with context():
+        return watch, evaluations, evaluations.finish(0, training.steps, built.module.evaluate(built.data))
 
 
-def _trainer(parts: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
-    machine, training = parts.machine, parts.training
+def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
+    machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
     several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
     strategy = Sharded() if several == "fsdp" else several
-    plugins: list[Any] = [checkpoints.DurableCheckpointIO([parts.cell.id])]
+    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id])]
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
@@ -136,7 +148,15 @@ def _trainer(parts: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> 
             inference_mode=False,
         )
     except (ValueError, MisconfigurationException) as error:
-        raise UsageError(f"cell {parts.cell.id}: Lightning refuses the trainer's settings: {error}") from error
+        raise UsageError(f"cell {built.cell.id}: Lightning refuses the trainer's settings: {error}") from error
+
+
+def _align_batches(trainer: L.Trainer) -> None:
+    """Have Lightning count from the first batch of a step: a checkpoint counts those of each device it was made on."""
+    current = trainer.fit_loop.epoch_loop.batch_progress.current
+    shift = trainer.global_step * trainer.accumulate_grad_batches - current.ready
+    for name in ("ready", "started", "processed", "completed"):  # the last is one behind in the middle of a batch's end
+        setattr(current, name, getattr(current, name) + shift)
 
 
 @contextlib.contextmanager
@@ -148,6 +168,18 @@ def _compiling() -> Iterator[None]:
             raise
         first = str(error).strip().partition("\n")[0]
         raise UsageError(f"torch cannot compile this loss here ({first}): set machine.compile=false") from error
+
+
+@contextlib.contextmanager
+def _worker_errors_in_one_line() -> Iterator[None]:
+    """A data worker's UsageError arrives with the worker's traceback in its text, which a user does not need."""
+    try:
+        yield
+    except UsageError as error:
+        _, found, message = str(error).rpartition(f"{UsageError.__name__}: ")
+        if not found:
+            raise
+        raise UsageError(message.strip()) from error
 
 
 @contextlib.contextmanager

@@ -113,14 +113,15 @@ class StackedOptimizer:
             if own_make is not make:
                 names = f"{make.__name__} and {own_make.__name__}"
                 raise UsageError(f"models trained together need one optimiser class, found {names}")
-            for index, (positions, group) in enumerate(zip(layout.groups, module.parameter_groups(), strict=True)):
+            triples = zip(layout.groups, *module.groups_and_schedules(), strict=True)
+            for index, (positions, group, schedule) in enumerate(triples):
                 if not positions:
                     continue
                 options = {**own, **{key: value for key, value in group.items() if key != "params"}}
-                key = repr((index, sorted(options.items()), module.schedule))
+                key = repr((index, sorted(options.items()), schedule))
                 if key not in groups:
                     groups[key] = {"params": [], **options}
-                    self._schedules.append(module.schedule)
+                    self._schedules.append(schedule)
                 whole = _element_wise(make) and not options.get("unit_rows")
                 groups[key]["params"] += _pieces(whole, layout, values[row], gradients[row], positions)
         self.optimizer = make(list(groups.values()), **_with_fused(make, keywords, values.device))
@@ -184,11 +185,11 @@ def _difference(found: list[str], expected: list[str]) -> str:
 
 
 class LossOf(nn.Module):
-    """A module whose forward is the loss, for ``torch.func.functional_call``; names begin with ``module.``."""
+    """A module whose forward is ``loss_and_carry``, for ``functional_call``; names begin with ``module.``."""
 
     def __init__(self, module: PaperModule) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, batch: Any) -> Tensor:
-        return self.module.loss(batch)
+    def forward(self, batch: Any, draws: Any, carry: Any) -> tuple[Tensor, Any]:
+        return self.module.loss_and_carry(batch, draws, carry)

@@ -8,9 +8,15 @@ from paper_repro.cells.tasks import Report, StopRequestedError
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
 
+SHARE_OF_SAVING = 0.05
+"""The largest part of the time that checkpoints by the clock may take."""
+
 
 class Watch:
     """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
+
+    Every checkpoint holds all that a resume needs, the carries with the weights.  A carry of many gigabytes makes it
+    slow to write, so the seconds between two checkpoints are at least 20 times those that the last one took to save.
 
     Args:
         save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
@@ -24,6 +30,7 @@ class Watch:
         self._earlier_seconds = 0.0
         self._started = self._reported = self._saved_at = time.monotonic()
         self._saved_step: int | None = None
+        self._saving_seconds = 0.0
 
     @property
     def seconds(self) -> float:
@@ -70,10 +77,13 @@ class Watch:
 
     def _due(self, step: int, now: float) -> bool:
         steps, seconds = self.machine.checkpoint_every_steps, self.machine.checkpoint_every_seconds
-        return bool(steps and step % steps == 0) or bool(seconds and now - self._saved_at >= seconds)
+        if steps and step % steps == 0:
+            return True
+        return bool(seconds) and now - self._saved_at >= max(seconds or 0.0, self._saving_seconds / SHARE_OF_SAVING)
 
     def _save(self, step: int) -> None:
         if self._saved_step != step:
+            started = time.monotonic()
             self.save(step)
-            self._saved_step = step
+            self._saved_step, self._saving_seconds = step, time.monotonic() - started
         self._saved_at = time.monotonic()

@@ -274,12 +274,12 @@ def test_cache_tells_apart_every_argument_of_the_draw(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.npz"))) == len(changes)
 
 
-def test_loaders_feed_lightning() -> None:
+def test_the_loader_feeds_lightning_and_every_split_is_whole() -> None:
     data = GaussianProcessData(**SMALL)
     inputs, targets = next(iter(data.train_dataloader()))
     assert torch.equal(inputs, data.train_batch(0)[0])
     assert targets.shape == (20,)
-    assert [sum(len(batch[1]) for batch in loader) for loader in data.test_dataloader()] == [50, 7]
+    assert [sum(len(batch[1]) for batch in data.evaluation_batches(split)) for split in data.splits] == [50, 7]
 
 
 @pytest.mark.parametrize(

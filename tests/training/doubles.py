@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.training.schedules import Exponential
 
 DOUBLES_NAME = __name__
 
@@ -40,6 +42,15 @@ class Waves(CounterBasedDataModule):
 
     def data_hashes(self) -> dict[str, str]:
         return {"seed": str(self.seed)}
+
+
+class Damaged(Waves):
+    """Waves whose fourth batch cannot be read."""
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        if step == 3:
+            raise UsageError("batch 3 is damaged: copy the data anew")
+        return super().train_batch(step)
 
 
 class Small(nn.Module):
@@ -94,4 +105,15 @@ class TwoGroups(CEMGaussianProcess):
         return [
             {"params": [p for p in trained if p.ndim > 1], "weight_decay": 0.5, "lr": 0.004},
             {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+
+
+class TwoSchedules(CEMGaussianProcess):
+    """Vectors have a rate and a schedule of their own."""
+
+    def parameter_groups(self) -> list[dict]:
+        trained = [p for p in self.parameters() if p.requires_grad]
+        return [
+            {"params": [p for p in trained if p.ndim > 1]},
+            {"params": [p for p in trained if p.ndim <= 1], "lr": 0.5, "schedule": Exponential(final_factor=0.25)},
         ]

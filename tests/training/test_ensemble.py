@@ -161,23 +161,16 @@ def test_frozen_parameters_and_buffers_stay_each_models_own():
         assert {name for name, tensor in module.state_dict().items() if torch.equal(tensor, old[name])} == kept
 
 
-def test_evaluate_gives_what_lightning_gives(tmp_path):
-    import lightning as L
-
-    module, data = module_of(0), Waves(0)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.test(module, datamodule=data, verbose=False)
-    by_lightning, logged = dict(module.results), {k: float(v) for k, v in trainer.callback_metrics.items()}
-    assert module.evaluate(data) == pytest.approx(by_lightning, rel=1e-6)
-    assert set(by_lightning) == {"train_rmse", "test_rmse"}
-    # Lightning keeps logged values in float32.
-    assert logged == pytest.approx(by_lightning, rel=1e-6)
+def test_evaluate_measures_every_row_of_every_split_and_leaves_the_mode():
+    module, data = module_of(0, model=functools.partial(Small, dropout=0.5)), Waves(0)
+    found = module.evaluate(data)
+    assert module.training
+    module.eval()
+    for split, rows in (("train", slice(0, 48)), ("test", slice(48, None))):
+        # Batches of 20 rows and one batch of all round differently.
+        errors = module.model(data.inputs[rows]) - data.targets[rows]
+        assert found.pop(f"{split}_rmse") == pytest.approx(float(errors.detach().square().mean().sqrt()), rel=1e-5)
+    assert found == {}
 
 
 def test_bf16_mixed_trains_and_evaluates_under_autocast():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from paper_repro.tests.support import golden
+from paper_repro.tests.training.doubles import DOUBLES_NAME
 from paper_repro.training.build import build
 from paper_repro.training.schedules import Constant, Cosine, Exponential
 
@@ -110,3 +111,23 @@ def test_lightning_gives_each_step_the_rate_of_the_formula(cell, recorder, tmp_p
         rates.clear()
         Fit().run(cells, tmp_path / str(len(cells)), recorder())
         assert rates == pytest.approx([0.01 * 0.5 * (1 + math.cos(math.pi * step / 7)) for step in range(7)])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_group_keeps_its_own_rate_and_schedule_alone_and_stacked(count, cell, recorder, tmp_path, monkeypatch):
+    from paper_repro.training.fit import Fit
+
+    rates = []
+    original = torch.optim.AdamW.step
+
+    def noted(self, closure=None):
+        rates.append([group["lr"] for group in self.param_groups])
+        return original(self, closure)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    module = {"_target_": f"{DOUBLES_NAME}.TwoSchedules"}
+    cells = [cell(seed=seed, steps=7, module=module, machine__checkpoint_every_steps=3) for seed in range(count)]
+    assert [outcome.status for outcome in Fit().run(cells, tmp_path, recorder())] == ["finished"] * count
+    cosine = [0.01 * 0.5 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
+    assert [rate for rate, _ in rates] == pytest.approx(cosine)
+    assert [rate for _, rate in rates] == pytest.approx([0.5 * 0.25 ** (step / 7) for step in range(7)])

@@ -1,0 +1,55 @@
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.base.errors import UsageError
+from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES
+from paper_repro.tests.training.doubles import Waves
+from paper_repro.training.fit import Fit
+from paper_repro.training.machine import Machine
+
+
+class Signed(Waves):
+    """Says which process computed a batch."""
+
+    def train_batch(self, step):
+        return step, os.getpid()
+
+
+@pytest.mark.parametrize(("rank", "ranks", "step"), [(0, 1, 0), (0, 1, 5), (1, 2, 3)])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_every_batch_comes_once_and_in_order_however_many_processes_compute_them(workers, rank, ranks, step):
+    data = Signed(0)
+    data.workers = workers
+    data.trainer = SimpleNamespace(world_size=ranks, global_rank=rank, accumulate_grad_batches=2, global_step=step)
+    found = [batch for batch, _ in zip(data.train_dataloader(), range(7), strict=False)]
+    assert [number for number, _ in found] == [rank + ranks * (2 * step + index) for index in range(7)]
+    assert len({process for _, process in found}) == max(workers, 1)
+    assert (os.getpid() in {process for _, process in found}) == (workers == 0)
+
+
+def test_a_run_with_two_workers_equals_one_without_also_after_stops(cell, run, tmp_path):
+    noisy = {"model": {"_target_": f"{DOUBLES}.Small", "dropout": 0.3}, "training__accumulate": 2}
+    plain, ahead = cell(**noisy), cell(**noisy, machine__data_workers=2)
+    expected, found = run([plain], tmp_path / "plain")[0], run([ahead], tmp_path / "ahead", stops=(1, 5))[0]
+    assert (found.metrics, found.curves) == (expected.metrics, expected.curves)
+    weights = [load_file(tmp_path / name / plain.id / "weights.safetensors") for name in ("plain", "ahead")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_what_a_worker_refuses_is_said_in_one_line(cell, recorder, tmp_path):
+    damaged = {"_target_": f"{DOUBLES}.Damaged", "seed": 0}
+    with pytest.raises(UsageError) as caught:
+        Fit().run([cell(data=damaged, machine__data_workers=2)], tmp_path, recorder())
+    assert str(caught.value) == "batch 3 is damaged: copy the data anew"
+
+
+def test_cells_trained_together_and_odd_numbers_are_refused(cell, recorder, tmp_path):
+    with pytest.raises(UsageError, match=r"machine\.data_workers=2: .*machine\.stack=null"):
+        Fit().run([cell(seed=seed, machine__data_workers=2) for seed in range(2)], tmp_path, recorder())
+    for odd in (-1, 0.5, True, "many"):
+        with pytest.raises(UsageError, match=r"machine\.data_workers=.*0 or more"):
+            Machine(data_workers=odd)

@@ -1,0 +1,199 @@
+"""One energy model trained alone, stacked and on two processes, stopped, killed and compiled."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.training import checkpoints, watch
+from paper_repro.training.batches import map_tensors, place
+from paper_repro.training.build import build
+from paper_repro.training.fit import Fit
+from paper_repro.training.losses import LossLog
+from paper_repro.training.machine import Machine
+
+ENERGY = {
+    "module": {"_target_": "paper_repro.tests.training.energy.EnergyRegression"},
+    "model": {"_target_": "paper_repro.tests.training.energy.Energy"},
+}
+EXACT = {**ENERGY, "training__precision": "64-true"}
+# Sums of a few float64 numbers in another order, over 12 steps.
+RELATIVE = 1e-10
+
+
+def weights(folder, cell):
+    return load_file(folder / cell.id / checkpoints.WEIGHTS)
+
+
+def assert_close(found, expected, folders, cell, relative=RELATIVE):
+    assert (found.status, expected.status) == ("finished", "finished")
+    assert found.metrics == pytest.approx(expected.metrics, rel=relative)
+    values = [[value for _, value in outcome.curves["training_loss"]] for outcome in (found, expected)]
+    assert len(values[0]) > 5
+    # Curves are kept in float32.
+    assert values[0] == pytest.approx(values[1], rel=max(relative, 2.0**-23))
+    own, others = (weights(folder, cell) for folder in folders)
+    for name, tensor in others.items():
+        distance = torch.linalg.vector_norm(own[name] - tensor) / torch.linalg.vector_norm(tensor)
+        assert float(distance) < relative, name
+
+
+def assert_same(found, expected, folders, cells):
+    for one, two, cell in zip(found, expected, cells, strict=True):
+        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
+        own, others = (weights(folder, cell) for folder in folders)
+        assert all(torch.equal(own[name], tensor) for name, tensor in others.items())
+
+
+def cells_of(cell, kind, **changes):
+    return [cell(seed=seed, lr=lr, **ENERGY, **changes) for seed, lr in ((0, 0.01), (1, 0.03))[: 1 + (kind != "alone")]]
+
+
+def test_stacked_models_equal_each_trained_alone(cell, run, tmp_path):
+    cells = [cell(seed=seed, lr=lr, **EXACT) for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.03))]
+    together = run(cells, tmp_path / "together")
+    for one, outcome in zip(cells, together, strict=True):
+        alone = run([one], tmp_path / one.id)[0]
+        assert_close(outcome, alone, (tmp_path / "together", tmp_path / one.id), one)
+
+
+def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(cell, run, recorder, tmp_path):
+    one, two = (cell(**EXACT, training__accumulate=2, machine__devices=count) for count in (1, 2))
+    expected = run([one], tmp_path / "one")[0]
+    for item, stop in ((two, 3), (one, 6)):
+        with pytest.raises(StopRequestedError):
+            Fit().run([item], tmp_path / "two", recorder(stop))
+    content = checkpoints.load(checkpoints.checkpoint_path(tmp_path / "two" / "checkpoints", 3), [one.id])
+    carries = content["callbacks"]["Watching"]["carries"]
+    assert {slot: int(carry["written"]) for slot, carry in carries.items()} == {0: 3 * 8, 1: 3 * 8}
+    found = run([two], tmp_path / "two")[0]
+    assert_close(found, expected, (tmp_path / "two", tmp_path / "one"), one)
+
+
+@pytest.mark.parametrize("kind", ["alone", "stacked"])
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_a_run_stopped_at_several_steps_equals_an_uninterrupted_one_bit_for_bit(kind, precision, cell, run, tmp_path):
+    cells = cells_of(cell, kind, training__precision=precision)
+    whole, stopped = run(cells, tmp_path / "whole"), run(cells, tmp_path / "stopped", stops=(1, 2, 7))
+    assert_same(stopped, whole, (tmp_path / "stopped", tmp_path / "whole"), cells)
+
+
+@pytest.mark.parametrize("kind", ["alone", "stacked"])
+def test_a_killed_process_is_resumed_bit_for_bit(kind, cell, run, tmp_path):
+    often = {"steps": 150, "machine__checkpoint_every_steps": 5}
+    script = tmp_path / "killed.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import conftest, test_energy_training
+        from pathlib import Path
+        from paper_repro.training.fit import Fit
+        cells = test_energy_training.cells_of(conftest.make_cell, {kind!r}, **{often!r})
+        Fit().run(cells, Path({str(tmp_path / "killed")!r}), conftest.Recorder())
+        """)
+    )
+    process = subprocess.Popen([sys.executable, str(script)])
+    folder = tmp_path / "killed" / "checkpoints"
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("step-*.ckpt"))) < 2 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.002)
+    assert process.poll() is None, "the run ended before it could be killed"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    cells = cells_of(cell, kind, **often)
+    result, whole = run(cells, tmp_path / "killed"), run(cells, tmp_path / "whole")
+    assert_same(result, whole, (tmp_path / "killed", tmp_path / "whole"), cells)
+
+
+def test_the_loss_follows_every_draw_and_the_carry(cell):
+    module, data = build(cell(**ENERGY)).module.double(), build(cell()).data
+    batch = place(data.train_batch(0), module.device, torch.float64)
+    draws, empty = module.draws_of(batch, 3, 1, module.device), module.initial_carry(batch)
+    again = module.draws_of(batch, 3, 1, module.device)
+    assert all(torch.equal(draws[name], again[name]) for name in draws)
+    loss, carry = module.loss_and_carry(batch, draws, empty)
+    assert int(carry["written"]) == 8 and not carry["entries"]["y"].requires_grad
+    assert module.loss_and_carry(batch, draws, map_tensors(torch.clone, carry))[0] != loss
+    others = [module.draws_of(batch, step, slot, module.device) for step, slot in ((4, 1), (3, 0), (3, 2), (0, 31))]
+    for name in ("start", "noise", "num_steps"):
+        values = [
+            module.loss_and_carry(batch, {**draws, name: o[name]}, module.initial_carry(batch))[0] for o in others
+        ]
+        assert any(value != loss for value in values), name
+    for name in ("start", "noise", "keys"):
+        assert all(not torch.equal(draws[name], other[name]) for other in others)
+    counts = {int(module.draws_of(batch, step, 0, module.device)["num_steps"]) for step in range(50)}
+    assert counts == {1, 2, 3, 4}
+
+
+def test_the_double_backward_is_that_of_finite_differences(cell):
+    module, data = build(cell(**ENERGY)).module.double(), build(cell()).data
+    batch = place(data.train_batch(0), module.device, torch.float64)
+    draws = module.example_draws(batch)
+    weight = module.model.first.weight
+
+    def loss():
+        return module.loss_and_carry(batch, draws, module.initial_carry(batch))[0]
+
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    direction = torch.randn_like(weight)
+    with torch.no_grad():
+        weight += 1e-5 * direction
+        above = loss()
+        weight -= 2e-5 * direction
+        below = loss()
+    # Central differences are exact to h^2 and lose 11 digits of 16.
+    assert float((above - below) / 2e-5) == pytest.approx(float((gradient * direction).sum()), rel=1e-6)
+
+
+def test_a_step_and_its_backward_are_computed_on_the_meta_device(cell):
+    with torch.device("meta"):
+        module = build(cell(**ENERGY)).module
+    batch = map_tensors(lambda tensor: tensor.to("meta"), build(cell()).data.example_batch())
+    draws, carry = module.example_draws(batch), module.initial_carry(batch)
+    loss, _ = module.loss_and_carry(batch, draws, carry)
+    assert loss.shape == () and loss.device.type == "meta"
+    loss.backward()
+    assert all(parameter.grad.shape == parameter.shape for parameter in module.parameters())
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
+def test_a_compiled_run_equals_an_eager_one(cell, run, tmp_path):
+    eager, compiled = cell(steps=6, **ENERGY), cell(steps=6, **ENERGY, machine__compile=True)
+    expected, found = run([eager], tmp_path / "eager")[0], run([compiled], tmp_path / "compiled")[0]
+    # Fused float32 kernels sum in another order; entries of the ring may round to another bfloat16.
+    assert_close(found, expected, (tmp_path / "compiled", tmp_path / "eager"), eager, relative=1e-3)
+
+
+def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
+    """Every step takes a second, a save 10 seconds once the carry is large: at most a twentieth of the time."""
+    now, saves = [0.0], []
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+
+    class Quiet:
+        stop_requested = False
+
+        def progress(self, step, steps, loss):
+            pass
+
+    def save(step):
+        saves.append(step)
+        now[0] += 0.1 if step <= 40 else 10
+
+    log = LossLog(1, 1000, torch.device("cpu"))
+    watching = watch.Watch(log, Machine(checkpoint_every_seconds=20), Quiet(), save)
+    for step in range(1, 600):
+        now[0] += 1
+        log.add(step - 1, torch.zeros(1))
+        watching.after_step(step)
+    assert saves == [20, 40, 60, 260, 460]
