@@ -30,15 +30,19 @@ class CounterBasedDataModule(L.LightningDataModule):
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
-        """Batch ``step`` (0-based), that of optimiser step ``step`` if A is 1: tensors, or a tuple or dict of them."""
+        """Return batch ``step`` (0-based), that of optimiser step ``step`` if A is 1: tensors, or a tuple or dict of
+        them.
+        """
 
     def example_batch(self) -> Batch:
-        """A batch of the shapes and types of training, for counting; a subclass need not read its data for it."""
+        """Return a batch of the shapes and types of training, for counting; a subclass need not read its data
+        for it.
+        """
         return self.train_batch(0)
 
     @abstractmethod
     def evaluation_batches(self, split: str) -> Iterable[Batch]:
-        """Every batch of the split ("train", "val", "test" ...), in order, once."""
+        """Return every batch of the split ("train", "val", "test" ...), in order, once."""
 
     @property
     @abstractmethod
@@ -46,11 +50,13 @@ class CounterBasedDataModule(L.LightningDataModule):
         """The splits that are evaluated after training, in the order of their metrics."""
 
     def data_hashes(self) -> dict[str, str]:
-        """SHA-256 of what the run actually saw, by name; part of the record's provenance."""
+        """Return SHA-256 of what the run actually saw, by name; part of the record's provenance."""
         return {}
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """The batches of this rank from the trainer's step on, computed by ``workers`` processes ahead of training."""
+        """Return the batches of this rank from the trainer's step on, computed by ``workers`` processes ahead of
+        training.
+        """
         trainer, first, stride = self.trainer, 0, 1
         if trainer is not None:
             stride = trainer.world_size
@@ -70,7 +76,7 @@ class CounterBasedDataModule(L.LightningDataModule):
 
 
 def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
-    """Where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
+    """Draw where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(tokens - window, (count,), generator=generator)
 
@@ -98,5 +104,5 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
 
 
 def permutation(length: int, seed: int) -> torch.Tensor:
-    """A permutation of ``range(length)``, (length,), int64, that depends on the seed only."""
+    """Return a permutation of ``range(length)``, (length,), int64, that depends on the seed only."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))

@@ -10,7 +10,7 @@ from paper_repro.base.errors import UsageError
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """``function`` of every tensor of the batch; the rest stays as it is."""
+    """Apply ``function`` to every tensor of the batch; the rest stays as it is."""
     if isinstance(batch, Tensor):
         return function(batch)
     if isinstance(batch, dict):
@@ -21,7 +21,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
 
 
 def tensors_of(batch: Any) -> list[Tensor]:
-    """The tensors of the batch, in the order in which ``map_tensors`` visits them."""
+    """Return the tensors of the batch, in the order in which ``map_tensors`` visits them."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -33,12 +33,12 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 
 def device_of(batch: Any) -> torch.device:
-    """The device of the batch's first tensor; the CPU if it has none."""
+    """Return the device of the batch's first tensor; the CPU if it has none."""
     return next((tensor.device for tensor in tensors_of(batch)), torch.device("cpu"))
 
 
 def stack(batches: Sequence[Any]) -> Any:
-    """One batch whose tensors have a leading model axis, (S, ...), from S batches of the same form.
+    """Return one batch whose tensors have a leading model axis, (S, ...), from S batches of the same form.
 
     Raises:
         UsageError: the batches differ in form or shape, or hold something that is not a tensor.
@@ -61,7 +61,7 @@ def stack(batches: Sequence[Any]) -> Any:
 
 
 def place(batch: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """The batch on ``device``, its floating-point tensors as ``dtype`` (None: as they are)."""
+    """Return the batch on ``device``, its floating-point tensors as ``dtype`` (None: as they are)."""
 
     def move(tensor: Tensor) -> Tensor:
         target = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype

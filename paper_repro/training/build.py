@@ -98,7 +98,8 @@ def build(cell: Cell) -> BuiltCell:
 
 
 def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
-    """What the ``optimizer`` section builds, with ``fused`` as the machine section has it, if the optimiser takes it.
+    """Return what the ``optimizer`` section builds, with ``fused`` as the machine section has it, if the optimiser
+    takes it.
 
     Raises:
         UsageError: the section cannot be built.
@@ -113,7 +114,7 @@ def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
 
 
 def read_training(section: Mapping[str, Any]) -> TrainingSettings:
-    """The ``training`` section, every key known.
+    """Return the ``training`` section, every key known.
 
     Raises:
         UsageError: an unknown or missing key, or a value out of range.
@@ -141,7 +142,7 @@ def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
 
 
 def check_window(built: BuiltCell) -> None:
-    """Whether the model sees as many tokens at once as the data have in a window, where both say so.
+    """Check whether the model sees as many tokens at once as the data have in a window, where both say so.
 
     Raises:
         UsageError: it does not.

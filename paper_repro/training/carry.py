@@ -21,7 +21,7 @@ Ring = dict[str, Any]
 
 
 def empty_ring(capacity: int, entries: Any, dtype: torch.dtype | None = torch.bfloat16) -> Ring:
-    """A ring without entries, on the device of ``entries``.
+    """Return a ring without entries, on the device of ``entries``.
 
     Args:
         capacity: N.
@@ -45,7 +45,7 @@ def empty_ring(capacity: int, entries: Any, dtype: torch.dtype | None = torch.bf
 
 
 def add(ring: Ring, entries: Any) -> Ring:
-    """The ring with ``entries``, a tree of tensors (B, ...), in the place of the B oldest.
+    """Return the ring with ``entries``, a tree of tensors (B, ...), in the place of the B oldest.
 
     The ring's memory is written in place, gradients are left behind.
     """
@@ -81,7 +81,7 @@ def choose(ring: Ring, keys: Tensor, count: int, dtype: torch.dtype | None = Non
 
 
 def largest(probabilities: Tensor, count: int, dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
-    """The ``count`` largest probabilities (..., V) and their indices, (..., count) each; 6 bytes per pair."""
+    """Return the ``count`` largest probabilities (..., V) and their indices, (..., count) each; 6 bytes per pair."""
     values, indices = probabilities.detach().topk(count, dim=-1)
     return {"values": values.to(dtype), "indices": indices.to(torch.int32)}
 

@@ -79,7 +79,9 @@ class Ensemble:
         self._carry: Any = None
 
     def advance(self) -> Tensor:
-        """One optimiser step of every model; returns their losses before it, (S,), without waiting for the device."""
+        """Take one optimiser step of every model and return their losses before it, (S,), without waiting for the
+        device.
+        """
         each = [data.train_batch(self.step) for data in self.data]
         batch = batches.place(batches.stack(each), self.device, self.dtype)
         draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
@@ -104,11 +106,11 @@ class Ensemble:
                     tensor.copy_((self._parameters | self._constants)[name][row])
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        """What losses and metrics are computed under: autocast for bf16-mixed."""
+        """Return what losses and metrics are computed under: autocast for bf16-mixed."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else contextlib.nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that ``advance`` depends on; tensors share memory with the running ones."""
+        """Return all that ``advance`` depends on; tensors share memory with the running ones."""
         return {
             "step": self.step,
             "layout": self.layout.state_dict(),
@@ -146,7 +148,7 @@ class Ensemble:
         return loss, carry
 
     def _draws(self, each: Sequence[Any]) -> Any:
-        """The random tensors of this step, (S, ...) each; a stack computes one batch a step, that of slot 0."""
+        """Return the random tensors of this step, (S, ...) each; a stack computes one batch a step, that of slot 0."""
         pairs = zip(self.modules, each, strict=True)
         return batches.stack([module.draws_of(batch, self.step, 0, self.device) for module, batch in pairs])
 
@@ -190,7 +192,7 @@ def _tensors(module: PaperModule) -> dict[str, Tensor]:
 
 
 def _stacked_constants(modules: Sequence[PaperModule]) -> dict[str, Tensor]:
-    """Buffers and frozen parameters, (S, ...) each."""
+    """Stack buffers and frozen parameters, (S, ...) each."""
     names = [name for name, tensor in _tensors(modules[0]).items() if not tensor.requires_grad]
     return {name: torch.stack([_tensors(module)[name].detach() for module in modules]) for name in names}
 

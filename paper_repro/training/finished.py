@@ -11,7 +11,7 @@ from paper_repro.training.build import BuiltCell, build
 
 
 def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
-    """The cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
+    """Return the cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
 
     Its config may be that of an older record (``base.identity.today``).
 

@@ -45,7 +45,7 @@ class Fit(Task):
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        """One outcome per cell, in order: finished, diverged, or oom.
+        """Return one outcome per cell, in order: finished, diverged, or oom.
 
         Raises:
             StopRequestedError: after a checkpoint was saved.
@@ -81,11 +81,11 @@ class Fit(Task):
         cost.check_devices(config)
 
     def has_weights(self, folder: Path) -> bool:
-        """Whether a cell's folder still has the weights that a probe could measure."""
+        """Return whether a cell's folder still has the weights that a probe could measure."""
         return (folder / checkpoints.WEIGHTS).is_file()
 
     def measure(self, cell: Cell, folder: Path, name: str) -> Findings:
-        """What the probe of that name finds on the weights in ``folder``; nothing is trained.
+        """Return what the probe of that name finds on the weights in ``folder``; nothing is trained.
 
         Raises:
             UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
@@ -205,7 +205,7 @@ def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
 
 
 def _findings(built: BuiltCell, name: str) -> Findings:
-    """What one probe finds on the model as it is."""
+    """Return what one probe finds on the model as it is."""
     module = built.module.to(built.machine.device).eval()
     with torch.no_grad():
         findings = built.probes[name].measure(module, built.data, module.seed)

@@ -84,7 +84,7 @@ class Machine:
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> "Machine":
-        """From a config's machine section, whose other keys belong to the runner."""
+        """Read a config's machine section, whose other keys belong to the runner."""
         return cls(**{key: value for key, value in section.items() if key in cls.__dataclass_fields__})
 
     @property
@@ -93,7 +93,7 @@ class Machine:
         return len(self.devices) if isinstance(self.devices, list) else self.devices
 
     def batches_each(self, accumulate: int) -> int:
-        """How many of an optimiser step's ``accumulate`` batches each device computes.
+        """Return how many of an optimiser step's ``accumulate`` batches each device computes.
 
         Raises:
             UsageError: the devices cannot share them evenly.
@@ -112,7 +112,7 @@ class Machine:
         return self.device_of(0)
 
     def device_of(self, rank: int) -> torch.device:
-        """The device of the rank-th process, 0 <= rank < W.
+        """Return the device of the rank-th process, 0 <= rank < W.
 
         Raises:
             UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
@@ -135,7 +135,7 @@ class Machine:
         return torch.device("cuda", wanted[rank])
 
     def check_compiler(self) -> None:
-        """Raises UsageError if the training loss is to be compiled and there is no C++ compiler."""
+        """Raise UsageError if the training loss is to be compiled and there is no C++ compiler."""
         name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
         if self.compile and shutil.which(name) is None:
             raise UsageError(
@@ -183,7 +183,9 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory_mib(device: torch.device) -> float | None:
-    """The most memory used so far, MiB: of torch's CUDA allocator since its last reset, or of the process on a CPU."""
+    """Return the most memory used so far, MiB: of torch's CUDA allocator since its last reset, or of the process on a
+    CPU.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     status = Path("/proc/self/status")

@@ -57,7 +57,7 @@ class PaperModule(L.LightningModule):
         self._compiled: LossAndCarry | None = None
 
     def loss(self, batch: Batch) -> Tensor:
-        """The scalar that is minimised, of one batch.
+        """Return the scalar that is minimised, of one batch.
 
         Raises:
             UsageError: the module computes its loss from draws and a carry.
@@ -65,18 +65,18 @@ class PaperModule(L.LightningModule):
         raise UsageError(f"{type(self).__name__} has no loss of a batch alone: call loss_and_carry")
 
     def random_tensors(self, batch: Batch) -> dict[str, Distribution]:
-        """The random tensors that one call of ``loss_and_carry`` needs, by name; the batch gives its shapes."""
+        """Return the random tensors that one call of ``loss_and_carry`` needs, by name; the batch gives its shapes."""
         return {}
 
     def initial_carry(self, batch: Batch) -> Tree:
-        """What a slot remembers before its first step, on the device of ``batch``: a tree of tensors.
+        """Return what a slot remembers before its first step, on the device of ``batch``: a tree of tensors.
 
         ``batch`` is the slot's first one; its shapes may be used, and all slots' trees must have the same shapes.
         """
         return {}
 
     def loss_and_carry(self, batch: Batch, draws: Draws, carry: Tree) -> tuple[Tensor, Tree]:
-        """The scalar that is minimised, and what the slot remembers for its next step.
+        """Return the scalar that is minimised, and what the slot remembers for its next step.
 
         Args:
             draws: the tensors of ``random_tensors``, floating-point ones in the type of the parameters.
@@ -85,23 +85,27 @@ class PaperModule(L.LightningModule):
         return self.loss(batch), carry
 
     def draws_of(self, batch: Batch, step: int, slot: int, device: torch.device) -> Draws:
-        """The random tensors of the batch in ``slot`` of optimiser step ``step``: those of any run with this seed."""
+        """Return the random tensors of the batch in ``slot`` of optimiser step ``step``: those of any run with this
+        seed.
+        """
         declared = self.random_tensors(batch)
         return place(draw(declared, device, self.seed, step, slot), device, self._floating_dtype())
 
     def example_draws(self, batch: Batch) -> Draws:
-        """Random tensors for one call of ``loss_and_carry``, on the device of ``batch``; also on the meta device."""
+        """Return random tensors for one call of ``loss_and_carry``, on the device of ``batch``; also on the meta
+        device.
+        """
         return self.draws_of(batch, 0, 0, device_of(batch))
 
     def counted(self, batch: Batch) -> Tensor:
-        """The forward pass whose multiply-adds are counted, on the meta device and without gradients: the loss.
+        """Return the forward pass whose multiply-adds are counted, on the meta device and without gradients: the loss.
 
         A module whose work lies elsewhere says here what is counted.
         """
         return self._example_loss(batch)
 
     def counted_step(self, batch: Batch) -> None:
-        """The part of a training step that is counted for each batch, on the meta device: the loss and its gradients.
+        """Run what is counted of a training step for each batch, on the meta device: the loss and its gradients.
 
         A module that is trained without a backward pass says here what is counted.
         """
@@ -109,14 +113,15 @@ class PaperModule(L.LightningModule):
 
     @abstractmethod
     def new_metrics(self) -> dict[str, Metric]:
-        """Fresh metrics for one split, by name; reported as ``<split>_<name>``."""
+        """Return fresh metrics for one split, by name; reported as ``<split>_<name>``."""
 
     @abstractmethod
     def update_metrics(self, metrics: dict[str, Metric], batch: Batch) -> None:
         """Account for one evaluation batch."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What the optimiser gets: ``params`` and, where they differ from the optimiser's own, options of the group.
+        """Return what the optimiser gets: ``params`` and, where they differ from the optimiser's own, options of the
+        group.
 
         ``unit_rows: True`` has every row of the group's matrices projected to unit norm after each optimiser step.
         ``schedule`` is the group's own; its factor multiplies the group's ``lr``.
@@ -124,7 +129,7 @@ class PaperModule(L.LightningModule):
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def groups_and_schedules(self) -> tuple[list[dict[str, Any]], list[Schedule]]:
-        """The parameter groups without their schedules, and the schedule of each."""
+        """Return the parameter groups without their schedules, and the schedule of each."""
         groups = self.parameter_groups()
         options = [{key: value for key, value in group.items() if key != "schedule"} for group in groups]
         return options, [group.get("schedule", self.schedule) for group in groups]
@@ -165,7 +170,7 @@ class PaperModule(L.LightningModule):
         self.carries = {}
 
     def evaluate(self, data: CounterBasedDataModule) -> dict[str, float]:
-        """Every metric of every split, by ``<split>_<name>``; the only evaluation there is.
+        """Return every metric of every split, by ``<split>_<name>``; the only evaluation there is.
 
         Every process that calls this evaluates everything.  The random numbers of each batch follow from ``seed``,
         split and batch; torch's global generator is reseeded.

@@ -36,7 +36,7 @@ class Rank:
     index: int = 0
     count: int = 1
     words: Any = None
-    """The process group for what is said on the CPU."""
+    """The process group for messages on the CPU."""
 
     def share(self, value: int) -> int:
         """Rank 0's value, on every rank."""
@@ -47,7 +47,7 @@ class Rank:
         return int(box)
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of ``values`` over the ranks; does not wait for the device."""
+        """Return the mean of ``values`` over the ranks; does not wait for the device."""
         if self.count == 1:
             return values
         total = values.clone()
@@ -55,7 +55,7 @@ class Rank:
         return total / self.count
 
     def own(self, of_slots: Mapping[int, Tree]) -> dict[int, Tree]:
-        """The trees of the slots that this rank computes: slot s is computed by rank s mod W."""
+        """Return the trees of the slots that this rank computes: slot s is computed by rank s mod W."""
         return {slot: tree for slot, tree in of_slots.items() if slot % self.count == self.index}
 
     def collect(self, own: Mapping[int, Tree]) -> dict[int, Tree]:
@@ -82,7 +82,7 @@ class Rank:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    """The memory of a tensor; gloo does not send every type."""
+    """Return the memory of a tensor; gloo does not send every type."""
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
@@ -163,7 +163,7 @@ class Sharded(DDPStrategy):
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """The module has its whole parameters while the block lasts; every rank has to enter it."""
+        """Give the module its whole parameters while the block lasts; every rank has to enter it."""
         self._gather()
         try:
             yield
@@ -177,7 +177,9 @@ class Sharded(DDPStrategy):
         super().on_train_end()
 
     def teardown(self) -> None:
-        """After a run that did not come to its end the module has no parameters: no rank waits for another any more."""
+        """Leave the module without parameters after a run that did not come to its end: no rank waits for another any
+        more.
+        """
         for whole in self._shares:
             whole.data = whole.new_empty(0)
         for owner, name, whole in self._places:
@@ -186,14 +188,14 @@ class Sharded(DDPStrategy):
         super().teardown()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """The state dict of the whole module on rank 0; on the other ranks, its names."""
+        """Return the state dict of the whole module on rank 0; on the other ranks, its names."""
         assert self.lightning_module is not None
         state = self.lightning_module.state_dict(keep_vars=True)
         whole = {tensor: self._on_rank_0(tensor) for tensor in state.values()}  # tied parameters are one
         return {name: whole[tensor] for name, tensor in state.items()}
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As of one device on rank 0; on the other ranks, without its tensors."""
+        """Return the state as one device has it on rank 0; on the other ranks, without its tensors."""
         state: dict[str, Any] = super().optimizer_state(optimizer)
         of_each = {
             key: {name: self._on_rank_0(value) for name, value in values.items()}
@@ -264,7 +266,7 @@ def _dtensor(share: nn.Parameter) -> DTensor:
 
 
 def meeting_place(count: int, port: int | None = None) -> Any:
-    """Where ``count`` processes of this computer find one another: opened at a free port, or that of rank 0."""
+    """Return where ``count`` processes of this computer find one another: opened at a free port, or that of rank 0."""
     opened = port is None
     return dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port or 0, count, is_master=opened, wait_for_workers=not opened, timeout=PATIENCE
@@ -329,7 +331,7 @@ class _Following(Watch):
 
 
 def watch_for(rank: Rank, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None]) -> Watch:
-    """The watch of a run: alone, leading, or following rank 0."""
+    """Return the watch of a run: alone, leading, or following rank 0."""
     if rank.count == 1:
         return Watch(log, machine, report, save)
     kind = _Following if rank.index else _Leading

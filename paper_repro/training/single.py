@@ -172,7 +172,7 @@ def _compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _worker_errors_in_one_line() -> Iterator[None]:
-    """A data worker's UsageError arrives with the worker's traceback in its text, which a user does not need."""
+    """Raise a data worker's UsageError anew, without the worker's traceback in its text."""
     try:
         yield
     except UsageError as error:
@@ -184,7 +184,7 @@ def _worker_errors_in_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Lightning's banners and its advice on loaders are not for whoever reruns a table."""
+    """Silence Lightning's banners and its advice on loaders, which are not for those who rerun a table."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

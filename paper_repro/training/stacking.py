@@ -40,11 +40,11 @@ class Layout:
     width: int
 
     def stop(self, index: int) -> int:
-        """The column after the parameter and its padding."""
+        """Return the column after the parameter and its padding."""
         return self.starts[index + 1] if index + 1 < len(self.starts) else self.width
 
     def view(self, matrix: Tensor, index: int) -> Tensor:
-        """Parameter ``index`` of every row, (S, *shape), sharing memory with ``matrix``, (S, P)."""
+        """Return parameter ``index`` of every row, (S, *shape), sharing memory with ``matrix``, (S, P)."""
         start, shape = self.starts[index], self.shapes[index]
         return matrix[:, start : start + shape.numel()].view(len(matrix), *shape)
 
@@ -53,7 +53,7 @@ class Layout:
 
 
 def layout_of(modules: Sequence[PaperModule]) -> Layout:
-    """The layout that all of ``modules`` share.
+    """Return the layout that all of ``modules`` share.
 
     Raises:
         UsageError: they differ in type, in the names, shapes or types of parameters and buffers, or in their groups; or
@@ -86,7 +86,7 @@ def layout_of(modules: Sequence[PaperModule]) -> Layout:
 
 
 def group_names(module: PaperModule) -> list[list[str]]:
-    """The names of the parameters in each of the module's groups."""
+    """Return the names of the parameters in each of the module's groups."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [[names[id(parameter)] for parameter in group["params"]] for group in module.parameter_groups()]
 
@@ -129,7 +129,7 @@ class StackedOptimizer:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self, step: int, steps: int) -> None:
-        """One update with the learning rates of step ``step`` (0-based) of ``steps``."""
+        """Take one update with the learning rates of step ``step`` (0-based) of ``steps``."""
         for group, rate, schedule in zip(self.optimizer.param_groups, self._rates, self._schedules, strict=True):
             group["lr"] = rate * schedule.factor(step, steps)
         self.optimizer.step()

@@ -58,14 +58,14 @@ class Watch:
         return True
 
     def stop_if_requested(self, step: int) -> None:
-        """Raises StopRequestedError if the user wants to stop; the checkpoint of ``step`` is on the disk by then."""
+        """Raise StopRequestedError if the user wants to stop; the checkpoint of ``step`` is on the disk by then."""
         if self.report.stop_requested:
             if step > 0:
                 self._save(step)
             raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
 
     def resumed_at(self, step: int) -> None:
-        """The checkpoint of ``step`` is on the disk already."""
+        """Note that the checkpoint of ``step`` is on the disk already."""
         self._saved_step = step
 
     def state_dict(self) -> dict[str, Any]:

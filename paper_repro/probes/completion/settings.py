@@ -15,7 +15,7 @@ from paper_repro.models.cet.model import CET
 from paper_repro.training.counting import num_parameters
 
 MASKS = ("_target_", "size", "cell", "mask_ratio")
-"""Of the data, what describes the masks alone; no image is read."""
+"""Keys of the data that describe the masks alone; no image is read."""
 
 
 class CompletionSettings(Task):
