@@ -45,6 +45,8 @@ class Metric:
     measured: bool = True
     published: bool | None = None
     """Whether the paper prints it; not given: if the artifact has a published table."""
+    derived: dict[str, list[str]] = field(default_factory=dict)
+    """The function and the metrics that it follows from, for example ``{exp: [val_loss]}`` (``artifacts.derived``)."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("lower", "higher", "none"):

@@ -17,6 +17,7 @@ from paper_repro.artifacts import axes, paper_claims
 from paper_repro.artifacts.artifact import Artifact, Column, Metric, Tolerance
 from paper_repro.artifacts.axes import EXACT, SCALES, Restriction
 from paper_repro.artifacts.claims import Claim, check_predicate, place_problems
+from paper_repro.artifacts.derived import derivation_problem
 from paper_repro.base import typed_yaml
 from paper_repro.base.config import experiments
 from paper_repro.base.errors import UsageError, nearest
@@ -186,6 +187,9 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     for axis in artifact.best_within:
         if axis not in artifact.axes:
             raise entries["best_within"].error(f"unknown axis '{axis}'{nearest(axis, artifact.axes)}")
+    for name, metric in artifact.metrics.items():
+        if (problem := derivation_problem(name, metric)) is not None:
+            raise entries["metrics"].items()[name].error(problem)
     for name in artifact.columns.keys() & artifact.metrics.keys():
         raise entries["columns"].error(f"'{name}' is both a metric and a column")
     if artifact.experiment not in (known := experiments()):

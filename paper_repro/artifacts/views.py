@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paper_repro.artifacts import verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
+from paper_repro.artifacts.derived import with_derived
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base import config as configs
 from paper_repro.base import identity
@@ -115,7 +116,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     cell's id is not the reference's, the reference is found by its settings.
     """
     points: dict[Key, Point] = {}
-    committed = _Committed(own if reference is None else reference)
+    committed = _Committed(own if reference is None else reference, plan.artifact)
     for cell in plan.cells:
         point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
         point.cells[cell.seed] = cell
@@ -123,7 +124,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
         if record is not None and reference is not None:
             point.reference[cell.seed] = record
         if reference is not None:
-            record = _result(own, cell)
+            record = _result(own, cell, plan.artifact)
         if record is not None:
             point.own[cell.seed] = record
     return View(plan, points, own, reference)
@@ -131,9 +132,10 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
 
 @dataclass
 class _Committed:
-    """Records of the reference, found by id or by recipe."""
+    """Records of the reference, found by id or by settings."""
 
     root: Path
+    artifact: Artifact
 
     @cached_property
     def by_settings(self) -> dict[str, str]:
@@ -145,17 +147,17 @@ class _Committed:
         return found
 
     def find(self, cell: PlannedCell) -> Record | None:
-        record = None if cell.missing else _result(self.root, cell)
+        record = None if cell.missing else _result(self.root, cell, self.artifact)
         reads_files = bool(cell.missing) or cell.id != cell.settings
         if record is None and reads_files and (known := self.by_settings.get(cell.settings)):
-            return _result(self.root, replace(cell, id=known))
+            return _result(self.root, replace(cell, id=known), self.artifact)
         return record
 
 
-def _result(root: Path, cell: PlannedCell) -> Record | None:
-    """Return a cell's record with what its probes have measured."""
+def _result(root: Path, cell: PlannedCell, artifact: Artifact) -> Record | None:
+    """Return a cell's record with what its probes have measured and what follows from it."""
     found = measurements.find(root, cell)
-    return None if found is None else found.record
+    return None if found is None else with_derived(found.record, artifact.metrics)
 
 
 def values(found: Mapping[int, Record], name: str) -> dict[int, float]:

@@ -137,14 +137,14 @@ def test_a_base_s_python_file_serves_all_that_are_like_it(tmp_path: Path, monkey
 def test_a_base_of_one_name_in_another_paper_keeps_its_own_python_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = LIKE.replace("made/plain", "made/text").replace("scales:\n  smoke:\n    seeds: [0]\n", "")
+    mine = LIKE.replace("made/plain", "made/rates").replace("scales:\n  smoke:\n    seeds: [0]\n", "")
     axes = "axes: {model: {title: M, values: {llama: {label: L}}}}"
     path = write_like(tmp_path, mine, "")
-    path.parent.joinpath("bases", "text.yaml").write_text(f"like: cem/text\nsource: {{where: a test}}\n{axes}\n")
-    path.parent.joinpath("bases", "text.py").write_text("")
+    path.parent.joinpath("bases", "rates.yaml").write_text(f"like: cem/rates\nsource: {{where: a test}}\n{axes}\n")
+    path.parent.joinpath("bases", "rates.py").write_text("")
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     modules = [companion.__name__ for companion in catalogue.load_file(path).companions()]
-    assert modules == ["paper_repro.papers.made.bases.text", "paper_repro.papers.cem.bases.text"]
+    assert modules == ["paper_repro.papers.made.bases.rates", "paper_repro.papers.cem.bases.rates"]
 
 
 def test_an_unknown_claim_of_a_paper_is_refused_with_file_line_and_the_nearest(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.publish import publish
 from paper_repro.artifacts.render import render
-from paper_repro.base import code_state
+from paper_repro.base import code_state, identity
 from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
@@ -51,7 +51,8 @@ def content() -> dict[str, Any]:
         unavailable={"score": "needs gpt2"},
     )
     origin = {"commit": COMMIT, "dirty": False, "versions": {"torch": "2.13"}, "device": "a processor"}
-    return dataclasses.asdict(records.from_outcome("c" * 16, "r" * 16, {"seed": 3, "lr": 0.1}, outcome, origin))
+    config = {"seed": 3, "lr": 0.1}
+    return dataclasses.asdict(records.from_outcome(identity.settings(config), config, outcome, origin))
 
 
 def seal(path: Path, content: Any) -> Path:
@@ -328,7 +329,7 @@ def test_an_outcome_that_no_record_can_hold_fails_its_cell_alone(tmp_path: Path)
 
     worker = Worker(tmp_path, None, None, CodeState(COMMIT, False))  # type: ignore[arg-type]
     outcome = Outcome(FINISHED, attachments={"../up": "0" * 64})
-    kept = worker._record(Cell("c", {"seed": 0}), "r", outcome, {"commit": COMMIT, "dirty": False})
+    kept = worker._record(Cell("c", {"seed": 0}), outcome, {"commit": COMMIT, "dirty": False})
     assert kept.status == FAILED and "attachment '../up'" in kept.note
     assert records.read(record_path(tmp_path, "c")).note == kept.note
 

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import FINISHED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-LOSSES, PERPLEXITY = ("test_loss", "val_loss"), "perplexity"
+PERPLEXITY = "perplexity"
 LLAMA_COLOR, ONE_STEP, TWO_STEPS = "#222222", "#E08214", "#2166AC"
 MARKERS = ("o", "s", "^", "D", "v")
 """By size."""
@@ -24,9 +21,6 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 class PerplexityFigure(figures.Figure):
     """Its rows are the finished runs, one each, with place, parameters, tokens, seed and test perplexity."""
-
-    def __init__(self, view: View) -> None:
-        super().__init__(with_perplexity(view))
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -82,26 +76,6 @@ class ParametersFigure(PerplexityFigure):
         axes.margins(0.15)
         if rows:
             axes.legend(fontsize=8)
-
-
-def with_perplexity(view: View) -> View:
-    """Return the view with ``perplexity`` in every finished record."""
-
-    def changed(found: Mapping[int, Record]) -> dict[int, Record]:
-        return {seed: _with_perplexity(record) for seed, record in found.items()}
-
-    points = {
-        key: replace(point, own=changed(point.own), reference=changed(point.reference))
-        for key, point in view.points.items()
-    }
-    return replace(view, points=points)
-
-
-def _with_perplexity(record: Record) -> Record:
-    losses = [record.metrics[name] for name in LOSSES if name in record.metrics]
-    if record.status != FINISHED or not losses:
-        return record
-    return replace(record, metrics={**record.metrics, PERPLEXITY: math.exp(losses[0])})
 
 
 def tokens(view: View, place: Place) -> int:

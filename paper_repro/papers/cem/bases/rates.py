@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import intervals
+from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.cells.tasks import DIVERGED
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
-from paper_repro.papers.cem.bases.text import PerplexityTable
 from paper_repro.papers.cem.text import (
     MARKERS,
     ONE_STEP,
@@ -90,7 +89,7 @@ class RatesFigure(PerplexityFigure):
             axes.plot([best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor="black")
 
 
-class RatesTable(PerplexityTable):
+class RatesTable(tables.Table):
     def remarks(self) -> list[str]:
         """Say where each sweep is lowest, or why no lowest point can be given."""
         found = []

@@ -1,0 +1,63 @@
+"""Metrics that follow from others: the perplexity of a loss needs no record of its own, and no training."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from paper_repro.artifacts.artifact import Metric
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FINISHED
+
+FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
+    "exp": (1, math.exp),
+    "log": (1, math.log),
+    "difference": (2, lambda one, other: one - other),
+    "ratio": (2, lambda one, other: one / other),
+}
+"""What ``derived`` may name, with the number of metrics that it takes."""
+
+
+def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
+    """The record with each derived metric that can be computed from what it has measured.
+
+    A metric that the record holds already stays as it was measured.  One whose value is not finite is left out.
+    """
+    if record.status != FINISHED:
+        return record
+    found = dict(record.metrics)
+    for name, metric in metrics.items():
+        value = _value(metric, found) if metric.derived and name not in found else None
+        if value is not None:
+            found[name] = value
+    return record if len(found) == len(record.metrics) else replace(record, metrics=found)
+
+
+def derivation_problem(name: str, metric: Metric) -> str | None:
+    """What is wrong with how a metric is derived; None if nothing is."""
+    if not metric.derived:
+        return None
+    if len(metric.derived) != 1:
+        return f"'{name}' is derived by one function, found {len(metric.derived)}"
+    ((function, sources),) = metric.derived.items()
+    if function not in FUNCTIONS:
+        return f"'{name}' is derived by {function!r}, expected one of {', '.join(FUNCTIONS)}"
+    if len(sources) != FUNCTIONS[function][0]:
+        return f"'{name}': {function} takes {FUNCTIONS[function][0]} metric(s), found {len(sources)}"
+    return None
+
+
+def _value(metric: Metric, measured: Mapping[str, float]) -> float | None:
+    ((function, sources),) = metric.derived.items()
+    values = [_first(source, measured) for source in sources]
+    if None in values:
+        return None
+    try:
+        value = FUNCTIONS[function][1](*values)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _first(source: str, measured: Mapping[str, float]) -> float | None:
+    """The first that was measured of the metrics that a source names, with " or " between them."""
+    return next((measured[name] for name in source.split(" or ") if name in measured), None)

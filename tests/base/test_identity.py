@@ -1,0 +1,204 @@
+"""What enters an id, and what does not: a published cell keeps its id whatever is added beside its weights."""
+
+import copy
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.base import identity
+from paper_repro.base.command_line import RESULTS
+from paper_repro.base.config import CONF, compose
+from paper_repro.base.targets import locate
+from paper_repro.cells import records
+
+SECTIONS = {"training": "paper_repro.training.build.TrainingSettings"}
+"""A section that has no class of its own, and the class that reads it."""
+MACHINE_ARGUMENTS = {"cache", "data_root"}
+PROBE = {"_target_": "paper_repro.probes.parameter_count.ParameterCount", "model": {"_target_": "x"}}
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """One published record's config for each experiment and model class."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((RESULTS / "cells").glob("*/record.json")):
+        record = records.read(path)
+        model = (record.config.get("model") or {}).get("_target_", "")
+        task = record.config["task"]["_target_"]
+        found.setdefault(f"{task} {model}", {"id": record.cell, **_kept(record)})
+    return found
+
+
+def _kept(record: records.Record) -> dict[str, Any]:
+    return {"config": record.config, "data": record.provenance["data"]}
+
+
+PUBLISHED = published()
+
+
+def id_of(config: dict[str, Any], data: dict[str, str]) -> str | None:
+    return identity.of_record(config, data)
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_what_is_added_beside_the_weights_leaves_their_id(kind: str) -> None:
+    own = PUBLISHED[kind]
+    config, data = own["config"], own["data"]
+    assert id_of(config, data) == own["id"]
+    probed = {**config, "probes": {**(config.get("probes") or {}), "one_more": PROBE}}
+    assert id_of(probed, data) == own["id"]
+    timed = identity.rules().timed.get(config["task"]["_target_"], ())
+    if "implementation" not in timed:
+        assert id_of({**config, "machine": {"implementation": "reference", "recompute": True}}, data) == own["id"]
+    if "model" in config:
+        slow = {**config, "model": {**config["model"], "implementation": "reference", "cuda_graph": True}}
+        assert id_of(slow, data) == own["id"]
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_a_key_at_its_neutral_value_leaves_the_id_and_another_value_does_not(kind: str) -> None:
+    own = PUBLISHED[kind]
+    changed = 0
+    for path, name, values in nodes_with_neutral_values(own["config"]):
+        for key, neutral in values.items():
+            spelled, other = copy.deepcopy(own["config"]), copy.deepcopy(own["config"])
+            node = at(spelled, path)
+            if key in node and node[key] != neutral:
+                continue
+            node[key] = neutral
+            assert id_of(spelled, own["data"]) == own["id"], (name, key)
+            at(other, path)[key] = "another value"
+            assert id_of(other, own["data"]) != own["id"], (name, key)
+            changed += 1
+    assert changed or "model" not in own["config"]
+
+
+def nodes_with_neutral_values(config: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+    """The nodes that enter the id, each with its path, its class or section, and its neutral values."""
+    rules = identity.rules()
+    task = identity.today(config)["task"]["_target_"]
+    if task in rules.reads:
+        return
+    for path, node in walk({key: value for key, value in config.items() if key not in ("probes", "machine")}, ()):
+        target = node.get("_target_")
+        name = rules.moved.get(target, target) if target else path[-1] if path else ""
+        if name in rules.neutral:
+            yield path, name, rules.neutral[name]
+
+
+def walk(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    yield path, node
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from walk(value, (*path, key))
+
+
+def at(config: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    for key in path:
+        config = config[key]
+    return config
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """The defaults of the constructor that a target or section names."""
+    parameters = inspect.signature(locate_class(name)).parameters.values()
+    return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
+
+
+def locate_class(name: str) -> Any:
+    if name in SECTIONS:
+        from paper_repro.training.build import TrainingSettings
+
+        return TrainingSettings
+    return locate(name)
+
+
+def plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("name", identity.rules().neutral)
+def test_neutral_values_are_the_constructors_defaults(name: str) -> None:
+    own = defaults(name)
+    for key, value in identity.rules().neutral[name].items():
+        assert key in own, f"{name} has no argument {key} with a default: remove it from base/identity.yaml"
+        assert plain(own[key]) == value and type(plain(own[key])) is type(value), f"{name}: {key}"
+
+
+def targets_of_conf() -> set[str]:
+    found: set[str] = set()
+    for path in CONF.rglob("*.yaml"):
+        for _, node in walk({"": yaml.safe_load(path.read_text()) or {}}, ()):
+            if str(node.get("_target_", "")).startswith("paper_repro."):
+                found.add(node["_target_"])
+    return found
+
+
+def test_every_default_of_a_configured_class_is_listed_as_neutral() -> None:
+    missing = []
+    skipped = identity.rules().speed | identity.rules().hints | MACHINE_ARGUMENTS
+    for name in sorted(targets_of_conf()):
+        listed = identity.rules().neutral.get(name, {})
+        for key, value in defaults(name).items():
+            if key not in listed and key not in skipped and is_plain(value):
+                missing.append(f"{name}: {{{key}: {json.dumps(plain(value))}}}")
+    assert not missing, "add to the neutral values of base/identity.yaml: " + "; ".join(missing)
+
+
+def is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and "\n" not in value)
+
+
+def test_a_class_that_moved_exists_where_it_lies_now_and_counts_under_its_first_name() -> None:
+    rules = identity.rules()
+    for now, first in rules.renamed.items():
+        assert locate(now) is not None
+        old, new = ({"model": {"_target_": name, "width": 8}, "seed": 0} for name in (first, now))
+        assert identity.settings(old) == identity.settings(new)
+        assert identity.today(old) == new
+
+
+def test_probes_have_ids_of_their_own() -> None:
+    one = {"probes": {"a": {"_target_": "x.Y", "steps": 3}, "b": None}}
+    other = {"probes": {"a": {"_target_": "x.Y", "steps": 4}}}
+    assert identity.probes(one).keys() == {"a"}
+    assert identity.probes(one) != identity.probes(other)
+    assert identity.probes({"probes": {"z": one["probes"]["a"]}})["z"] == identity.probes(one)["a"]
+
+
+def test_a_derived_metric_leaves_plan_and_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    own = "like: cem/text\ntitle: T\nsource: {where: w}\naxes: {model: {title: M, values: {llama: {label: L}}}}\n"
+    (folder / "plain.yaml").write_text(own)
+    (folder / "more.yaml").write_text(
+        own + "metrics: {bits: {title: B, unit: bits, direction: lower, derived: {ratio: [val_loss, val_loss]}}}\n"
+    )
+    monkeypatch.setenv(catalogue.EXTRA_PAPERS, str(tmp_path))
+    one, more = (plans.make(catalogue.load(f"made/{name}"), "cpu") for name in ("plain", "more"))
+    assert [cell.id for cell in one.cells] == [cell.id for cell in more.cells]
+
+
+def test_a_task_that_measures_time_has_the_speed_in_its_id() -> None:
+    (task,) = identity.rules().timed
+    auto, reference = (
+        {"task": {"_target_": task}, "seed": 0, "machine": {"implementation": word}} for word in ("auto", "reference")
+    )
+    assert identity.settings(auto) != identity.settings(reference)
+    assert identity.settings(identity.recorded(auto)) == identity.settings(auto)
+    old = {"task": {"_target_": task}, "seed": 0, "implementation": "reference"}
+    assert identity.settings(old) == identity.settings(reference)
+
+
+def test_speed_in_the_machine_section_of_a_shipped_experiment_leaves_the_id() -> None:
+    base = compose("cem/gaussian_process")
+    assert base["machine"]["implementation"] == "auto"
+    for words in (["machine.implementation=reference"], ["machine.compile=true"], ["machine.threads=2"]):
+        assert identity.settings(compose("cem/gaussian_process", words)) == identity.settings(base)
+    assert identity.settings(compose("cem/gaussian_process", ["optimizer.lr=0.1"])) != identity.settings(base)
