@@ -240,7 +240,7 @@ def _drawn(draws: Any, index: int) -> Any:
 def _check_draws(draws: Any, num_steps: int) -> None:
     if draws is None or callable(draws):
         return
-    least = min((len(part) for part in tree_leaves(draws)), default=0)
+    least = min([len(part) for part in tree_leaves(draws)] or [0])
     if least < num_steps:
         raise ValueError(f"draws are for {least} steps and the descent has {num_steps}: draw for every step")
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from paper_repro.base.config import MACHINE, compose, experiments, without
+from paper_repro.base.config import compose, experiments, without
 from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import MACHINE
 from paper_repro.kernels.preferences import Speed, speed
 from paper_repro.training.build import optimizer_of
 from paper_repro.training.machine import Machine, peak_memory_mib, settings
