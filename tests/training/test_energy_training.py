@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from paper_repro.cells.tasks import StopRequestedError
-from paper_repro.training import checkpoints, watch
+from paper_repro.tests.training.energy import MOST_STEPS, REPLAYED
+from paper_repro.training import checkpoints, cost, watch
 from paper_repro.training.batches import map_tensors, place
 from paper_repro.training.build import build
+from paper_repro.training.counting import count_flops
 from paper_repro.training.fit import Fit
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
@@ -197,3 +199,20 @@ def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
         log.add(step - 1, torch.zeros(1))
         watching.after_step(step)
     assert saves == [20, 40, 60, 260, 460]
+
+
+def test_the_plan_of_a_cell_counts_its_double_backward(cell):
+    energy = cell(**ENERGY)
+    planned = cost.measure(energy.config)
+    built = build(energy)
+    batch = built.data.example_batch()
+    rows = len(batch[1]) + REPLAYED
+    by_w, by_v = 2 * 11 * 8 * rows, 2 * 8 * rows
+    # Each step goes through W and v to the energy, and back through v and W to its gradient.
+    forward = MOST_STEPS * (2 * by_w + 2 * by_v)
+    # Backward, the product of the gradient by W is differentiated by both factors and that by v by v alone; the first
+    # product is differentiated by W and, but in the first step, by the state.
+    backward = MOST_STEPS * (2 * by_w + by_v + by_w) + (MOST_STEPS - 1) * by_w
+    assert (2 * planned.multiply_adds, planned.step_flops) == (forward, forward + backward)
+    with torch.enable_grad():
+        assert planned.step_flops == count_flops(lambda: built.module.counted_step(batch))
