@@ -18,7 +18,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
 
 
 def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
-    """The record with each derived metric that can be computed from what it has measured.
+    """Add each derived metric to the record that can be computed from what it has measured.
 
     A metric that the record holds already stays as it was measured.  One whose value is not finite is left out.
     """
@@ -33,7 +33,7 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
 
 
 def derivation_problem(name: str, metric: Metric) -> str | None:
-    """What is wrong with how a metric is derived; None if nothing is."""
+    """Return what is wrong with how a metric is derived; None if nothing is."""
     if not metric.derived:
         return None
     if len(metric.derived) != 1:
@@ -59,5 +59,5 @@ def _value(metric: Metric, measured: Mapping[str, float]) -> float | None:
 
 
 def _first(source: str, measured: Mapping[str, float]) -> float | None:
-    """The first that was measured of the metrics that a source names, with " or " between them."""
+    """Return the first that was measured of the metrics that a source names, with " or " between them."""
     return next((measured[name] for name in source.split(" or ") if name in measured), None)

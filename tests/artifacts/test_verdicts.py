@@ -107,7 +107,7 @@ def test_counted_columns_must_agree_with_the_printed_digits(
 
 
 def record(seed: int, status: str, note: str = "") -> Record:
-    return records.from_outcome("c", "r", {"seed": seed}, Outcome(status, note=note), {})
+    return records.from_outcome("c", {"seed": seed}, Outcome(status, note=note), {})
 
 
 def test_trouble_names_seed_status_and_reason() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,6 @@ def test_what_cells_that_did_not_finish_left_is_no_result(tmp_path: Path) -> Non
     assert views.build(plan, tmp_path / "runs", None).attachments(NAME, PLACE) == {}
 
 
-FILES = "+data={files: {corpus: corpus.txt}}"
-
-
 @pytest.mark.parametrize("data", ["absent", "others"])
 def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,9 +78,7 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
     folder.mkdir()
     corpus = folder / "corpus.txt"
     monkeypatch.setenv(DATA_VARIABLE, str(folder))
-    text = ARTIFACT
-    for layers in (1, 2):
-        text = text.replace(f"[trunk.layers={layers}]", f"[trunk.layers={layers}, '{FILES}']")
+    text = re.sub(r"\{trunk\.layers: (\d)\}", r"{trunk.layers: \1, +data: {files: {corpus: corpus.txt}}}", ARTIFACT)
     corpus.write_text("some text")
     published = synthetic.plan(tmp_path, text)
     fill(tmp_path / "results", published)

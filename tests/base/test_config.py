@@ -501,7 +501,7 @@ def test_every_target_in_the_shipped_configs_exists(path: Path) -> None:
         return [target for value in node for target in targets(value)] if isinstance(node, list) else []
 
     for target in targets(typed_yaml.read(path).plain()):
-        assert callable(locate(target))
+        assert target == "${model._target_}" or callable(locate(target))  # the reference is another config's target
 
 
 def test_an_override_is_parsed_into_key_and_value() -> None:
