@@ -10,10 +10,16 @@ OLD := ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU
 AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
 NUMERICS := --fast tests/models tests/kernels tests/training
 
-.PHONY: reproduce test test-fast test-processors lint stress clean
+.PHONY: reproduce verify test test-fast test-processors lint stress clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/python scripts/reproduce.py cem/table3 scale=$(SCALE)
+
+# One cell of each kind, of experiments that need no prepared data but tiny Shakespeare.
+VERIFIED := cem/table3 cem/table1 nrgpt/fig3 nrgpt/fig4 nrgpt/flops nrgpt/table7 cet/fig2 ebt/tableD1 ngpt/table3
+
+verify: $(VENV)/.ready
+	$(BIN)/python scripts/reproduce.py --verify $(VERIFIED)
 
 test: $(VENV)/.ready
 	$(PYTEST)

@@ -12,8 +12,11 @@
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept
+    reproduce.py cem/table3 --verify             train the first steps of one published cell of each kind anew and
+                                                 compare them with its record; without a name, of every experiment
 
-Exit codes: 0 all done, 1 some cells failed, diverged or lack their data, 2 wrong usage or config, 130 interrupted.
+Exit codes: 0 all done, 1 some cells failed, diverged, lack their data or differ from their record, 2 wrong usage or
+config, 130 interrupted.
 """
 
 import shutil
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from paper_repro.artifacts.plan import Plan
     from paper_repro.cells.runner import Result
 
-FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--help", "-h")
+FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--verify", "--help", "-h")
 SETTINGS = ("scale", "seeds", "seed", "runs")
 
 
@@ -47,6 +50,8 @@ def main(arguments: Sequence[str]) -> int:
 
         print(listing(words.runs, RESULTS))
         return 0
+    if "--verify" in words.flags:
+        return _verify(words)
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
     codes = [_one(name, words, actions[0] if actions else "") for name in words.names]
@@ -84,6 +89,22 @@ def _one(name: str, words: Words, action: str) -> int:
         code = result.exit_code
     _show(plan, words.runs)
     return code
+
+
+def _verify(words: Words) -> int:
+    from paper_repro.artifacts import verification
+    from paper_repro.cells.verify import DIFFERS, Published, verify
+
+    if given := [*words.overrides, *(f"{key}=" for key in words.settings if key not in ("scale", "runs"))]:
+        raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
+    published = Published(RESULTS)
+    chosen = verification.choose(words.names, words.settings.get("scale"), published)
+    rows = []
+    for number, one in enumerate(chosen, start=1):
+        print(f"{number} of {len(chosen)}: {one.artifact.id} {one.place} seed {one.cell.seed}", file=sys.stderr)
+        rows.append((one, verify(one.cell, published)))
+    print(verification.table(rows))
+    return int(any(found.verdict == DIFFERS for _, found in rows))
 
 
 def _run(plan: "Plan", runs: Path, fill: bool) -> "Result":

@@ -22,6 +22,8 @@ FINISHED = "finished"
 DIVERGED = "diverged"
 OUT_OF_MEMORY = "oom"
 FAILED = "failed"
+LOSS_POINTS = 100
+"""The most points of a loss curve; each is the mean loss over an equal share of the steps."""
 ATTACHMENT_BYTES = 300_000
 """The most that one file beside a record may hold."""
 TAKEN = ("record.json", "log.txt", "lease", "weights.safetensors", "weights.safetensors.sha256")
@@ -165,6 +167,11 @@ def task_of(config: Mapping[str, Any]) -> Task:
     require(config.get("task"), "task", Task, "a task, a class that has run()")
     task: Task = instantiate(config["task"])
     return task
+
+
+def loss_point(step: int, steps: int) -> int:
+    """Return the index of the loss curve's point that step ``step`` (0-based) of ``steps`` counts into."""
+    return step * min(LOSS_POINTS, steps) // steps
 
 
 def check_attachment_name(name: Any) -> str:

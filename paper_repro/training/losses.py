@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-POINTS = 100
+from paper_repro.cells.tasks import LOSS_POINTS, loss_point
 
 
 class LossLog:
@@ -20,7 +20,7 @@ class LossLog:
 
     def __init__(self, models: int, steps: int, device: torch.device) -> None:
         self.steps = steps
-        self.points = min(POINTS, steps)
+        self.points = min(LOSS_POINTS, steps)
         self.latest = torch.full((models,), torch.nan, device=device)
         self._sums = torch.zeros(self.points, models, dtype=torch.float64, device=device)
         self._first_bad = torch.full((models,), -1, dtype=torch.int64, device=device)
@@ -28,7 +28,7 @@ class LossLog:
     def add(self, step: int, losses: Tensor) -> None:
         """Keep the losses, (S,), of step ``step`` (0-based)."""
         self.latest = losses
-        self._sums[step * self.points // self.steps] += losses
+        self._sums[loss_point(step, self.steps)] += losses
         bad = ~torch.isfinite(losses) & (self._first_bad < 0)
         self._first_bad.masked_fill_(bad, step)
 

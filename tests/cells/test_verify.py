@@ -1,0 +1,165 @@
+"""What is published is held against what today's code computes."""
+
+import functools
+import runpy
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from paper_repro.artifacts import catalogue, plan, verification
+from paper_repro.base import data_files
+from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.cells import verify
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import Record
+from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
+from paper_repro.models.cem.regression import GatedMLP
+from paper_repro.training import build
+
+PUBLISHED = Published(RESULTS)
+
+
+def reproduce(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run the script with these words and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *words])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / "scripts" / "reproduce.py"), run_name="__main__")
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.fixture(scope="module")
+def cell() -> PlannedCell:
+    """A published cell that trains 3,000 steps."""
+    cells = plan.make(catalogue.load("cem/table3"), "cpu", seeds=[0]).cells
+    return next(cell for cell in cells if cell.key == (("kernel", "rbf"), ("model", "t1")))
+
+
+def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    forward = GatedMLP.forward
+
+    def larger(self: GatedMLP, x: Tensor) -> Tensor:
+        return forward(self, x) * 1.01
+
+    monkeypatch.setattr(GatedMLP, "forward", larger)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert reproduce(monkeypatch, "cem/table3", "ebt/tableD1", "--verify") == 1
+    rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    assert len(rows) == 4
+    assert rows["kernel=rbf,model=gated"].endswith("differs")
+    assert rows["kernel=rbf,model=t1"].endswith("reproduces")
+    assert "30 steps in 1 point" in rows["kernel=rbf,model=t1"]
+    assert rows["size=xxs,model=transformer"].endswith("reproduces")
+    assert list(tmp_path.iterdir()) == [], "what was trained is deleted"
+
+
+def test_another_learning_rate_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build.optimizer_of
+
+    def faster(config: dict[str, Any], machine: Any) -> Any:
+        return functools.partial(made(config, machine), lr=1.01 * config["optimizer"]["lr"])
+
+    assert verify.verify(cell, PUBLISHED).verdict == REPRODUCES
+    monkeypatch.setattr(build, "optimizer_of", faster)
+    found = verify.verify(cell, PUBLISHED)
+    assert found.verdict == DIFFERS
+    assert found.difference is not None
+    assert found.difference > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("double", "expected"),
+    [
+        ([2.0, 3.0], (DIFFERS, "90 steps in 2 points")),
+        ([2.0, 3.1], (REPRODUCES, "30 steps in 1 point")),
+        ([2.1, 3.1], (NOT_VERIFIED, "")),
+    ],
+)
+def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
+    cell: PlannedCell, monkeypatch: pytest.MonkeyPatch, double: list[float], expected: tuple[str, str]
+) -> None:
+    curve = {"step": [30, 90], "value": [2.0, 3.01]}
+    record = PUBLISHED.find(cell)
+    assert record is not None
+    monkeypatch.setattr(Published, "find", lambda *_: replace(record, curves={"training_loss": curve}))
+    monkeypatch.setattr(verify, "FEWEST_STEPS", 40)
+
+    def losses(asked: PlannedCell, steps: int) -> list[float]:
+        assert steps == 90
+        first, second = double if asked.config["training"]["precision"] == "64-true" else [2.0, 3.0]
+        return [first] * 30 + [7.0] * 30 + [second] * 30  # the steps between belong to a point that the record lacks
+
+    monkeypatch.setattr(verify, "first_losses", losses)
+    found = verify.verify(cell, PUBLISHED)
+    assert (found.verdict, found.compared) == expected
+
+
+def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = verification.choose(["ebt/tableD1"], None, PUBLISHED)
+    record = PUBLISHED.find(one.cell)
+    assert record is not None
+    found = verify.verify(one.cell, PUBLISHED)
+    assert (found.verdict, found.difference) == (REPRODUCES, 0.0)
+    name, value = next(iter(record.metrics.items()))
+    other: list[dict[str, float]] = [{**record.metrics, name: value * (1 + 1e-8)}, {**record.metrics, "lost": 1.0}]
+    for metrics in other:
+        monkeypatch.setattr(Published, "find", lambda *_, metrics=metrics: replace(record, metrics=metrics))
+        assert verify.verify(one.cell, PUBLISHED).verdict == DIFFERS
+
+
+def test_absent_and_other_data_are_reported_and_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    assert reproduce(monkeypatch, "nrgpt/table4", "--verify") == 0
+    found = capsys.readouterr().out
+    assert found.count("not verified [1]") == 5, "one cell of each model"
+    assert "[1] needs tinyshakespeare/input.txt" in found
+    (tmp_path / "tinyshakespeare").mkdir()
+    (tmp_path / "tinyshakespeare" / "input.txt").write_text("To be\n" * 100)
+    assert reproduce(monkeypatch, "nrgpt/table4", "--verify") == 0
+    assert "other data: the published cell has read another tinyshakespeare/input.txt" in capsys.readouterr().out
+
+
+def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
+    altered = plan.make(catalogue.load("cem/table3"), "cpu", [0], ["optimizer.lr=0.5"]).cells[0]
+    found = verify.verify(altered, PUBLISHED)
+    assert found.verdict == DIFFERS
+    assert found.why.startswith("its config has changed")
+    timed = verification.choose(["ngpt/steptime"], "cpu", PUBLISHED)[0]
+    assert verify.verify(timed.cell, PUBLISHED) == verify.Verification(NOT_VERIFIED, why="it measures time")
+
+
+def test_of_each_kind_the_cheapest_cell_is_chosen() -> None:
+    chosen = {one.place: one for one in verification.choose(["cem/table3"], None, PUBLISHED)}
+    assert len({one.kind for one in chosen.values()}) == len(chosen) == 3
+    records = [PUBLISHED.find(one) for one in plan.make(catalogue.load("cem/table3"), "cpu").cells]
+    known: list[Record] = [record for record in records if record is not None]
+    fastest = min(known, key=lambda record: record.seconds)
+    assert fastest.cell in {one.cell.id for one in chosen.values()}
+
+
+def test_a_training_that_fails_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> list[float]:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(verify, "first_losses", broken)
+    found = verify.verify(cell, PUBLISHED)
+    assert (found.verdict, found.why) == (DIFFERS, "it fails: RuntimeError: shapes do not fit")
+
+
+def test_verify_takes_no_overrides_and_says_what_is_not_published(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce(monkeypatch, "cem/table3", "--verify", "optimizer.lr=1") == 2
+    assert "not optimizer.lr=1" in capsys.readouterr().err
+    assert reproduce(monkeypatch, "cem/table3", "--verify", "scale=paper") == 2
+    assert "has no results at scale paper" in capsys.readouterr().err
