@@ -28,8 +28,10 @@ TRAINING_TOLERANCE = 1e-4
 """The largest relative difference of a point of the loss curve; a record keeps six digits."""
 ROUNDING_TOLERANCE = TRAINING_TOLERANCE / 10
 """The largest relative difference between float32 and float64 of a point that is compared."""
-METRIC_TOLERANCE = 1e-9
-"""The largest relative difference of a metric that is computed without training."""
+METRIC_TOLERANCE = 1e-6
+"""The largest relative difference of a metric that is computed without training, in float32 perhaps."""
+COUNT_TOLERANCE = 1e-9
+"""The same where both values are whole numbers."""
 FEWEST_STEPS = 10
 """How many steps are trained at least."""
 MOST_SECONDS = 60
@@ -173,7 +175,8 @@ def _compare_losses(cell: PlannedCell, curve: Sequence[tuple[int, float]]) -> Ve
     if not count:
         return Verification(NOT_VERIFIED, why=f"rounding alone changes its first losses by {rounding[0]:.1e}")
     compared = f"{first[count - 1][0]} steps in {count} point{'s' if count > 1 else ''}"
-    return _judged(max(differences[:count]), TRAINING_TOLERANCE, compared)
+    difference = max(differences[:count])
+    return _judged(difference <= TRAINING_TOLERANCE, compared, difference)
 
 
 def _in_float64(cell: PlannedCell) -> PlannedCell:
@@ -199,12 +202,18 @@ def _compare_metrics(cell: PlannedCell, record: Record) -> Verification:
         return Verification(DIFFERS, why=f"it gives no {', '.join(lost)}")
     if not common:
         return Verification(NOT_VERIFIED, why="; ".join(sorted(set(outcome.unavailable.values()))))
-    difference = max(_relative(outcome.metrics[name], record.metrics[name]) for name in common)
-    return _judged(difference, METRIC_TOLERANCE, f"{len(common)} of {len(record.metrics)} metrics")
+    pairs = [(outcome.metrics[name], record.metrics[name]) for name in common]
+    agree = all(_relative(*pair) <= _metric_tolerance(*pair) for pair in pairs)
+    return _judged(agree, f"{len(common)} of {len(record.metrics)} metrics", max(_relative(*pair) for pair in pairs))
 
 
-def _judged(difference: float, tolerance: float, compared: str) -> Verification:
-    return Verification(REPRODUCES if difference <= tolerance else DIFFERS, compared, difference)
+def _metric_tolerance(found: float, expected: float) -> float:
+    counted = float(found).is_integer() and float(expected).is_integer()
+    return COUNT_TOLERANCE if counted else METRIC_TOLERANCE
+
+
+def _judged(agrees: bool, compared: str, difference: float) -> Verification:
+    return Verification(REPRODUCES if agrees else DIFFERS, compared, difference)
 
 
 def _relative(found: float, expected: float) -> float:

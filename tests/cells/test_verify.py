@@ -102,16 +102,22 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
 
 
 def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one,) = verification.choose(["ebt/tableD1"], None, PUBLISHED)
+    one = verification.choose(["cem/table1"], None, PUBLISHED)[0]
     record = PUBLISHED.find(one.cell)
     assert record is not None
     found = verify.verify(one.cell, PUBLISHED)
     assert (found.verdict, found.difference) == (REPRODUCES, 0.0)
-    name, value = next(iter(record.metrics.items()))
-    other: list[dict[str, float]] = [{**record.metrics, name: value * (1 + 1e-8)}, {**record.metrics, "lost": 1.0}]
-    for metrics in other:
-        monkeypatch.setattr(Published, "find", lambda *_, metrics=metrics: replace(record, metrics=metrics))
-        assert verify.verify(one.cell, PUBLISHED).verdict == DIFFERS
+    name, count = max(record.metrics.items(), key=lambda item: item[1])
+    assert count > 1e7
+    for changed, verdict in (
+        ({name: count + 1}, DIFFERS),  # a count is exact
+        ({name: count + 0.5}, REPRODUCES),  # what is computed in float32 is not
+        ({name: count * 1.0001 + 0.5}, DIFFERS),
+        ({"lost": 1.0}, DIFFERS),
+    ):
+        other = replace(record, metrics={**record.metrics, **changed})
+        monkeypatch.setattr(Published, "find", lambda *_, other=other: other)
+        assert verify.verify(one.cell, PUBLISHED).verdict == verdict
 
 
 def test_absent_and_other_data_are_reported_and_are_no_failure(
