@@ -1,10 +1,11 @@
 """The committed reference is what its own records say, and no record of it breaks the rules."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, plan, views
+from paper_repro.artifacts import catalogue, plan
 from paper_repro.artifacts.render import render
 from paper_repro.base.command_line import RESULTS
 from paper_repro.cells import records
@@ -34,11 +35,9 @@ def test_published_records_are_whole_small_finished_and_from_committed_code() ->
 
 
 def test_every_published_record_belongs_to_a_published_artifact() -> None:
-    cells = set()
-    for place in PUBLISHED:
-        name, _, scale = place.rpartition("/")
-        view = views.build(plan.make(catalogue.load(name), scale), RESULTS, None)
-        cells |= {record.cell for point in view.points.values() for record in point.own.values()}
+    # The first test renders these files anew, with the ids of the cells that today's code plans.
+    documents = [json.loads((RESULTS / place / "table.json").read_text()) for place in PUBLISHED]
+    cells = {cell for document in documents for cell in document["cells"]}
     assert cells == {path.parent.name for path in RESULTS.glob("cells/*/record.json")}
 
 

@@ -1,6 +1,7 @@
 """A probe that a config gained later measures the weights that are kept, and nothing is trained again."""
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,67 +32,75 @@ def cell(**probes: dict[str, Any]) -> PlannedCell:
     return planned.plan_cell((), 0, {**own.config, "probes": nodes})
 
 
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "steps.log"
-    monkeypatch.setenv(STEPS_VARIABLE, str(path))
-    return path
-
-
 def steps(log: Path) -> int:
     return log.read_text().count("step")
 
 
-def test_a_new_probe_measures_kept_weights_and_trains_nothing(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
-    plain, one = cell(), cell(one={})
-    assert plain.id == one.id and plain.probes == {} != one.probes
-    assert runner.run([plain], runs, sys.stderr).exit_code == 0
-    trained = record_path(runs, plain.id).read_bytes()
-    assert measurements.is_done(runs, plain) and not measurements.is_done(runs, one)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs folders: ``plain`` has a cell without probes, ``probed`` the same cell with one."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STEPS_VARIABLE, str(folder / "steps.log"))
+        assert runner.run([cell()], folder / "plain", sys.stderr).exit_code == 0
+        assert runner.run([cell(one={})], folder / "probed", sys.stderr).exit_code == 0
+    assert steps(folder / "steps.log") == 8
+    return folder
 
-    assert runner.run([one], runs, sys.stderr).exit_code == 0
-    assert steps(log) == 4 and record_path(runs, plain.id).read_bytes() == trained
-    found = measurements.find(runs, one)
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it all; ``steps.log`` counts further training steps."""
+    shutil.copytree(trained, tmp_path / "runs")
+    (tmp_path / "steps.log").touch()
+    monkeypatch.setenv(STEPS_VARIABLE, str(tmp_path / "steps.log"))
+    return tmp_path / "runs"
+
+
+def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> None:
+    plain, one = cell(), cell(one={})
+    own, log = runs / "plain", runs.parent / "steps.log"
+    assert plain.id == one.id and plain.probes == {} != one.probes
+    before = record_path(own, plain.id).read_bytes()
+    assert measurements.is_done(own, plain) and not measurements.is_done(own, one)
+
+    assert runner.run([one], own, sys.stderr).exit_code == 0
+    assert steps(log) == 0 and record_path(own, plain.id).read_bytes() == before
+    found = measurements.find(own, one)
     assert found is not None and found.done
     total = found.record.metrics["total"]
-    assert records.attachment(runs, found.record, "total.txt") == f"{total!r} 0".encode()
+    assert records.attachment(own, found.record, "total.txt") == f"{total!r} 0".encode()
     assert found.record.measured == {one.probes["one"]: ["total", "total.txt"]}
 
     # Trained with the probe from the start it measures the same.
-    whole = tmp_path / "whole"
-    assert runner.run([one], whole, sys.stderr).exit_code == 0
-    together = measurements.find(whole, one)
+    together = measurements.find(runs / "probed", one)
     assert together is not None and together.record.metrics == found.record.metrics
     assert together.record.measured == found.record.measured
 
 
-def test_a_probe_with_other_settings_is_another_measurement(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
+def test_a_probe_with_other_settings_is_another_measurement(runs: Path) -> None:
     one, other = cell(one={}), cell(one={"size": 100})
-    assert runner.run([one], runs, sys.stderr).exit_code == 0
-    lacking = measurements.find(runs, other)
+    own, log = runs / "probed", runs.parent / "steps.log"
+    lacking = measurements.find(own, other)
     assert lacking is not None and lacking.lacking == ["one"] and "total" not in lacking.record.metrics
     assert "test_rmse" in lacking.record.metrics
-    assert runner.run([other], runs, sys.stderr).exit_code == 0
-    assert steps(log) == 4
-    for planned_cell, size in ((one, 0), (other, 100)):
-        found = measurements.find(runs, planned_cell)
+    assert runner.run([other], own, sys.stderr).exit_code == 0
+    assert steps(log) == 0
+    for planned_cell, size in ((one, None), (other, 100)):
+        found = measurements.find(own, planned_cell)
         assert found is not None and found.done
-        content = records.attachment(runs, found.record, "total.txt")
-        assert content is not None and (len(content) == size or size == 0)
+        content = records.attachment(own, found.record, "total.txt")
+        assert content is not None and len(content) == (size or len(content.rstrip()))
 
 
-def test_without_weights_the_cell_is_trained_again(tmp_path: Path, log: Path) -> None:
-    runs = tmp_path / "runs"
-    assert runner.run([cell()], runs, sys.stderr).exit_code == 0
-    for path in record_path(runs, cell().id).parent.glob("weights*"):
+def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
+    own, log = runs / "plain", runs.parent / "steps.log"
+    folder = record_path(own, cell().id).parent
+    for path in [*folder.glob("weights*"), *(folder / "checkpoints").glob("*")]:
         path.unlink()
-    for path in (record_path(runs, cell().id).parent / "checkpoints").glob("*"):
-        path.unlink()
-    assert runner.run([cell(one={})], runs, sys.stderr).exit_code == 0
-    assert steps(log) == 8
-    found = measurements.find(runs, cell(one={}))
+    assert runner.run([cell(one={})], own, sys.stderr).exit_code == 0
+    assert steps(log) == 4
+    found = measurements.find(own, cell(one={}))
     assert found is not None and found.done
 
 
