@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import signal
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ class CounterBasedDataModule(L.LightningDataModule):
     """
 
     workers: int = 0
+    _loader: "_Loader | None" = None
 
     @abstractmethod
     def train_batch(self, step: int) -> Batch:
@@ -66,19 +68,40 @@ class CounterBasedDataModule(L.LightningDataModule):
             return DataLoader(batches, batch_size=None)
         if "fork" not in multiprocessing.get_all_start_methods():
             raise UsageError("machine.data_workers: this system cannot fork processes, which it needs; set it to 0")
-        return DataLoader(
+        loader = _Loader(
             batches,
             batch_size=None,
             num_workers=self.workers,
             multiprocessing_context="fork",
             worker_init_fn=_leave_signals_to_the_trainer,
         )
+        self._loader = loader
+        return loader
+
+    def end_workers(self) -> None:
+        """End the processes that load batches; they do so themselves only when nothing refers to them any more."""
+        for iterator in [*self._loader.iterators] if self._loader is not None else []:
+            iterator._shutdown_workers()
+        self._loader = None
 
 
 def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:
     """Draw where ``count`` random windows of ``window`` + 1 tokens begin in a stream, (count,)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(tokens - window, (count,), generator=generator)
+
+
+class _Loader(DataLoader[Batch]):
+    """A loader that knows the iterators, and so the processes, that it has started."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __iter__(self) -> Any:
+        iterator = super().__iter__()
+        self.iterators.add(iterator)
+        return iterator
 
 
 class _Batches(IterableDataset[Batch]):

@@ -106,7 +106,10 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[W
             watch.resumed_at(step)
         with _compiling(), _worker_errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
-            trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
+            try:
+                trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
+            finally:
+                built.data.end_workers()
         if log.diverged()[0] is not None:
             return watch, evaluations, {}
         if trainer.global_step != training.steps:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 SLOW = Path(__file__).resolve().parent.parent / "slow.txt"
-LIMIT = 0.7
+LIMIT = 0.3
 """Seconds of processor time that all cases of a quick test function take together."""
 HEAD = f"# Functions that take more than {LIMIT} s of processor time; see tests/support/pace.py.\n"
 

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 from types import SimpleNamespace
 
@@ -45,6 +46,8 @@ def test_what_a_worker_refuses_is_said_in_one_line(cell, recorder, tmp_path):
     with pytest.raises(UsageError) as caught:
         Fit().run([cell(data=damaged, machine__data_workers=2)], tmp_path, recorder())
     assert str(caught.value) == "batch 3 is damaged: copy the data anew"
+    # The error still refers to the loader; workers that are left would keep this process from ending.
+    assert not [child for child in multiprocessing.active_children() if child.is_alive()]
 
 
 def test_cells_trained_together_and_odd_numbers_are_refused(cell, recorder, tmp_path):
