@@ -18,7 +18,7 @@ from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import INTERRUPTED
-from paper_repro.cells import records
+from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message, disk_refuses, open_runs_folder
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.leases import clear, holder, lease_path
@@ -133,10 +133,10 @@ def run(
         with Display(sweep, display_stream) as display:
             pool = _Pool(runs, todo, weights, sweep, display, min(count, len(todo)), fill)
             interrupted, fatal = pool.drain()
-    found = [records.find(runs, cell.id) for cell in able]
     by_status: dict[str, int] = {}
-    for record in found:
-        status = record.status if record is not None else "not run"
+    for cell in able:
+        result = measurements.find(runs, cell)
+        status = "not run" if result is None else "not measured" if result.lacking else result.record.status
         by_status[status] = by_status.get(status, 0) + 1
     return Result(by_status, missing, interrupted, fatal)
 
@@ -320,7 +320,8 @@ class _Pool:
             self._todo.insert(0, job)
             return
         for cell in job.cells:
-            if not is_done(self._runs, cell):
+            found = records.find(self._runs, cell.id)
+            if found is None or not found.done:  # a result outlives a probe that kills its process
                 self._record_death(cell, code)
 
     def _record_death(self, cell: PlannedCell, code: int) -> None:

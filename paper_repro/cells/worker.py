@@ -107,16 +107,22 @@ class Worker:
         folder = record_path(self.runs, cell.id).parent
         task = task_of(cell.config)
         local = Cell(cell.id, _localised(cell.config, self.runs))
-        if not (hasattr(task, "measure") and task.has_weights(folder)):
+        if not task.has_weights(folder):
             print(f"cell {cell.id}: no weights in {folder}: it is run again for probes {', '.join(wanted)}")
             return False
         origin = records.provenance(_device(cell.config), self.code)
+        status, note = FINISHED, ""
         with _log_to(folder / "log.txt"):
             for name in wanted:
                 started = time.monotonic()
-                findings = task.measure(local, folder, name)
+                try:
+                    findings = task.measure(local, folder, name)
+                except Exception as error:  # the weights and their record stay as they are
+                    traceback.print_exc()
+                    status, note = FAILED, f"probes.{name}: {_last_line(error)}"
+                    continue
                 self._keep(cell, name, findings, time.monotonic() - started, origin)
-        self.channel.emit("done", cell=cell.id, status=FINISHED, note="")
+        self.channel.emit("done", cell=cell.id, status=status, note=note)
         return True
 
     def _keep(self, cell: Cell, name: str, findings: Any, seconds: float, origin: dict[str, Any]) -> None:

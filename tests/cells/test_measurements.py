@@ -93,6 +93,15 @@ def test_a_probe_with_other_settings_is_another_measurement(runs: Path) -> None:
         assert content is not None and len(content) == (size or len(content.rstrip()))
 
 
+def test_a_probe_that_fails_leaves_weights_and_record_as_they_are(runs: Path) -> None:
+    own, log, broken = runs / "plain", runs.parent / "steps.log", cell(one={"file": "../up"})
+    before = record_path(own, broken.id).read_bytes()
+    result = runner.run([broken], own, sys.stderr)
+    assert result.exit_code == 1 and result.by_status == {"not measured": 1}
+    assert record_path(own, broken.id).read_bytes() == before and steps(log) == 0
+    assert measurements.is_done(own, cell())
+
+
 def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
     own, log = runs / "plain", runs.parent / "steps.log"
     folder = record_path(own, cell().id).parent
