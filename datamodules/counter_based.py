@@ -1,11 +1,12 @@
 """Batches that are a function of the step, so that a resumed run equals an uninterrupted one bit for bit."""
 
+import inspect
 import itertools
 import multiprocessing
 import signal
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
@@ -13,8 +14,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import instantiate, locate
 
 Batch = Any
+FROM_MACHINE = ("cache", "data_root")
+"""Arguments that a data module may take; they come from the machine section, being no part of a cell's identity."""
 
 
 class CounterBasedDataModule(L.LightningDataModule):
@@ -83,6 +87,19 @@ class CounterBasedDataModule(L.LightningDataModule):
         for iterator in [*self._loader.iterators] if self._loader is not None else []:
             iterator._shutdown_workers()
         self._loader = None
+
+
+def data_of(config: Mapping[str, Any]) -> CounterBasedDataModule:
+    """Build a config's ``data`` section, with what the module takes of the ``machine`` section.
+
+    Raises:
+        UsageError: an unknown key, or a value that is refused.
+    """
+    node, machine = config["data"], config.get("machine") or {}
+    taken = inspect.signature(locate(node["_target_"])).parameters
+    extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
+    data: CounterBasedDataModule = instantiate(node, **extra)
+    return data
 
 
 def window_starts(tokens: int, window: int, count: int, seed: int) -> torch.Tensor:

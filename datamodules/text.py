@@ -36,19 +36,19 @@ class Stream(Protocol):
     def window(self, start: int, length: int) -> npt.NDArray[np.uint16]: ...
 
 
-class StreamData(CounterBasedDataModule):
-    """Random windows of a stream: a batch is (ids (B, T), next ids (B, T)), int64.
+class TextData(CounterBasedDataModule):
+    """Files of text or token ids, found and checked: a batch is (ids (B, T), next ids (B, T)), int64.
 
-    The windows of training step t follow from (``seed``, t) alone, those of an evaluation from ``evaluation_seed``
-    alone: every model and every seed is judged on the same ones.
+    What a subclass draws for training step t follows from (``seed``, t) alone, what it evaluates from
+    ``evaluation_seed`` alone: every model and every seed is judged on the same.
 
     Args:
         files: the files that are read, by role; relative to ``data_root``, $PAPER_REPRO_DATA or the repository's data/.
         batch_size: B.
         window: T.
         num_evaluation_batches: batches of a split that is evaluated.
-        seed: of the training windows.
-        evaluation_seed: of the windows that are evaluated.
+        seed: of the training batches.
+        evaluation_seed: of what is evaluated.
         vocabulary_size: V of the model; ids at or above it are refused.  None: no model is known.
         tokens: how many there must be in all splits together, so that truncated files are refused.  None: any number.
         data_root: the first folder in which the files are looked for.
@@ -111,37 +111,16 @@ class StreamData(CounterBasedDataModule):
     @cached_property
     def streams(self) -> Mapping[str, Stream]:
         """The stream of each split, opened and checked on first use."""
-        streams = self.open()
-        for split, stream in streams.items():
-            if len(stream) <= self.window:
-                raise UsageError(
-                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
-                    "give a smaller window or more data"
-                )
-        return streams
+        return self.open()
 
     def prepare_data(self) -> None:
         """Open and check the files; done on first use where nobody calls it."""
         _ = self.streams
 
-    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
-
     def example_batch(self) -> tuple[Tensor, Tensor]:
         """Return zeros of a training batch's shapes; nothing is read."""
         ids = torch.zeros(self.batch_size, self.window, dtype=torch.int64)
         return ids, ids
-
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        one_of("split", split, self.splits)
-        for index in range(self.num_evaluation_batches):
-            yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
-
-    def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
-        stream, length = self.streams[split], self.window + 1
-        starts = window_starts(len(stream), self.window, self.batch_size, seed)
-        rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
-        return rows[:, :-1], rows[:, 1:]
 
     def _find(self, role: str) -> Path:
         path = find_data(self.files[role], self.data_root)
@@ -158,6 +137,36 @@ class StreamData(CounterBasedDataModule):
                 f"the data have {found} token ids, the model's vocabulary_size is {self.model_vocabulary}: "
                 f"give it at least {found}"
             )
+
+
+class StreamData(TextData):
+    """Random windows of a stream; the arguments are those of ``TextData``."""
+
+    @cached_property
+    def streams(self) -> Mapping[str, Stream]:
+        """The stream of each split, opened and checked on first use; each holds a window at least."""
+        streams = self.open()
+        for split, stream in streams.items():
+            if len(stream) <= self.window:
+                raise UsageError(
+                    f"split {split!r} has {len(stream):,} tokens, a window of {self.window} needs more: "
+                    "give a smaller window or more data"
+                )
+        return streams
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        return self._windows(TRAIN, mix(self.seed, "text", "batch", step))
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        one_of("split", split, self.splits)
+        for index in range(self.num_evaluation_batches):
+            yield self._windows(split, mix(self.evaluation_seed, "text", "evaluation", split, index))
+
+    def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
+        stream, length = self.streams[split], self.window + 1
+        starts = window_starts(len(stream), self.window, self.batch_size, seed)
+        rows = torch.from_numpy(np.stack([stream.window(start, length) for start in starts.tolist()]).astype(np.int64))
+        return rows[:, :-1], rows[:, 1:]
 
 
 def read_text(path: Path, characters: int | None = None) -> str:
@@ -196,7 +205,7 @@ class _Characters:
 class CharacterData(StreamData):
     """The characters of one text: the first nine tenths train, the rest is validation (NRGPT, F.4, tiny Shakespeare).
 
-    ``files`` is ``{text: PATH}``; the other arguments are those of ``StreamData``.
+    ``files`` is ``{text: PATH}``; the other arguments are those of ``TextData``.
     """
 
     roles = (frozenset({"text"}),)
@@ -226,12 +235,12 @@ class CharacterData(StreamData):
         return {"text": sha256_of_bytes(self.text.encode()), "tokenizer": self.tokenizer.fingerprint}
 
 
-class TokenData(StreamData):
-    """Token shards that ``scripts/prepare_data.py`` wrote, or nanoGPT's two files (NRGPT, F.5, OpenWebText).
+class ShardData(TextData):
+    """Token shards that ``scripts/prepare_data.py`` wrote, or nanoGPT's two files.
 
     ``files`` is ``{manifest: PATH}``, or ``{train: PATH, val: PATH}`` for uint16 files without a manifest, which are
-    taken to be GPT-2's ids.  The other arguments are those of ``StreamData``.  Windows are drawn uniformly over a
-    split's whole stream and may span two shards, so neither their size nor their number changes a batch.
+    taken to be GPT-2's ids.  The other arguments are those of ``TextData``.  What a batch holds may span two shards, so
+    neither their size nor their number changes it.
     """
 
     roles = (frozenset({"manifest"}), frozenset({TRAIN, VAL}))
@@ -256,7 +265,12 @@ class TokenData(StreamData):
             raise self._refuse(f"{path}: another tokenizer than the one that the manifest's shards were made with")
         return tokenizer
 
-    def open(self) -> Mapping[str, Stream]:
+    @property
+    def end_of_text(self) -> int:
+        """The id that follows each document."""
+        return self.manifest.end_of_text if self.manifest else GPT2_IDS - 1
+
+    def open(self) -> Mapping[str, TokenStream]:
         vocabulary = self.manifest.vocabulary_size if self.manifest else GPT2_IDS
         self._check_vocabulary(vocabulary)
         stamps = None if self.cache is None else self.cache / "shards"
@@ -288,3 +302,7 @@ class TokenData(StreamData):
         self.prepare_data()
         hashes = {role: sha256_of_file(self._find(role)) for role in sorted(self.files)}
         return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}
+
+
+class TokenData(ShardData, StreamData):
+    """Windows of token shards, drawn uniformly over a split's whole stream (NRGPT, F.5, OpenWebText)."""

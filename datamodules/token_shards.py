@@ -59,6 +59,11 @@ class Manifest:
     def fingerprint(self) -> str:
         return str(self.settings["tokenizer"]["fingerprint"])
 
+    @property
+    def end_of_text(self) -> int:
+        """The id that follows each document."""
+        return int(self.settings["tokenizer"]["end_of_text"])
+
     def of(self, split: str) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
 
@@ -95,11 +100,12 @@ class Manifest:
             tokens = (
                 manifest.vocabulary_size,
                 manifest.fingerprint,
+                manifest.end_of_text,
                 [len(Path(shard.file).parts) for shard in manifest.shards],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of token shards ({error!r}): prepare the data again") from error
-        if version != FORMAT or set(tokens[2]) - {1}:
+        if version != FORMAT or set(tokens[3]) - {1}:
             raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
         return manifest
 
@@ -132,7 +138,7 @@ def check_shard(
         raise UsageError(
             f"{path}: this shard has {status.st_size:,} bytes, expected {wanted}: it is truncated or altered"
         )
-    found = _content_once(str(path.resolve()), status.st_size, status.st_mtime_ns, stamps)
+    found = _content_once(path, stamp_of(path), stamps)
     if sha256 is not None and found.sha256 != sha256:
         raise UsageError(
             f"{path}: this shard is altered: its SHA-256 is {found.sha256[:12]}..., the manifest says {sha256[:12]}..."
@@ -144,12 +150,17 @@ def check_shard(
     return found
 
 
+def stamp_of(path: Path) -> str:
+    """Return the SHA-256 of a file's path, size and time of change, under which what was found in it is kept."""
+    status = path.stat()
+    return hashlib.sha256(f"{path.resolve()}/{status.st_size}/{status.st_mtime_ns}".encode()).hexdigest()
+
+
 @lru_cache(maxsize=4096)
-def _content_once(path: str, size: int, changed: int, stamps: Path | None) -> Content:
+def _content_once(path: Path, stamp: str, stamps: Path | None) -> Content:
     if stamps is None:
-        return _content(Path(path))
-    key = hashlib.sha256(f"{path}/{size}/{changed}".encode()).hexdigest()
-    return Content(**json.loads(cached(stamps / f"shard-{key[:20]}.json", lambda: _as_json(_content(Path(path))))))
+        return _content(path)
+    return Content(**json.loads(cached(stamps / f"shard-{stamp[:20]}.json", lambda: _as_json(_content(path)))))
 
 
 def _as_json(content: Content) -> bytes:
@@ -195,6 +206,10 @@ class TokenStream:
             pieces.append(ids[offset : offset + length])
             start, length = start + len(pieces[-1]), length - len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def path_at(self, place: int) -> Path:
+        """Return the shard that holds a place of the stream."""
+        return self.paths[bisect_right(self.ends, place)]
 
     def _map(self, index: int) -> npt.NDArray[np.uint16]:
         if index not in self._maps:

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>")
 """What ends a text in the tokenizers that are known; the first that is there counts."""
-GPT2, LLAMA = "gpt2", "llama"
-HUB = {GPT2: "openai-community/gpt2", LLAMA: "hf-internal-testing/llama-tokenizer"}
+GPT2, LLAMA, NEOX = "gpt2", "llama", "gpt-neox"
+HUB = {
+    GPT2: "openai-community/gpt2",
+    LLAMA: "hf-internal-testing/llama-tokenizer",
+    NEOX: "EleutherAI/gpt-neox-20b",
+}
 """Where the hub has the tokenizers that are known by name; Meta's own LLaMA repositories ask for an account."""
+SIZES = {NEOX: 50_277}
+"""Token ids that a known tokenizer must have, the added ones included."""
 NUM_BYTES = 256
 ROUND_TRIP = "  Two  blanks,\ttab\r\n\n\uff21\u00c9e\u0301 \u65e5\u672c \U0001f642\x00\x7f "
 """What a tokenizer must give back whole: blanks in all places, control characters, forms that normalizers change."""
@@ -94,6 +100,7 @@ class BytePairTokenizer:
     """Byte pairs from the tokenizers library: byte-level ones as GPT-2's, or with byte fallback as LLaMA-2's.
 
     The text of a special token is encoded as ordinary text, so no document can end itself, and ``encode`` adds none.
+    GPT-NeoX's normalizer composes characters (NFC).
     With byte fallback a character is an id, or else its bytes are; a normalizer writes blanks as U+2581 and may put one
     before a text, which ``decode`` takes off.
 
@@ -224,11 +231,12 @@ def known(name: str, root: str | Path | None = None, download: bool = False) -> 
     hub.
 
     Raises:
-        UsageError: it is in no place; the message says which, what they should hold and what gets it.
+        UsageError: it is in no place, or another than its name says; the message says which places, what they should
+            hold and what gets it.
     """
     for file in ("tokenizer.json", "vocab.json"):
         if (path := find_data(f"{name}/{file}", root)) is not None:
-            return BytePairTokenizer.load(path.parent)
+            return _of_size(name, BytePairTokenizer.load(path.parent), str(path.parent))
     layout = f"{absent(name, root)} as a folder with tokenizer.json, or with vocab.json and merges.txt"
     command = f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
     if not download:
@@ -236,11 +244,21 @@ def known(name: str, root: str | Path | None = None, download: bool = False) -> 
     from tokenizers import Tokenizer
 
     try:
-        return BytePairTokenizer(Tokenizer.from_pretrained(HUB[name]))
+        library = Tokenizer.from_pretrained(HUB[name])
     except Exception as error:  # whatever the network or the hub's client raises
         raise UsageError(
             f"{layout}; the hub did not answer ({error}); on a machine it answers, run: {command}"
         ) from error
+    return _of_size(name, BytePairTokenizer(library), HUB[name])
+
+
+def _of_size(name: str, tokenizer: BytePairTokenizer, where: str) -> BytePairTokenizer:
+    if (found := tokenizer.vocabulary_size) != SIZES.get(name, found):
+        raise UsageError(
+            f"{where}: {found:,} token ids, expected the {SIZES[name]:,} of {name}, added ones included; run: "
+            f"hf download {HUB[name]} tokenizer.json --local-dir data/{name}"
+        )
+    return tokenizer
 
 
 def _without(node: Any, key: str) -> Any:

@@ -9,11 +9,15 @@
     prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
     prepare_data.py slimpajama --download --max-tokens 1_730_000_000   as much of SlimPajama, in LLaMA's token ids
     prepare_data.py slimpajama --from DIR          the same from a folder of parquet or jsonl files
+    prepare_data.py redpajama --download --max-tokens 1_000_000_000   RedPajama-V2's sample, in GPT-NeoX's token ids
+    prepare_data.py fineweb --download --max-tokens 1_000_000_000     FineWeb's sample, the same; both also --from DIR
     prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids of the training data's tokenizer
     prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
     prepare_data.py celeba --from DIR              CelebA from img_align_celeba/ and list_eval_partition.txt, or from
                                                    the hub's parquet files, to 19 GB of pixels
     prepare_data.py celeba --download              the same from the hub
+    prepare_data.py sudoku --from DIR              SATNet's features.pt and labels.pt and RRN's test.csv (sudoku-hard),
+                                                   anywhere below DIR
     prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
 
     --to DIR            the folder of all data; without it $PAPER_REPRO_DATA if that can be written, else data/ here
@@ -21,16 +25,18 @@
     --max-documents N   the first N documents only          (openwebtext, docstrings, pg19)
     --shard-tokens N    tokens of a file, about 67 million  (openwebtext, docstrings, pg19)
     --max-tokens N      the training documents up to the one that brings their tokens, an end of text after each, to N;
-                        may be raised later; without it the whole stream                     (slimpajama)
-    --shard-documents N documents of a file, 65,536                                          (slimpajama)
+                        may be raised later; without it the whole stream        (slimpajama, redpajama, fineweb)
+    --shard-documents N documents of a file, 65,536                             (slimpajama, redpajama, fineweb)
+    --val-documents N   held-out documents, 2,048 of 0.05 %; 2,000 N are read for them       (redpajama, fineweb)
     --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with one
                         or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19, or llama,
-                        that of slimpajama; docstrings trains its own
+                        that of slimpajama, or gpt-neox, that of redpajama and fineweb; docstrings trains its own
     --hub NAME          CelebA's copy on the hub, flwrlabs/celeba        (celeba)
     --on-corrupt WHAT   of images that are damaged or of another size or mode: refuse, naming them, or skip   (celeba)
 
-SlimPajama may be prepared by several processes that see one folder: torchrun --nproc-per-node 4 scripts/prepare_data.py
-slimpajama ...; each encodes its share of the blocks ($RANK of $WORLD_SIZE), and the files do not depend on how many.
+What is streamed (slimpajama, redpajama, fineweb) may be prepared by several processes that see one folder: torchrun
+--nproc-per-node 4 scripts/prepare_data.py slimpajama ...; each encodes its share of the blocks ($RANK of $WORLD_SIZE),
+and the files do not depend on how many.
 An interrupted preparation goes on with the same command, and a missing or damaged file is made again by it.
 Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
 """
@@ -39,6 +45,7 @@ import os
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,13 +62,17 @@ if TYPE_CHECKING:
 FLAGS = ("--verify", "--download", "--help", "-h")
 COMMON = ("to",)
 CORPUS = (*COMMON, "folder", "max-documents", "shard-tokens", "tokenizer")
+STREAMED = (*COMMON, "folder", "max-tokens", "shard-documents", "tokenizer", "from")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "openwebtext": (*CORPUS, "from"),
     "shakespeare": (*COMMON, "from"),
     "docstrings": (*CORPUS, "vocabulary", "packages"),
     "pg19": (*CORPUS, "from"),
-    "slimpajama": (*COMMON, "folder", "max-tokens", "shard-documents", "tokenizer", "from"),
+    "slimpajama": STREAMED,
+    "redpajama": (*STREAMED, "val-documents"),
+    "fineweb": (*STREAMED, "val-documents"),
     "celeba": (*COMMON, "folder", "from", "hub", "on-corrupt"),
+    "sudoku": (*COMMON, "from"),
 }
 SETTINGS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 DEFAULT_VOCABULARY = 4096
@@ -95,8 +106,11 @@ def main(arguments: Sequence[str]) -> int:
         "shakespeare": _shakespeare,
         "docstrings": _docstrings,
         "pg19": _pg19,
-        "slimpajama": _slimpajama,
+        "slimpajama": partial(_streamed, "slimpajama"),
+        "redpajama": partial(_streamed, "redpajama"),
+        "fineweb": partial(_streamed, "fineweb"),
         "celeba": _celeba,
+        "sudoku": _sudoku,
     }
     prepare[name](words, root)
     return 0
@@ -243,23 +257,27 @@ def _pg19(words: Words, root: Path) -> None:
     _write_shards(words, folder, {pg19.TEST: books}, source, tokenizer)
 
 
-def _slimpajama(words: Words, root: Path) -> None:
-    folder = root / words.settings.get("folder", "slimpajama")
+def _streamed(name: str, words: Words, root: Path) -> None:
+    folder = root / words.settings.get("folder", name)
     if "--verify" in words.flags:
         _verify(folder)
         return
     given = words.settings.get("from")
     if given is None and "--download" not in words.flags:
-        raise UsageError(
-            "slimpajama: give --from DIR, or --download to stream it from the hub (--max-tokens says how far)"
-        )
-    from paper_repro.datamodules import slimpajama, stream_shards, tokenizers
+        raise UsageError(f"{name}: give --from DIR, or --download to stream it (--max-tokens says how far)")
+    from paper_repro.datamodules import slimpajama, stream_shards, tokenizers, web_documents
 
     rank = stream_shards.Rank(*_rank_and_world())
     most = _number(words, "max-tokens", None)
     size = _number(words, "shard-documents", None) or stream_shards.SHARD_DOCUMENTS
-    tokenizer = _tokenizer(words) or tokenizers.known(tokenizers.LLAMA, root, download="--download" in words.flags)
-    parts, source = slimpajama.load(Path(given).expanduser() if given else None)
+    usual = tokenizers.LLAMA if name == "slimpajama" else tokenizers.NEOX
+    tokenizer = _tokenizer(words) or tokenizers.known(usual, root, download="--download" in words.flags)
+    path = Path(given).expanduser() if given else None
+    if name == "slimpajama":
+        parts, source = slimpajama.load(path)
+    else:
+        held_out = _number(words, "val-documents", None) or web_documents.VAL_DOCUMENTS
+        parts, source = web_documents.load(name, path, held_out)
     manifest = stream_shards.write_streams(folder, parts, source, tokenizer, most, size, rank)
     if manifest is None:
         print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / 'manifest.json'}")
@@ -295,6 +313,22 @@ def _celeba(words: Words, root: Path) -> None:
     if manifest.skipped:
         print(f"left out {len(manifest.skipped):,}: {celeba_preparation.named(manifest.skipped)}")
     print(f"{path}: whole, {len(manifest.shards)} files")
+
+
+def _sudoku(words: Words, root: Path) -> None:
+    from paper_repro.datamodules import sudoku_files
+
+    folder, given = root / sudoku_files.FOLDER, words.settings.get("from")
+    if "--verify" in words.flags:
+        found = sudoku_files.check(folder)
+    elif given is None:
+        raise UsageError("sudoku: give --from DIR, a folder with SATNet's and RRN's files")
+    else:
+        found = sudoku_files.install(Path(given).expanduser(), folder)
+    for name, boards in found.items():
+        givens = (boards[:, 0] > 0).sum(axis=1)
+        print(f"{name}: {len(boards):,} boards of {givens.min()} to {givens.max()} givens")
+    print(f"{folder}: whole, every solution checked")
 
 
 def _rank_and_world() -> tuple[int, int]:

@@ -263,7 +263,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
         (
             ["docstrings", "openwebtext"],
-            "give one of openwebtext, shakespeare, docstrings, pg19, slimpajama, celeba, got docstrings openwebtext",
+            f"give one of {', '.join(prepare_data.OPTIONS)}, got docstrings openwebtext",
         ),
         (["docstrings", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
         (["docstrings", "colour=1"], "unknown word 'colour=1'"),
@@ -274,7 +274,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["docstrings", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
         (["docstrings", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
         (["openwebtext"], "give --from PATH, or --download"),
-        (["--verify"], "give one of openwebtext, shakespeare, docstrings, pg19, slimpajama, celeba, got none"),
+        (["--verify"], f"give one of {', '.join(prepare_data.OPTIONS)}, got none"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: str) -> None:

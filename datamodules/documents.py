@@ -1,0 +1,185 @@
+"""Language modelling on documents, one a sample, cut and padded (EBT, appendix C and the authors' data module).
+
+Letters: B documents of a batch, T tokens of a window.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from paper_repro.base.arguments import one_of
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import cached
+from paper_repro.base.seeds import mix
+from paper_repro.base.tokens import IGNORED
+from paper_repro.datamodules.counter_based import permutation
+from paper_repro.datamodules.text import TRAIN, ShardData
+from paper_repro.datamodules.token_shards import CHUNK, TokenStream, stamp_of
+
+Ids = Sequence[int] | npt.NDArray[np.uint16]
+LENGTHS_DTYPE = np.dtype("<u4")
+LEAST_TOKENS = 2
+"""A document of one token has nothing to predict."""
+
+
+def padded(documents: Sequence[Ids], window: int, pad: int) -> tuple[Tensor, Tensor]:
+    """Return documents as a batch: each is cut at ``window`` + 1 tokens, and padded on the right.
+
+    Args:
+        documents: the token ids of each.
+        window: T.
+        pad: the id that fills a row up; its places have target ``IGNORED``.
+
+    Returns:
+        Ids and next ids, (B, T) each, int64.
+    """
+    rows = np.full((len(documents), window + 1), pad, np.int64)
+    following = np.full((len(documents), window), IGNORED, np.int64)
+    for row, targets, document in zip(rows, following, documents, strict=True):
+        ids = document[: window + 1]
+        row[: len(ids)] = ids
+        targets[: max(len(ids) - 1, 0)] = ids[1:]
+    return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(following)
+
+
+def document_lengths(stream: TokenStream, end_of_text: int) -> npt.NDArray[np.int64]:
+    """Return how many tokens each document of a stream has, without the end of text that follows it.
+
+    Raises:
+        UsageError: a document has no tokens, or the stream does not end with an end of text.
+    """
+    pieces = []
+    for start in range(0, len(stream), CHUNK):
+        ids = stream.window(start, min(CHUNK, len(stream) - start))
+        pieces.append(start + np.flatnonzero(ids == end_of_text))
+    ends = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    if not len(ends) or ends[-1] != len(stream) - 1:
+        where = stream.path_at(len(stream) - 1) if len(stream) else "a split without shards"
+        raise UsageError(f"{where}: expected documents, each followed by the end of text (id {end_of_text})")
+    lengths = np.diff(ends, prepend=-1) - 1
+    empty = np.flatnonzero(lengths == 0)
+    if len(empty):
+        place = int(ends[empty[0]])
+        raise UsageError(
+            f"{stream.path_at(place)}: document {int(empty[0]):,} of the split (token {place:,} of its stream) has no "
+            f"tokens, as have {len(empty):,} of {len(lengths):,}: prepare the data without empty texts"
+        )
+    return lengths
+
+
+class DocumentStream:
+    """The documents of one split that have at least two tokens, in order.
+
+    Args:
+        stream: their ids, an end of text after each.
+        lengths: tokens of each, the end of text not among them.
+    """
+
+    def __init__(self, stream: TokenStream, lengths: npt.NDArray[np.int64]) -> None:
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        kept = lengths >= LEAST_TOKENS
+        self.stream, self.starts, self.lengths = stream, starts[kept], lengths[kept].astype(LENGTHS_DTYPE)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def ids(self, index: int, most: int) -> npt.NDArray[np.uint16]:
+        """Return the first ``most`` ids of a document."""
+        return self.stream.window(int(self.starts[index]), min(most, int(self.lengths[index])))
+
+
+class DocumentData(ShardData):
+    """Documents of token shards: a batch is B documents, each cut at T + 1 tokens and padded with the end of text.
+
+    A batch is (ids (B, T), next ids (B, T)), int64.  A next id that is padding is ``IGNORED``; so is the end of text
+    itself: none stands before or after a document, as in EBT's code, which pads with id 0, GPT-NeoX's end of text, and
+    counts no target of that id.  ``padded`` ids never reach a counted place of a causal model.
+
+    Training reads all documents in a new order each epoch; batch t holds the documents t B to (t + 1) B - 1 of that
+    endless sequence, which follows from ``seed``.  Each split is evaluated on the first ``num_evaluation_batches`` B
+    documents of an order that follows from ``evaluation_seed``, each at most once: where there are fewer, on all, and
+    the last batch is smaller.  Documents of one token have nothing to predict and are left out.
+
+    The arguments are those of ``TextData``; ``cache`` also keeps where documents end.
+    """
+
+    @cached_property
+    def documents(self) -> Mapping[str, DocumentStream]:
+        """The documents of each split.
+
+        Raises:
+            UsageError: a document has no tokens, or the shards hold another number of documents than their manifest
+                says, or none with two tokens.
+        """
+        try:
+            return {split: self._documents(split, stream) for split, stream in self.streams.items()}
+        except UsageError as error:
+            raise self._refuse(error) from error
+
+    @cached_property
+    def streams(self) -> Mapping[str, TokenStream]:
+        """The stream of each split, opened and checked on first use."""
+        return self.open()
+
+    def prepare_data(self) -> None:
+        """Check the files and find their documents; done on first use where nobody calls it."""
+        _ = self.documents
+
+    def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
+        documents = self.documents[TRAIN]
+        places = (
+            divmod(place, len(documents)) for place in range(step * self.batch_size, (step + 1) * self.batch_size)
+        )
+        return self._batch(documents, [int(self._order(epoch)[place]) for epoch, place in places])
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        one_of("split", split, self.splits)
+        documents = self.documents[split]
+        order = permutation(len(documents), mix(self.evaluation_seed, "documents", "evaluation", split))
+        for chosen in order[: self.num_evaluation_batches * self.batch_size].split(self.batch_size):
+            yield self._batch(documents, chosen.tolist())
+
+    @cached_property
+    def _orders(self) -> dict[int, Tensor]:
+        return {}
+
+    def _order(self, epoch: int) -> Tensor:
+        """Return the order of the training documents in an epoch; the last two that were asked for are kept."""
+        if epoch not in self._orders:
+            while len(self._orders) > 1:
+                del self._orders[next(iter(self._orders))]
+            self._orders[epoch] = permutation(len(self.documents[TRAIN]), mix(self.seed, "documents", "epoch", epoch))
+        return self._orders[epoch]
+
+    def _documents(self, split: str, stream: TokenStream) -> DocumentStream:
+        lengths = self._lengths(stream)
+        wanted = sum(shard.documents for shard in self.manifest.of(split)) if self.manifest else len(lengths)
+        if len(lengths) != wanted:
+            raise UsageError(
+                f"{self.files['manifest']}: split {split!r} has {len(lengths):,} ends of text (id {self.end_of_text}), "
+                f"expected {wanted:,}, one after each document"
+            )
+        documents = DocumentStream(stream, lengths)
+        if not len(documents):
+            raise UsageError(f"split {split!r} has no document of {LEAST_TOKENS} tokens or more: give more data")
+        return documents
+
+    def _lengths(self, stream: TokenStream) -> npt.NDArray[np.int64]:
+        """Return the lengths of a split's documents, looked up under the stamps of its shards where there is a
+        cache.
+        """
+        if self.cache is None:
+            return document_lengths(stream, self.end_of_text)
+        stamps = "/".join([str(self.end_of_text), *(stamp_of(path) for path in stream.paths)])
+        path = self.cache / "documents" / f"lengths-{hashlib.sha256(stamps.encode()).hexdigest()[:20]}.bin"
+        content = cached(path, lambda: document_lengths(stream, self.end_of_text).astype(LENGTHS_DTYPE).tobytes())
+        return np.frombuffer(content, LENGTHS_DTYPE).astype(np.int64)
+
+    def _batch(self, documents: DocumentStream, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+        ids = [documents.ids(index, self.window + 1) for index in chosen]
+        return padded(ids, self.window, self.end_of_text)

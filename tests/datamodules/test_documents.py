@@ -1,0 +1,191 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from paper_repro.base.errors import UsageError
+from paper_repro.base.tokens import IGNORED
+from paper_repro.datamodules import documents as documents_module
+from paper_repro.datamodules.documents import DocumentData, padded
+from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+TEXTS = [f"Document {index} says {'word ' * (index % 9)}and ends." for index in range(70)]
+TOKENIZER = BytePairTokenizer.train(TEXTS, 300)
+IDS = list(TOKENIZER.encode_many(TEXTS))
+TRAIN, VAL = IDS[:50], IDS[50:]
+WINDOW, BATCH = 12, 4
+END = 0
+
+
+def write(root: Path, train: Sequence[str] = TEXTS[:50], val: Sequence[str] = TEXTS[50:], size: int = 100) -> None:
+    write_shards(root / "corpus", {"train": train, "val": val}, {"name": "test"}, TOKENIZER, size, say=lambda _: None)
+
+
+def opened(root: Path, **others: Any) -> DocumentData:
+    sizes = {"batch_size": BATCH, "window": WINDOW, "num_evaluation_batches": 3, "prepare": "python prepare.py corpus"}
+    return DocumentData({"manifest": "corpus/manifest.json"}, data_root=root, **{**sizes, **others})
+
+
+def refusal(data: DocumentData) -> str:
+    with pytest.raises(UsageError) as caught:
+        data.prepare_data()
+    return str(caught.value)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DocumentData:
+    write(tmp_path)
+    return opened(tmp_path)
+
+
+def rows_of(batch: tuple[torch.Tensor, torch.Tensor]) -> list[list[int]]:
+    """The documents of a batch as they were cut, from its ids and its last target that counts."""
+    found = []
+    for ids, following in zip(*batch, strict=True):
+        counted = int((following != IGNORED).sum())
+        found.append([*ids[:counted].tolist(), int(following[counted - 1])])
+    return found
+
+
+def test_a_row_is_one_document_cut_and_padded_and_padding_has_no_target(data: DocumentData) -> None:
+    ids, following = data.train_batch(5)
+    assert ids.shape == following.shape == (BATCH, WINDOW) and ids.dtype == following.dtype == torch.int64
+    cut = {tuple(document[: WINDOW + 1]) for document in TRAIN}
+    assert any(len(document) < WINDOW for document in TRAIN) and any(len(document) > WINDOW + 1 for document in TRAIN)
+    for step in range(10):
+        ids, following = data.train_batch(step)
+        for row, targets in zip(ids.tolist(), following.tolist(), strict=True):
+            counted = [target for target in targets if target != IGNORED]
+            assert (row[0], *counted) in cut
+            assert row[1 : len(counted)] == counted[:-1] and targets[len(counted) :] == [IGNORED] * (12 - len(counted))
+            padding = row[len(counted) + 1 :]
+            assert padding == [END] * len(padding) and END not in counted
+
+
+def test_padded_cuts_at_one_token_more_than_the_window() -> None:
+    ids, following = padded([[1, 2, 3, 4, 5], [6, 7], [8]], 3, 9)
+    assert ids.tolist() == [[1, 2, 3], [6, 7, 9], [8, 9, 9]]
+    assert following.tolist() == [[2, 3, 4], [7, IGNORED, IGNORED], [IGNORED] * 3]
+
+
+def test_each_epoch_reads_every_document_once_in_an_order_of_its_own(data: DocumentData) -> None:
+    rows = [row for step in range(25) for row in rows_of(data.train_batch(step))]  # two epochs; 50 is no multiple of 4
+    wanted = sorted(document[: WINDOW + 1] for document in TRAIN)
+    first, second = rows[:50], rows[50:]
+    assert sorted(first) == sorted(second) == wanted
+    assert first not in (second, wanted)
+
+
+def test_a_training_batch_follows_from_seed_and_step_alone(data: DocumentData, tmp_path: Path) -> None:
+    forwards = [data.train_batch(step) for step in range(40)]
+    again, other = opened(tmp_path), opened(tmp_path, seed=1)
+    for step in (39, 0, 12, 26, 13, 1):
+        assert all(torch.equal(one, two) for one, two in zip(again.train_batch(step), forwards[step], strict=True))
+        assert not torch.equal(other.train_batch(step)[0], forwards[step][0])
+
+
+def test_evaluation_is_a_fixed_set_of_documents_each_at_most_once(data: DocumentData, tmp_path: Path) -> None:
+    def evaluated(**others: Any) -> list[list[int]]:
+        return [row for batch in opened(tmp_path, **others).evaluation_batches("val") for row in rows_of(batch)]
+
+    some = evaluated()
+    assert len(some) == 3 * BATCH and some == evaluated(seed=7) == evaluated(batch_size=6, num_evaluation_batches=2)
+    assert some != evaluated(evaluation_seed=1)
+    everything = sorted(document[: WINDOW + 1] for document in VAL)
+    assert sorted(evaluated(num_evaluation_batches=100)) == sorted(evaluated(batch_size=7, num_evaluation_batches=3))
+    assert sorted(evaluated(batch_size=7, num_evaluation_batches=3)) == everything
+    assert all(
+        row in [document[: WINDOW + 1] for document in TRAIN] for row in rows_of(next(data.evaluation_batches("train")))
+    )
+    with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
+        list(data.evaluation_batches("test"))
+
+
+def test_where_shards_end_changes_no_batch(tmp_path: Path) -> None:
+    for name, size in (("many", 40), ("one", 10**6)):
+        write(tmp_path / name, size=size)
+    many, one = opened(tmp_path / "many"), opened(tmp_path / "one")
+    assert len(many.streams["train"].paths) > 8 and len(one.streams["train"].paths) == 1
+    for step in range(13):
+        assert torch.equal(many.train_batch(step)[0], one.train_batch(step)[0])
+
+
+def test_documents_are_found_once_and_again_when_a_shard_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    calls: list[int] = []
+    found = documents_module.document_lengths
+    monkeypatch.setattr(documents_module, "document_lengths", lambda *a: calls.append(1) or found(*a))
+    batches = [opened(tmp_path, cache=tmp_path / "cache").train_batch(3)[0] for _ in range(3)]
+    assert len(calls) == 2, "one call a split"
+    assert torch.equal(batches[0], batches[2]) and torch.equal(batches[0], opened(tmp_path).train_batch(3)[0])
+    (kept,) = {path for path in (tmp_path / "cache" / "documents").glob("*.bin") if path.stat().st_size == 200}
+    kept.write_bytes(b"damaged")
+    assert torch.equal(opened(tmp_path, cache=tmp_path / "cache").train_batch(3)[0], batches[0])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "corpus").rename(tmp_path / "other" / "corpus")
+    write(tmp_path, train=TEXTS[10:50])
+    assert len(opened(tmp_path, cache=tmp_path / "cache").documents["train"]) == 40
+
+
+def test_documents_are_found_across_blocks_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    monkeypatch.setattr(documents_module, "CHUNK", 7)
+    assert opened(tmp_path).documents["train"].lengths.tolist() == [len(document) for document in TRAIN]
+
+
+def test_a_document_without_tokens_is_refused_with_its_place(tmp_path: Path) -> None:
+    write(tmp_path, train=[*TEXTS[:20], "", *TEXTS[20:50]], size=40)
+    message = refusal(opened(tmp_path))
+    place = sum(len(document) + 1 for document in TRAIN[:20])
+    assert f"document 20 of the split (token {place} of its stream) has no tokens" in message
+    assert message.startswith(str(tmp_path / "corpus" / "train-000")) and "train-00000" not in message
+    assert message.endswith("run: python prepare.py corpus")
+
+
+def test_a_document_of_one_token_is_left_out(tmp_path: Path) -> None:
+    assert len(TOKENIZER.encode("a")) == 1
+    write(tmp_path, train=["a", *TEXTS[:3], "a"])
+    data = opened(tmp_path, batch_size=3)
+    assert sorted(rows_of(data.train_batch(0))) == sorted(document[: WINDOW + 1] for document in TRAIN[:3])
+    write(tmp_path / "single", train=["a"])
+    assert "split 'train' has no document of 2 tokens or more" in refusal(opened(tmp_path / "single"))
+
+
+def test_streams_of_other_documents_than_the_manifest_says_are_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "corpus" / "manifest.json"
+    good = path.read_text()
+    path.write_text(good.replace('"end_of_text": 0', '"end_of_text": 299'))
+    assert "expected documents, each followed by the end of text (id 299)" in refusal(opened(tmp_path))
+    path.write_text(good.replace(' "documents": ', ' "documents": 1'))
+    assert "ends of text (id 0), expected 1" in refusal(opened(tmp_path))
+    path.write_text(good.replace('"end_of_text"', '"end"'))
+    assert "not a manifest of token shards (KeyError('end_of_text'))" in refusal(opened(tmp_path))
+    path.unlink()
+    message = refusal(opened(tmp_path))
+    assert "needs corpus/manifest.json" in message and message.endswith("run: python prepare.py corpus")
+
+
+def test_ids_above_the_model_s_vocabulary_are_refused(data: DocumentData, tmp_path: Path) -> None:
+    assert f"{TOKENIZER.vocabulary_size} token ids, the model's vocabulary_size is 200" in refusal(
+        opened(tmp_path, vocabulary_size=200)
+    )
+
+
+def test_nanogpt_files_have_documents_too(tmp_path: Path) -> None:
+    for split, documents in (("train", TRAIN), ("val", VAL)):
+        np.array([token for ids in documents for token in [*ids, 50_256]], np.uint16).tofile(tmp_path / f"{split}.bin")
+    data = DocumentData({"train": "train.bin", "val": "val.bin"}, BATCH, WINDOW, 3, data_root=tmp_path)
+    ids, _ = next(data.evaluation_batches("val"))
+    assert len(data.documents["train"]) == 50 and 50_256 in ids
+
+
+def test_counting_reads_no_data() -> None:
+    ids, following = DocumentData({"manifest": "nowhere"}).example_batch()
+    assert ids.shape == following.shape == (64, 256) and ids.dtype == torch.int64

@@ -1,0 +1,205 @@
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
+from paper_repro.base.targets import instantiate
+from paper_repro.base.tokens import IGNORED
+from paper_repro.datamodules import text_sets
+from paper_repro.datamodules.listops import ListOps
+from paper_repro.datamodules.question_answers import BRACKETS, DYCK_PROMPT, SOURCES, dyck_pair, dyck_texts
+from paper_repro.datamodules.text_sets import TEXT_SETS, TextSet, functions, passages
+from paper_repro.datamodules.tokenizers import BytePairTokenizer, CharacterTokenizer
+
+TOKENIZER = BytePairTokenizer.train(["Question: what is it?\nAnswer: this"], 260)
+QUESTIONS = [
+    {"question": f"What is {index} + 1?", "answer": f"It is {index}+1.\n#### {index + 1}"} for index in range(9)
+]
+GENERATED = ("dyck-generated", "listops", "python")
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def refusal(name: str, root: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        TextSet(name).texts(root)
+    return str(caught.value)
+
+
+def test_questions_and_answers_are_texts_of_the_papers_form(tmp_path: Path) -> None:
+    write(tmp_path / "gsm8k" / "test.jsonl", QUESTIONS)
+    write(tmp_path / "gsm8k" / "train.jsonl", [{"question": "not", "answer": "read"}])
+    write(tmp_path / "gsm8k" / "socratic" / "test.jsonl", [{"question": "not", "answer": "read"}])
+    texts = TextSet("gsm8k").texts(tmp_path)
+    assert sorted(texts) == [f"Question: What is {n} + 1?\nAnswer: It is {n}+1.\n#### {n + 1}" for n in range(9)]
+    some = TextSet("gsm8k", limit=4).texts(tmp_path)
+    assert len(set(some)) == 4 and set(some) < set(texts) and some == TextSet("gsm8k", 4).texts(tmp_path)
+    assert some != TextSet("gsm8k", 4, seed=1).texts(tmp_path)
+    assert TextSet("gsm8k", 4).digest(tmp_path) != TextSet("gsm8k", 4, seed=1).digest(tmp_path)
+
+
+def test_squad_is_context_question_and_first_answer_of_the_answerable(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    rows = [
+        {"context": "A b.", "question": "Who?", "answers": {"text": ["A", "A b"], "answer_start": [0, 0]}},
+        {"context": "C d.", "question": "Why?", "answers": {"text": [], "answer_start": []}},
+    ]
+    path = tmp_path / "squad_v2" / "squad_v2" / "validation-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True)
+    Dataset.from_list(rows).to_parquet(str(path))
+    assert TextSet("squad").texts(tmp_path) == ["Question: A b.\nWho?\nAnswer: A"]
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("bigbench-math", "elementary_math_qa"), ("bigbench-dyck", "dyck_languages")]
+)
+def test_bigbench_is_inputs_without_their_cue_and_the_first_target(tmp_path: Path, name: str, task: str) -> None:
+    row = {"inputs": "What is 1 + 1? Answer:", "targets": ["2", "two"], "idx": 0}
+    write(tmp_path / "bigbench" / task / "validation.jsonl", [row])
+    write(tmp_path / "bigbench" / task / "train.jsonl", [{}])
+    write(tmp_path / "bigbench" / "another_task" / "validation.jsonl", [{}])
+    assert TextSet(name).texts(tmp_path) == ["Question: What is 1 + 1?\nAnswer: 2"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_set_that_is_absent_is_named_with_the_command_that_gets_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / SOURCES[name].folder).mkdir()
+    message = refusal(name, tmp_path)
+    assert f"needs {SOURCES[name].folder}/" in message and str(tmp_path) in message
+    assert message.endswith(f"run: {SOURCES[name].command}")
+    assert f"hf download {SOURCES[name].hub} --repo-type dataset" in message
+    assert "prepare_data.py shakespeare --download" in refusal("shakespeare", tmp_path)
+
+
+def test_damaged_files_are_refused_with_their_path(tmp_path: Path) -> None:
+    path = tmp_path / "gsm8k" / "test.jsonl"
+    write(path, [{"question": "Who?"}])
+    message = refusal("gsm8k", tmp_path)
+    assert message.startswith(f"{path}: a row with question, expected question, answer") and "hf download" in message
+    path.write_text("{not json")
+    assert refusal("gsm8k", tmp_path).startswith(f"{path}: cannot be read")
+    path.unlink()
+    path.with_suffix(".parquet").write_bytes(b"nothing of the kind")
+    assert refusal("gsm8k", tmp_path).startswith(f"{path.with_suffix('.parquet')}: cannot be read")
+
+
+def closes(word: str) -> bool:
+    """Whether brackets match, by removing pairs until none is left."""
+    while (shorter := re.sub(r"\(\)|\[\]|\{\}|<>", "", word)) != word:
+        word = shorter
+    return not word
+
+
+def test_generated_dyck_questions_are_closed_by_their_answers() -> None:
+    texts = dyck_texts(300, 0)
+    assert len(set(texts)) == 300 and texts[:50] == dyck_texts(50, 0) != dyck_texts(50, 1)
+    kinds, lengths = set(), []
+    for text in texts:
+        found = re.fullmatch(r"Question: (.+?)Input: (.+)\nAnswer: (.+)", text)
+        assert found is not None and f"{found[1]}Input: " == DYCK_PROMPT
+        start, rest = found[2].split(" "), found[3].split(" ")
+        assert closes("".join(start + rest)) and not closes("".join(start))
+        assert start[-1] in "([{<" and set(rest) <= set(")]}>")
+        kinds |= set(start)
+        lengths.append(len(start) + len(rest))
+    assert kinds == {bracket for pair in BRACKETS for bracket in pair} and min(lengths) == 4 and 30 < max(lengths) <= 60
+    assert dyck_pair("([]{<>})") == ("([]{<", ">})")
+
+
+def test_listops_texts_are_expressions_and_what_they_are_worked_out_to() -> None:
+    task = ListOps(10)
+    for text in TextSet("listops", 40).texts():
+        question, answer = text.removeprefix("Question: ").split("\nAnswer: ")
+        steps = [question, *answer.split(" = ")]
+        assert task.encode(question.split(" ")) and steps[-1].isdigit()
+        assert all(len(longer) > len(shorter) for longer, shorter in itertools.pairwise(steps))
+
+
+def test_python_texts_are_functions_without_docstrings() -> None:
+    source = '''
+class A:
+    def documented(self):
+        """Say."""
+        a = 1
+        b = 2
+        c = 3
+        return a + b + c
+
+    def short(self):
+        return 1
+
+    async def kept(self):
+        # One.
+        a = 1
+        b = 2
+        c = 3
+        return a + b + c
+'''
+    (text,) = functions(source)
+    assert text.startswith("async def kept(self):\n    # One.\n") and text.endswith("return a + b + c")
+    found = TextSet("python", 50).texts()
+    assert len(found) == 50 and all(re.match(r"(async )?def ", text) for text in found)
+
+
+def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> None:
+    speeches = [f"Speaker {index}:\n{'word ' * 20}end." for index in range(11)]
+    play = "\n\n".join(speeches)
+    found = list(passages(play))
+    assert found == ["\n\n".join(speeches[:4]), "\n\n".join(speeches[4:8])] and len(found[0]) >= 400
+    (tmp_path / "tinyshakespeare").mkdir()
+    (tmp_path / "tinyshakespeare" / "input.txt").write_text(play)
+    assert sorted(TextSet("shakespeare").texts(tmp_path)) == sorted(found)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_texts_become_batches_of_whole_texts(name: str) -> None:
+    chosen = TextSet(name, 7)
+    batches = list(chosen.batches(TOKENIZER, 24, 3))
+    assert [len(ids) for ids, _ in batches] == [3, 3, 1]
+    ids, following = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert ids.shape == following.shape == (7, 24) and ids.dtype == following.dtype == torch.int64
+    for text, row, targets in zip(chosen.texts(), ids.tolist(), following.tolist(), strict=True):
+        expected = TOKENIZER.encode(text)[:25]
+        assert [row[0], *(target for target in targets if target != IGNORED)] == expected
+        assert row[: len(expected)] == expected[:24]
+    assert torch.equal(ids, torch.cat([ids for ids, _ in TextSet(name, 7).batches(TOKENIZER, 24, 7)]))
+    assert chosen.texts() != TextSet(name, 7, seed=1).texts()
+
+
+def test_a_character_that_the_tokenizer_lacks_is_named() -> None:
+    letters = CharacterTokenizer("Question: what is it?\nAnswer (this")
+    with pytest.raises(UsageError, match=re.escape("text set 'dyck-generated': the character 'C' (U+0043)")):
+        list(TextSet("dyck-generated", 3).batches(letters, 8, 2))
+
+
+def test_a_text_without_two_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_sets, "TEXT_SETS", {**TEXT_SETS, "python": lambda *_: ["a"]})
+    with pytest.raises(UsageError, match="text set 'python': 'a' has 1 tokens, expected at least 2"):
+        list(TextSet("python").batches(TOKENIZER, 8, 2))
+
+
+def test_a_wrong_name_is_answered_with_the_nearest() -> None:
+    target = "paper_repro.datamodules.text_sets.TextSet"
+    with pytest.raises(UsageError, match=r"gsm9k.*did you mean 'gsm8k'"):
+        instantiate({"_target_": target, "name": "gsm9k"})
+    with pytest.raises(UsageError, match="limit must be a whole number of at least 1"):
+        instantiate({"_target_": target, "name": "gsm8k", "limit": 0})

@@ -1,0 +1,246 @@
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import tokenizers, web_documents
+from paper_repro.datamodules.documents import DocumentData
+from paper_repro.datamodules.token_shards import Manifest
+from paper_repro.datamodules.tokenizers import BytePairTokenizer, known
+from paper_repro.datamodules.web_documents import RedPajamaFiles, is_val, sample_names
+from paper_repro.scripts import prepare_data
+
+TEXTS = [f"Document {index} of the web {'says more ' * (index % 5)}and ends here." for index in range(120)]
+TOKENIZER = BytePairTokenizer.train(TEXTS, 300)
+COLUMNS = {"redpajama": "raw_content", "fineweb": "text"}
+SHARE, BLOCK = 0.1, 10
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.setattr(web_documents, "VAL_SHARE", SHARE)
+    monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", TOKENIZER.vocabulary_size)
+    for name in (data_files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
+
+
+def expected(split: str, texts: list[str] = TEXTS) -> list[str]:
+    return [text for place, text in enumerate(texts) if text and is_val(place) == (split == "val")]
+
+
+def put(path: Path, column: str, texts: list[str] = TEXTS) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({column: text}) + "\n" for text in texts))
+
+
+def prepare(folder: Path, name: str, to: str, *words: str) -> Path:
+    given = ["--tokenizer", str(folder / "tokenizer.json"), "--to", str(folder / to), "--shard-documents", str(BLOCK)]
+    assert prepare_data.main([name, *given, *words]) == 0
+    return folder / to / name
+
+
+def written(folder: Path, split: str) -> list[str]:
+    shards = Manifest.read(folder / "manifest.json").of(split)
+    ids = np.concatenate([np.fromfile(folder / shard.file, np.uint16) for shard in shards])
+    return [TOKENIZER.decode(part[:-1].tolist()) for part in np.split(ids, np.flatnonzero(ids == 0) + 1)[:-1]]
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_data.main(words)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: str) -> None:
+    texts = [*TEXTS[:7], "", *TEXTS[7:40], "", *TEXTS[40:]]
+    put(tmp_path / "web" / "part.jsonl", COLUMNS[name], texts)
+    folder = prepare(tmp_path, name, "out", "--from", str(tmp_path / "web"))
+    assert written(folder, "train") == expected("train", texts) and written(folder, "val") == expected("val", texts)
+    assert 0 < len(expected("val", texts)) < 30
+    source = Manifest.read(folder / "manifest.json").settings["source"]
+    assert (source["name"], source["column"], source["from"]) == (name, COLUMNS[name], "local files")
+    data = DocumentData({"manifest": f"{name}/manifest.json"}, 4, 8, 2, data_root=tmp_path / "out")
+    assert data.train_batch(0)[0].shape == (4, 8) and data.splits == ("train", "val")
+    assert prepare_data.main([name, "--verify", "--to", str(tmp_path / "out")]) == 0
+
+
+def test_what_is_held_out_depends_neither_on_the_tokens_nor_on_an_interruption(tmp_path: Path) -> None:
+    put(tmp_path / "web" / "part.jsonl", "text")
+    given = ["--from", str(tmp_path / "web"), "--val-documents", "3"]
+    few = prepare(tmp_path, "fineweb", "few", *given, "--max-tokens", "200")
+    assert written(few, "val") == expected("val")[:3]
+    train = written(few, "train")
+    assert train == expected("train")[: len(train)] and 0 < len(train) < 20
+    grown = prepare(tmp_path, "fineweb", "few", *given)
+    whole = prepare(tmp_path, "fineweb", "whole", *given)
+    names = sorted(path.name for path in whole.glob("*.*"))
+    assert all((grown / name).read_bytes() == (whole / name).read_bytes() for name in names if ".lock" not in name)
+    assert written(grown, "train") == expected("train")
+
+
+def test_the_share_and_seed_of_the_authors_hold_out_one_in_two_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert web_documents.VAL_SHARE == 0.0005
+    assert 12 <= sum(is_val(place) for place in range(60_000)) <= 50
+
+
+def test_the_sample_of_redpajama_is_ten_files_of_each_part_in_a_mixed_order() -> None:
+    names = sample_names()
+    assert len(set(names)) == len(names) == 5 * 84 * 2 * 10
+    assert {"2014-15/0000/en_head", "2023-14/0009/it_middle"} <= set(names) and names == sample_names()
+    first = names[:200]
+    assert len({name[:4] for name in first}) == 10
+    languages = [name.split("/")[2].split("_")[0] for name in first]
+    assert all(20 <= languages.count(language) <= 60 for language in web_documents.LANGUAGES)
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[str]:
+    """A server of files below tmp_path / "served"."""
+    (tmp_path / "served").mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/{{}}.json.gz"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def serve(tmp_path: Path, name: str, texts: list[str], more: bytes = b"") -> None:
+    lines = b"".join(json.dumps({"raw_content": text, "url": "x"}).encode() + b"\n" for text in texts)
+    (tmp_path / "served" / f"{name}.json.gz").write_bytes(gzip.compress(lines + more))
+
+
+def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
+    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(tmp_path, "a", TEXTS[:50], b"{no json\n")
+    (tmp_path / "served" / "c.json.gz").write_bytes(b"not gzip")
+    serve(tmp_path, "d", TEXTS[50:])
+    monkeypatch.setattr(web_documents, "REDPAJAMA_URL", publisher)
+    monkeypatch.setattr(web_documents, "sample_names", lambda: ["a", "b", "c", "d"])
+    folder = prepare(tmp_path, "redpajama", "out", "--download")
+    assert written(folder, "train") == expected("train") and written(folder, "val") == expected("val")
+    source = Manifest.read(folder / "manifest.json").settings["source"]
+    assert source["from"] == "togethercomputer/RedPajama-Data-V2, sample-100B"
+    rows = RedPajamaFiles([publisher.format(name) for name in "abcd"])
+    assert [row["raw_content"] for row in rows.skip(45)] == TEXTS[45:]
+
+
+def test_a_file_that_breaks_off_is_told_and_what_is_finished_stays(
+    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(tmp_path, "a", TEXTS)
+    path = tmp_path / "served" / "a.json.gz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    monkeypatch.setattr(web_documents, "REDPAJAMA_URL", publisher)
+    monkeypatch.setattr(web_documents, "sample_names", lambda: ["a"])
+    with pytest.raises(UsageError, match=r"RedPajama-Data-V2: broke off at document 120: .*the same command"):
+        prepare(tmp_path, "redpajama", "out", "--download")
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "redpajama").glob("train-*.bin")}
+    assert len(kept) == len(expected("train")) // BLOCK
+    path.write_bytes(whole)
+    assert written(prepare(tmp_path, "redpajama", "out", "--download"), "train") == expected("train")
+    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def test_fineweb_is_streamed_from_the_hub_in_neox_ids_among_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    put(tmp_path / "web" / "part.jsonl", "text")
+    load, asked = datasets.load_dataset, []
+
+    def hub(*names: str, **options: Any) -> Any:
+        asked.append((names, options))
+        return load(str(tmp_path / "web"), streaming=True)
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    words = ["fineweb", "--download", "--to", str(tmp_path / "out")]
+    (tmp_path / "out" / "gpt-neox").mkdir(parents=True)
+    (tmp_path / "out" / "gpt-neox" / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
+    assert prepare_data.main(words) == 0
+    assert asked == [(("HuggingFaceFW/fineweb",), {"name": "sample-100BT", "streaming": True})]
+    assert written(tmp_path / "out" / "fineweb", "train") == expected("train")
+
+
+def test_wrong_words_folders_and_columns_are_answered(tmp_path: Path) -> None:
+    assert "redpajama: give --from DIR, or --download" in refusal("redpajama")
+    assert "takes no --max-documents" in refusal("fineweb", "--max-documents", "3")
+    assert "slimpajama takes no --val-documents" in refusal("slimpajama", "--val-documents", "3")
+    own = ["--tokenizer", str(tmp_path / "tokenizer.json"), "--to", str(tmp_path / "out")]
+    assert "there is no such folder" in refusal("fineweb", "--from", str(tmp_path / "none"), *own)
+    put(tmp_path / "web" / "part.jsonl", "text")
+    assert "expected a text in one called 'raw_content'" in refusal("redpajama", "--from", str(tmp_path / "web"), *own)
+    put(tmp_path / "test-only" / "test.jsonl", "text")
+    assert "splits test, expected one called 'train'" in refusal("fineweb", "--from", str(tmp_path / "test-only"), *own)
+    put(tmp_path / "few" / "part.jsonl", "text", TEXTS[:1])
+    assert "has no documents: give a larger corpus" in refusal("fineweb", "--from", str(tmp_path / "few"), *own)
+    message = refusal("fineweb", "--from", str(tmp_path / "web"), "--to", str(tmp_path / "out"))
+    assert message.endswith("run: hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir data/gpt-neox")
+
+
+def neox_like() -> BytePairTokenizer:
+    """Byte pairs with GPT-NeoX's peculiarities: NFC, and runs of blanks as added tokens."""
+    from tokenizers import AddedToken, normalizers
+
+    tokenizer = BytePairTokenizer.train(TEXTS, 300)
+    tokenizer.library.normalizer = normalizers.NFC()
+    tokenizer.library.add_tokens([AddedToken(" " * length, normalized=True) for length in range(24, 1, -1)])
+    return tokenizer
+
+
+def test_a_tokenizer_like_neox_counts_its_added_tokens_and_ends_texts_with_id_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = neox_like()
+    (tmp_path / "gpt-neox").mkdir()
+    (tmp_path / "gpt-neox" / "tokenizer.json").write_bytes(made.to_bytes())
+    monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", TOKENIZER.vocabulary_size + 23)
+    tokenizer = known("gpt-neox", tmp_path)
+    assert tokenizer.end_of_text == 0
+    code = "def f(x):\n        return  x  # <|endoftext|>\n"
+    assert tokenizer.decode(tokenizer.encode(code)) == code and 0 not in tokenizer.encode(code)
+    assert max(tokenizer.encode(code)) >= TOKENIZER.vocabulary_size, "runs of blanks are tokens"
+    assert tokenizer.decode(tokenizer.encode("e\u0301")) == "\u00e9"
+
+
+def test_a_tokenizer_of_another_size_than_neox_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gpt-neox").mkdir()
+    (tmp_path / "gpt-neox" / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
+    monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", 50_277)
+    with pytest.raises(
+        UsageError, match=f"{TOKENIZER.vocabulary_size} token ids, expected the 50,277 of gpt-neox"
+    ) as caught:
+        known("gpt-neox", tmp_path)
+    assert str(tmp_path / "gpt-neox") in str(caught.value) and "hf download EleutherAI/gpt-neox-20b" in str(
+        caught.value
+    )
+
+
+def test_the_sizes_that_are_asked_for_are_neoxs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert tokenizers.SIZES == {"gpt-neox": 50_277}
