@@ -58,6 +58,8 @@ class Way(Generic[Call]):
     """The longest row that it takes."""
     transforms: bool = True
     """Whether it may be called within a transform of torch.func."""
+    vmap: bool = True
+    """Whether that may be torch.func.vmap."""
     compiler: bool = True
     """Whether torch.compile may trace it."""
     autocast: bool = True
@@ -73,9 +75,18 @@ class Way(Generic[Call]):
 
 
 def triton_way(
-    call: Call, *, order: int = 1, widest: int | None = None, dtypes: Collection[torch.dtype] = FLOATS
+    call: Call,
+    *,
+    order: int = 1,
+    widest: int | None = None,
+    dtypes: Collection[torch.dtype] = FLOATS,
+    transforms: bool = False,
+    auto_order: int = 0,
 ) -> Way[Call]:
-    """Return a way "fused" by a Triton kernel, which nothing of torch can look into."""
+    """Return a way "fused" by a Triton kernel, which nothing of torch can look into.
+
+    ``transforms``: whether it is within an autograd.Function that torch.func.grad can differentiate.
+    """
     return Way(
         "fused",
         call,
@@ -84,9 +95,11 @@ def triton_way(
         triton=True,
         dtypes=dtypes,
         widest=widest,
-        transforms=False,
+        transforms=transforms,
+        vmap=False,
         compiler=False,
         empty=False,
+        auto_order=auto_order,
     )
 
 
@@ -154,9 +167,10 @@ def choose(
     """Return the ``call`` of the way that ``op`` takes.
 
     A way's name insists on it, also where a derivative may be asked for that it lacks: it then says so when that is
-    computed.  "auto" takes what the process prefers (``preferences.prefer``) if the op has it and it is possible, else
-    the first of ``ways`` that is; on CUDA it says once in the log why a kernel is not.  Under Triton's interpreter
-    (TRITON_INTERPRET=1) a kernel that is asked for runs on a CPU too, also in float64, which is for tests.
+    computed.  Of several ways of one name those come first that have the derivatives.  "auto" takes what the process
+    prefers (``preferences.prefer``) if the op has it and it is possible, else the first of ``ways`` that is; on CUDA it
+    says once in the log why a kernel is not.  Under Triton's interpreter (TRITON_INTERPRET=1) a kernel that is asked
+    for runs on a CPU too, also in float64, which is for tests.
 
     Args:
         op: its name, for messages.
@@ -198,7 +212,7 @@ def under_autocast(tensor: Tensor) -> bool:
 
 
 def _insisted(op: str, ways: Sequence[Way[Call]], implementation: str, given: _Given) -> Call:
-    named = [way for way in ways if way.name == implementation]
+    named = sorted((way for way in ways if way.name == implementation), key=lambda way: way.order < given.order)
     if not named:
         words = dict.fromkeys(["auto", *(way.name for way in ways)])
         raise ValueError(f"{op}: implementation must be one of {', '.join(words)}, got {implementation!r}")
@@ -258,6 +272,8 @@ def _odd_place(way: Way[Call], tensors: Sequence[Tensor]) -> str | None:
         return "torch.compile cannot trace it, and fuses the definition itself"
     if not way.transforms and peek_interpreter_stack() is not None:
         return "a transform of torch.func is active"
+    if not way.vmap and TransformType.Vmap in (level.key() for level in get_interpreter_stack() or []):
+        return "torch.func.vmap is active"
     if not way.autocast and under_autocast(tensors[0]):
         return "autocast is active"
     if way.triton and not _has_triton():

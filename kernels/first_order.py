@@ -1,4 +1,4 @@
-"""Ops with a backward pass of their own, and what they say when they are differentiated further than they can be."""
+"""Ops with backward passes of their own, and what they say when they are differentiated further than they can be."""
 
 from typing import Any, ClassVar, NoReturn
 
@@ -22,11 +22,30 @@ class FirstOrder(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        _refuse(ctx)
+        _refuse(ctx, 1)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        _refuse(ctx)
+        _refuse(ctx, 1)
+
+
+class SecondOrder(FirstOrder):
+    """An op with first and second derivatives in reverse mode only.
+
+    Its forward pass, its backward pass and the backward pass of that derive from it, each applies the next, and the
+    last leaves ``backward`` as it stands.
+
+    Raises:
+        NotImplementedError: a third derivative, or a forward-mode derivative of any of them.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        _refuse(ctx, 2)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
+        _refuse(ctx, 2)
 
 
 class WithGradient(FirstOrder):
@@ -55,9 +74,10 @@ class WithGradient(FirstOrder):
         return *found, *(None for _ in ctx.options)
 
 
-def _refuse(ctx: Any) -> NoReturn:
+def _refuse(ctx: Any, order: int) -> NoReturn:
+    has, further = {1: ("first", "second"), 2: ("first and second", "third")}[order]
     raise NotImplementedError(
-        f"{type(ctx).__name__.removesuffix('Backward')} has first derivatives in reverse mode only: "
-        "compute it within paper_repro.kernels.dispatch.differentiable(order=2), or pass implementation='reference', "
-        "for second or forward-mode derivatives"
+        f"{type(ctx).__name__.removesuffix('Backward')} has {has} derivatives in reverse mode only: "
+        f"compute it within paper_repro.kernels.dispatch.differentiable(order={order + 1}), or pass "
+        f"implementation='reference', for {further} or forward-mode derivatives"
     )

@@ -1,8 +1,10 @@
-"""Causal attention: torch's fused kernel where first derivatives are enough, also for models that vmap stacks.
+"""Causal attention: torch's fused kernel where first derivatives are enough, also for models that vmap stacks; ours
+where second ones may be asked for.
 
 Legend: B sequences, H heads, T tokens, Y channels of a head, Z channels of its values, E stacked models.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from paper_repro.kernels.causal_attention import reference
-from paper_repro.kernels.dispatch import Way, choose
+from paper_repro.kernels.dispatch import EXACT, Way, choose, derivative_order, triton_way
+from paper_repro.kernels.self_slot_attention import WIDEST, closed_form, fused_passes, many_scores
+from paper_repro.kernels.self_slot_attention.second_order import attend
 
 
 def causal_attention(
@@ -28,7 +32,9 @@ def causal_attention(
     "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused" is
     torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises torch's own
     "derivative ... is not implemented".  "auto" takes it unless a second or forward-mode derivative may be asked for
-    (``kernels.dispatch.derivative_order``), whatever the process prefers.
+    (``kernels.dispatch.derivative_order``), whatever the process prefers.  Where a second one may be, and there is no
+    dropout, "fused" is a Triton kernel with first and second derivatives in reverse mode, and "auto" takes it on CUDA;
+    on a CPU it takes "closed_form" (PyTorch, some rows at a time) where scores are many.  Both hold no T^2 scores.
 
     torch has no batching rule for the CPU's fused attention: under ``torch.func.vmap`` it would loop over the models.
     Here the stacked dimension joins the batch, and derivatives are recorded below it, as plain autograd does; with
@@ -44,13 +50,34 @@ def causal_attention(
         (B, H, T, Z).
 
     Raises:
-        ValueError: a tensor is not four-dimensional, or an unknown implementation.
+        ValueError: a tensor is not four-dimensional, an unknown implementation, or one that is not possible.
+        NotImplementedError: a third or forward-mode derivative through the Triton kernel or the closed form.
     """
-    if not query.ndim == key.ndim == value.ndim == 4:
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
-        raise ValueError(f"query, key and value must have the shape (B, H, T, Y), got {found}")
-    attend = choose("causal_attention", WAYS, implementation, (query, key, value), preferable=False)
-    return attend(query, key, value, scale, dropout)
+    tensors, order = (query, key, value), derivative_order(query, key, value)
+    _check(*tensors)
+    ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
+    way = choose(OP, ways, implementation, tensors, preferable=order > 1, **_size(*tensors, order))
+    return way(query, key, value, scale, dropout)
+
+
+def causal_attention_with_lse(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, implementation: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Compute ``causal_attention`` without dropout, and lse_A = log sum_{B <= A} exp(scale q_A . k_B).
+
+    Both have derivatives of the same orders.  "fused" is the Triton kernel, and "auto" takes it and the closed form
+    also where first derivatives are enough.
+
+    Returns:
+        (B, H, T, Z), and lse (B, H, T) in float32 (float64 where the inputs are).
+
+    Raises:
+        ValueError, NotImplementedError: as ``causal_attention``.
+    """
+    _check(query, key, value)
+    tensors = query, key, value
+    way = choose(OP, LSE_WAYS, implementation, tensors, **_size(*tensors, derivative_order(*tensors)))
+    return way(query, key, value, scale)  # (B, H, T, Z), (B, H, T)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
@@ -60,7 +87,62 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
 
 
-WAYS = (Way("fused", _fused, order=1), Way("reference", reference.causal_attention))
+def _triton_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    return attend(fused_passes(), query, None, None, key, value, 0, _scale(query, scale))
+
+
+def _triton(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+    return _triton_with_lse(query, key, value, scale)[0]
+
+
+def _closed_form_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    return attend(closed_form.PASSES, query, None, None, key, value, 0, _scale(query, scale))
+
+
+def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+    return _closed_form_with_lse(query, key, value, scale)[0]
+
+
+OP = "causal_attention"
+_BY_HAND: dict[str, Any] = {
+    "order": 2,
+    "dtypes": EXACT,
+    "one_dtype": True,
+    "vmap": False,
+    "compiler": False,
+    "autocast": False,
+    "empty": False,
+    "auto_on": ("cpu",),
+    "auto_large": True,
+}
+WAYS = (
+    Way("fused", _fused, order=1),
+    triton_way(_triton, order=2, widest=WIDEST, transforms=True, auto_order=2),
+    Way("closed_form", _closed_form, auto_order=2, **_BY_HAND),
+    Way("reference", reference.causal_attention),
+)
+"""All but the first and the last are without dropout."""
+LSE_WAYS = (
+    triton_way(_triton_with_lse, order=2, widest=WIDEST, transforms=True),
+    Way("closed_form", _closed_form_with_lse, **_BY_HAND),
+    Way("reference", reference.causal_attention_with_lse),
+)
+
+
+def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, Any]:
+    """Return the order, the longest row of a head, and whether there are many scores."""
+    width = max(query.shape[3], value.shape[3])
+    return {"order": order, "width": width, "large": many_scores(query, key, order)}
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
+    if not query.ndim == key.ndim == value.ndim == 4:
+        found = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
+        raise ValueError(f"query, key and value must have the shape (B, H, T, Y), got {found}")
 
 
 def _inside_vmap() -> bool:

@@ -2,13 +2,14 @@
 float64 1e-12, float32 1e-5."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from paper_repro.kernels.causal_attention import WAYS, causal_attention, reference
+from paper_repro.kernels.causal_attention import WAYS, causal_attention, causal_attention_with_lse, reference
 from paper_repro.kernels.dispatch import choose, differentiable
 from paper_repro.kernels.preferences import prefer
 
@@ -75,11 +76,11 @@ def test_derivatives_of_the_definition_are_exact_to_second_order() -> None:
 
 def test_auto_takes_the_kernel_unless_a_second_derivative_may_be_asked_for() -> None:
     leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
-    taken = [choose("causal_attention", WAYS, "auto", leaves)]
+    taken = [choose("causal_attention", WAYS, "auto", leaves, large=False)]
     with differentiable(order=2):
-        taken.append(choose("causal_attention", WAYS, "auto", leaves))
+        taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
         with torch.no_grad():
-            taken.append(choose("causal_attention", WAYS, "auto", leaves))
+            taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
     assert [call is reference.causal_attention for call in taken] == [False, True, False]
     with prefer(implementation="reference"):  # torch's own kernel is no kernel of ours
         assert "FlashAttention" in str(causal_attention(*leaves).grad_fn)
@@ -167,8 +168,30 @@ def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models(im
         torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.5, implementation))(*_inputs(2, 1, 1, 6, 4))
 
 
+@pytest.mark.parametrize("implementation", ["auto", "fused", "closed_form", "reference"])
+def test_the_log_sum_exp_beside_the_values(implementation: str) -> None:
+    given = _inputs(1, 2, 9, 5)
+    out, lse = causal_attention_with_lse(*given, 0.3, implementation)
+    future = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    scores = (0.3 * given[0] @ given[1].mT).masked_fill(future, -math.inf)
+    _assert_same([out, lse], [_definition(*given, 0.3), scores.logsumexp(-1)])
+
+
+def test_where_second_derivatives_may_be_asked_for_fused_is_the_kernel_that_has_them() -> None:
+    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
+    with differentiable(order=2):
+        ours = causal_attention(*leaves, implementation="fused")
+    torchs = causal_attention(*leaves, implementation="fused")
+    for out, refused in ((torchs, True), (ours, False)):
+        (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
+        with pytest.raises(RuntimeError, match="is not implemented") if refused else nullcontext():
+            torch.autograd.grad(first.sum(), leaves[1])
+
+
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(B, H, T, Y\), got \(9, 5\)"):
         causal_attention(*_inputs(9, 5))
+    with pytest.raises(ValueError, match="must be one of auto, fused, closed_form, reference, got 'fast'"):
+        causal_attention(*_inputs(1, 1, 9, 5), implementation="fast")
     with pytest.raises(ValueError, match="must be one of auto, fused, reference, got 'closed_form'"):
-        causal_attention(*_inputs(1, 1, 9, 5), implementation="closed_form")
+        causal_attention(*_inputs(1, 1, 9, 5), dropout=0.5, implementation="closed_form")

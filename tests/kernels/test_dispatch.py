@@ -122,6 +122,36 @@ def test_places_where_a_way_cannot_be_called() -> None:
     assert taken == ["definition", "without gradients"]
 
 
+def test_a_way_may_be_differentiated_by_torch_func_and_not_be_stacked() -> None:
+    way = Way("closed_form", "twice", order=2, vmap=False)
+    taken: list[str] = []
+
+    def note(x: Tensor) -> Tensor:
+        taken.append(_taken(way, DEFINITION, tensors=(x,)))
+        return x.sum()
+
+    leaf = torch.ones(2, 3)
+    torch.func.grad(note)(leaf)
+    torch.func.grad(lambda x: torch.func.grad(note)(x).sum())(leaf)
+    torch.func.vmap(torch.func.grad(note))(leaf)
+    torch.func.grad(lambda x: torch.func.vmap(note)(x).sum())(leaf)
+    torch.func.jvp(note, (leaf,), (leaf,))
+    assert taken == ["twice", "twice", "definition", "definition", "definition"]
+    with pytest.raises(ValueError, match=r"implementation='closed_form' is not possible: torch\.func\.vmap is active"):
+        torch.func.vmap(lambda x: _taken(way, DEFINITION, tensors=(x,), implementation="closed_form"))(leaf)
+
+
+def test_of_two_ways_of_one_name_that_is_insisted_on_the_one_with_the_derivatives_is_taken() -> None:
+    once, twice = Way("fused", "once", order=1), Way("fused", "twice", order=2, dtypes=EXACT)
+    assert _taken(once, twice, DEFINITION, implementation="fused") == "once"
+    with differentiable():
+        assert _taken(once, twice, DEFINITION, implementation="fused") == "twice"
+        half = (torch.ones(2, dtype=torch.bfloat16, requires_grad=True),)
+        assert _taken(once, twice, DEFINITION, implementation="fused", tensors=half) == "once", "and it says so"
+    with differentiable(order=3):
+        assert _taken(once, twice, DEFINITION, implementation="fused") == "once", "none has them"
+
+
 def test_a_kernel_needs_cuda_and_short_rows() -> None:
     assert _taken(KERNEL, DEFINITION) == "definition"
     with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):

@@ -17,6 +17,7 @@ from paper_repro.kernels import (
     projected_step,
     qk_rotary,
     scaled_swiglu,
+    self_slot_attention,
     sphere_step,
     tied_attention,
     unit_adam,
@@ -68,6 +69,11 @@ OPS = {
     ),
     "scaled_swiglu": Op(scaled_swiglu.scaled_swiglu, ((2, 6), (3,), (3,)), "fused"),
     "scaled_swiglu_of_product": Op(scaled_swiglu.scaled_swiglu_of_product, ((2, 2), (6, 2), (3,), (3,)), "fused"),
+    "self_slot_attention": Op(
+        lambda *t, **way: self_slot_attention.self_slot_attention(*t, 1, **way),
+        ((2, 2, 3, 2),) * 3 + ((2, 2, 4, 2),) * 2,
+        None,
+    ),
     "sphere_step": Op(sphere_step.sphere_step, ((2, 4), (2, 4), (4,)), "closed_form"),
     "tied_attention": Op(
         lambda *t, **way: tied_attention.tied_attention(*t, tau=1.3, **way)[0],
@@ -91,6 +97,7 @@ WAYS: dict[str, tuple[Way[object], ...]] = {
         projected_step,
         qk_rotary,
         scaled_swiglu,
+        self_slot_attention,
         sphere_step,
         tied_attention,
         unit_adam,

@@ -1,0 +1,1 @@
+"""The gradient of the gradient, in a folder of its own for its length."""

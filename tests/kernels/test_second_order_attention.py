@@ -1,0 +1,300 @@
+"""EBT's and causal attention by Triton (through its interpreter) and in closed form, against their definitions.
+
+Values, first and second derivatives, in float64; the tolerance is relative to the largest entry.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels import self_slot_attention as package
+from paper_repro.kernels.causal_attention import causal_attention, causal_attention_with_lse
+from paper_repro.kernels.dispatch import differentiable
+from paper_repro.kernels.self_slot_attention import closed_form, second_order, self_slot_attention_with_lse
+from paper_repro.training.counting import peak_bytes
+
+TOLERANCE = 1e-12
+FAST = ("fused", "closed_form")
+Attend = Callable[..., tuple[Tensor, Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The closed form works in small pieces, of several heads and not of all tokens."""
+    monkeypatch.setattr(closed_form, "ROWS", 5)
+    monkeypatch.setattr(closed_form, "PIECE", 400)
+
+
+class Size(NamedTuple):
+    """B sequences, H heads, T tokens, Y channels, Z of the values; lead; N samples; with a column of one's own."""
+
+    sequences: int
+    heads: int
+    tokens: int
+    width: int
+    value_width: int
+    lead: int = 0
+    samples: int = 1
+    own: bool = True
+
+    def leaves(self) -> list[Tensor]:
+        """Query, own key, own value, keys, values; without own ones query, keys, values."""
+        generator = torch.Generator().manual_seed(5)
+        rows = [(self.samples * self.sequences, self.heads, self.tokens, self.width)] * (2 if self.own else 1)
+        rows += [(*rows[0][:3], self.value_width)] if self.own else []
+        columns = [
+            (self.sequences, self.heads, self.tokens + self.lead, width) for width in (self.width, self.value_width)
+        ]
+        drawn = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in (*rows, *columns)]
+        return [value.requires_grad_() for value in drawn]
+
+    def attend(self, implementation: str) -> Attend:
+        if self.own:
+            return lambda *given: self_slot_attention_with_lse(*given, self.lead, 0.4, implementation)
+        return lambda *given: causal_attention_with_lse(*given, 0.4, implementation)
+
+
+SIZES = [
+    Size(2, 1, 1, 8, 8),
+    Size(1, 2, 7, 20, 12, lead=1),
+    Size(1, 1, 33, 64, 48),
+    Size(2, 1, 11, 5, 9, lead=1, samples=2),
+    Size(1, 1, 17, 40, 40, lead=2, samples=2),
+    Size(1, 2, 1, 3, 3, own=False),
+    Size(2, 1, 19, 24, 17, own=False),
+]
+SMALL = Size(1, 2, 7, 3, 4, lead=1)
+
+
+def _energy(attend: Attend, *given: Tensor) -> Tensor:
+    """A function of o and of lse whose second derivatives by both are not 0."""
+    out, lse = (value.double() for value in attend(*given))
+    along = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).reshape(out.shape)
+    return (out.square() * along).sum() + (lse.square() * along[..., 0]).sum()
+
+
+def _along(tensors: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    """The sum of the tensors' products with numbers that are all different."""
+    return sum(
+        ((torch.sin(torch.arange(t.numel(), dtype=torch.float64) + 1) * t.flatten()).sum() for t in tensors),
+        torch.zeros((), dtype=torch.float64),
+    )
+
+
+def _first(attend: Attend, leaves: list[Tensor], rows: int, way: str) -> tuple[Tensor, ...]:
+    """The gradient by the first ``rows`` leaves; the others are captured."""
+    if way == "torch.func":
+        captured = leaves[rows:]
+        return torch.func.grad(lambda given: _energy(attend, *given, *captured))(tuple(leaves[:rows]))
+    return torch.autograd.grad(_energy(attend, *leaves), leaves[:rows], create_graph=True)
+
+
+def _outcome(attend: Attend, leaves: list[Tensor], rows: int, way: str) -> list[Tensor]:
+    """o, lse, their gradient by the first ``rows`` leaves, and the gradient of that by all leaves."""
+    first = _first(attend, leaves, rows, way)
+    second = torch.autograd.grad(_along(first), leaves, materialize_grads=True)
+    return [value.detach() for value in (*attend(*leaves), *first, *second)]
+
+
+def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, two in zip(found, expected, strict=True):
+        allowed = TOLERANCE * max(float(two.abs().max()), 1.0)
+        torch.testing.assert_close(one, two, rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "way"), [("fused", "autograd"), ("closed_form", "autograd"), ("closed_form", "torch.func")]
+)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_values_and_derivatives_are_those_of_the_definition(size: Size, implementation: str, way: str) -> None:
+    """The first gradient by the rows alone, as EBT takes it, and by everything."""
+    leaves = size.leaves()
+    for rows in (3 if size.own else 1, len(leaves)):
+        expected = _outcome(size.attend("reference"), leaves, rows, "autograd")
+        _assert_same(_outcome(size.attend(implementation), leaves, rows, way), expected)
+
+
+@pytest.mark.parametrize("implementation", FAST)
+@pytest.mark.parametrize("size", [SMALL, SMALL._replace(own=False, lead=0)], ids=str)
+def test_derivatives_of_one_output_and_by_one_input_alone(size: Size, implementation: str) -> None:
+    leaves = size.leaves()
+
+    def outcome(attend: Attend) -> list[Tensor]:
+        found = []
+        for output in range(2):
+            for leaf in leaves:
+                value = attend(*leaves)[output].square()
+                first = torch.autograd.grad(_along([value]), leaf, create_graph=True, materialize_grads=True)
+                asked = [other for other in leaves if other is not leaf]
+                if first[0].requires_grad:
+                    found += [*first, *torch.autograd.grad(_along(first), asked, materialize_grads=True)]
+        return [value.detach() for value in found]
+
+    _assert_same(outcome(size.attend(implementation)), outcome(size.attend("reference")))
+
+
+@pytest.mark.parametrize("implementation", FAST)
+def test_torch_func_may_be_nested_twice(implementation: str) -> None:
+    leaves = [leaf.detach() for leaf in SMALL.leaves()]
+
+    def curvature(attend: Attend) -> list[Tensor]:
+        inner = torch.func.grad(lambda *given: _energy(attend, *given))
+        return list(torch.func.grad(lambda *given: inner(*given).sin().sum(), (0, 1, 2, 3, 4))(*leaves))
+
+    _assert_same(curvature(SMALL.attend(implementation)), curvature(SMALL.attend("reference")))
+
+
+@pytest.mark.parametrize("implementation", FAST)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_third_derivative_is_refused(implementation: str, own: bool) -> None:
+    size = SMALL if own else SMALL._replace(own=False, lead=0)
+    leaves = size.leaves()
+    first = _first(size.attend(implementation), leaves, 1, "autograd")
+    (second,) = torch.autograd.grad(_along(first), leaves[0], create_graph=True)
+    message = "AttentionCurvature has first and second derivatives in reverse mode only: .*differentiable.order=3."
+    with pytest.raises(NotImplementedError, match=message):
+        torch.autograd.grad(second.sum(), leaves[0])
+    with differentiable(order=3):
+        first = _first(size.attend("auto"), leaves, 1, "autograd")
+        (second,) = torch.autograd.grad(_along(first), leaves[0], create_graph=True)
+        torch.autograd.grad(second.sum(), leaves[0])
+
+
+def test_forward_mode_is_refused_or_the_definition_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "LEAST_SCORES", (0, 0, 0))
+    leaves = [leaf.detach() for leaf in SMALL.leaves()]
+    tangents = tuple(leaf.cos() for leaf in leaves)
+
+    def pushed(implementation: str) -> list[Tensor]:
+        attend = SMALL.attend(implementation)
+        values = torch.func.jvp(attend, tuple(leaves), tangents)[1]
+        gradient = torch.func.grad(lambda *given: _energy(attend, *given))
+        return [*values, torch.func.jvp(gradient, tuple(leaves), tangents)[1]]
+
+    _assert_same(pushed("auto"), pushed("reference"))
+    for implementation in FAST:
+        with pytest.raises(NotImplementedError, match="first and second derivatives in reverse mode only"):
+            pushed(implementation)
+        gradient = torch.func.grad(lambda *given, way=implementation: _energy(SMALL.attend(way), *given))
+        with pytest.raises(NotImplementedError, match="first and second derivatives in reverse mode only"):
+            torch.func.jvp(gradient, tuple(leaves), tangents)
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="in reverse mode only"):
+            SMALL.attend(implementation)(torch.autograd.forward_ad.make_dual(leaves[0], tangents[0]), *leaves[1:])
+
+
+def test_under_vmap_auto_is_the_definition_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "LEAST_SCORES", (0, 0, 0))
+    leaves = SMALL.leaves()
+    stacked = [torch.stack([leaf, 0.5 * leaf]).detach().requires_grad_() for leaf in leaves]
+
+    def second(implementation: str) -> list[Tensor]:
+        gradient = torch.func.grad(lambda *given: _energy(SMALL.attend(implementation), *given))
+        return list(torch.autograd.grad(torch.func.vmap(gradient)(*stacked).square().sum(), stacked))
+
+    _assert_same(second("auto"), second("reference"))
+    for implementation in FAST:
+        with pytest.raises(ValueError, match=r"torch\.func\.vmap is active"):
+            second(implementation)
+
+
+def test_the_compiler_traces_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "LEAST_SCORES", (0, 0, 0))
+    leaves = SMALL.leaves()
+    compiled = torch.compile(SMALL.attend("auto"), backend="eager", fullgraph=True)
+    _assert_same([v.detach() for v in compiled(*leaves)], [v.detach() for v in SMALL.attend("reference")(*leaves)])
+
+
+def test_auto_takes_the_closed_form_on_a_cpu_where_scores_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves, causal = SMALL.leaves(), SMALL._replace(own=False, lead=0).leaves()
+    taken: list[str] = []
+    monkeypatch.setattr(closed_form, "PASSES", dataclasses.replace(closed_form.PASSES, forward=_noted(taken)))
+
+    def call() -> list[str]:
+        """Without derivatives, with first and with second ones; returns what was taken by the closed form."""
+        taken.clear()
+        for recording, order in ((torch.no_grad(), 1), (nullcontext(), 1), (nullcontext(), 2)):
+            with recording, differentiable(order=order):
+                SMALL.attend("auto")(*leaves)
+                causal_attention(*causal)  # below second derivatives torch's own
+                causal_attention(*causal, dropout=0.5)
+        return taken
+
+    scores, causal_scores = 2 * 7 * 8, 2 * 7 * 7
+    monkeypatch.setattr(package, "LEAST_SCORES", (scores, scores + 1, causal_scores))
+    assert call() == ["self slot", "self slot", "causal"]
+    monkeypatch.setattr(package, "LEAST_SCORES", (scores + 1, scores, causal_scores + 1))
+    assert call() == ["self slot", "self slot"]
+
+
+def _noted(taken: list[str]) -> Callable[[second_order.Observed], tuple[Tensor, Tensor]]:
+    def forward(given: second_order.Observed) -> tuple[Tensor, Tensor]:
+        taken.append("self slot" if given.lead else "causal")
+        return closed_form.forward(given)
+
+    return forward
+
+
+def test_what_is_captured_gets_no_gradient_in_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.func.grad by the rows: products for keys and values come in the second pass alone."""
+    asked: list[tuple[bool, ...]] = []
+
+    def gradient(*given: object) -> tuple[Tensor | None, ...]:
+        asked.append(given[-1])  # type: ignore[arg-type]
+        return closed_form.gradient(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(closed_form, "PASSES", dataclasses.replace(closed_form.PASSES, gradient=gradient))
+    leaves = [leaf.detach() if index < 3 else leaf for index, leaf in enumerate(SMALL.leaves())]
+    first = _first(SMALL.attend("closed_form"), leaves, 3, "torch.func")
+    assert asked == [(True, False, False)]
+    torch.autograd.grad(_along(first), leaves[3:])
+    assert asked[1:] == [(False, True, True)]
+
+
+@pytest.mark.parametrize("implementation", FAST)
+def test_single_precision_is_close(implementation: str) -> None:
+    size = Size(1, 2, 33, 24, 24, lead=1)
+    leaves = size.leaves()
+    narrow = [leaf.detach().float().requires_grad_() for leaf in leaves]
+    expected = _outcome(size.attend("reference"), [leaf.detach().double().requires_grad_() for leaf in narrow], 3, "")
+    for one, two in zip(_outcome(size.attend(implementation), narrow, 3, ""), expected, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one.double(), two, rtol=0, atol=2e-5 * float(two.abs().max()))
+
+
+def test_bfloat16_is_computed_in_float32() -> None:
+    size = Size(1, 2, 33, 24, 24, lead=1)
+    half = [leaf.detach().bfloat16().requires_grad_() for leaf in size.leaves()]
+    expected = _outcome(size.attend("reference"), [leaf.detach().double().requires_grad_() for leaf in half], 3, "")
+    found = _outcome(size.attend("fused"), half, 3, "")
+    assert [value.dtype for value in found[:2]] == [torch.bfloat16, torch.float32]
+    for one, two in zip(found, expected, strict=True):
+        assert float((one.double() - two).norm() / two.norm()) < 3e-2
+    with pytest.raises(ValueError, match=r"it does not take torch\.bfloat16"):
+        size.attend("closed_form")(*half)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_memory_of_second_derivatives_is_linear_in_tokens(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+    def peak(tokens: int, implementation: str) -> int:
+        size = Size(1, 1, tokens, 8, 8, lead=int(own), own=own)
+        leaves = [leaf.detach().float().requires_grad_() for leaf in size.leaves()]
+        return peak_bytes(lambda: _outcome(size.attend(implementation), leaves, 3 if own else 1, "torch.func"))
+
+    ours, definition = ([peak(tokens, way) for tokens in (512, 1024)] for way in ("closed_form", "reference"))
+    assert ours[1] <= 2.1 * ours[0]
+    assert definition[1] >= 3 * definition[0]
+    assert ours[1] < 1024 * 1024 * 4 < definition[1] / 4
+
+
+def test_kernels_run_on_a_cpu_only_when_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "0")
+    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
+        SMALL.attend("fused")(*SMALL.leaves())
