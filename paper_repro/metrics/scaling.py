@@ -115,22 +115,54 @@ def exponent_gap(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float =
             raise ValueError(
                 f"the {role}'s exponent is {law.exponent:g}: a ratio needs positive ones, its loss does not fall"
             )
-    if candidate.irreducible_loss != baseline.irreducible_loss:
-        raise ValueError(
-            f"irreducible losses {candidate.irreducible_loss:g} and {baseline.irreducible_loss:g}: exponents compare "
-            "only at one common value, fit both again with it"
-        )
+    _check_irreducible(candidate, baseline)
     ratio = candidate.exponent / baseline.exponent
-    parts = [(law.exponent_standard_error / law.exponent) ** 2 for law in (candidate, baseline)]
-    variance = sum(parts)
-    half_width = 0.0
-    if variance > 0:
-        shares = [part / variance for part in parts]
-        freedoms = (candidate.degrees_of_freedom, baseline.degrees_of_freedom)
-        freedom = 1 / sum(share**2 / n for share, n in zip(shares, freedoms, strict=True))
-        half_width = _student_quantile(freedom, confidence) * math.sqrt(variance)
+    errors = [law.exponent_standard_error / law.exponent for law in (candidate, baseline)]
+    half_width = _welch_half_width(errors, (candidate, baseline), confidence)
     low, high = ratio * math.exp(-half_width), ratio * math.exp(half_width)
     return ExponentGap(100 * (ratio - 1), (100 * (low - 1), 100 * (high - 1)), confidence)
+
+
+@dataclass(frozen=True)
+class ExponentDifference:
+    """One model's exponent less another's, which may be judged where an exponent is not positive, too."""
+
+    quantity: ClassVar[Quantity] = quantities.SCALING_EXPONENT_DIFFERENCE
+
+    value: float
+    interval: tuple[float, float]
+    confidence: float
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.value:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
+def exponent_difference(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float = 0.95) -> ExponentDifference:
+    """Return ``alpha_candidate - alpha_baseline`` with Welch's interval, of two fits to different runs.
+
+    Raises:
+        ValueError: fits with different irreducible losses, or a confidence outside (0, 1).
+    """
+    _check_confidence(confidence)
+    _check_irreducible(candidate, baseline)
+    laws = (candidate, baseline)
+    half_width = _welch_half_width([law.exponent_standard_error for law in laws], laws, confidence)
+    value = candidate.exponent - baseline.exponent
+    return ExponentDifference(value, (value - half_width, value + half_width), confidence)
+
+
+def _welch_half_width(errors: Sequence[float], laws: Sequence[PowerLaw], confidence: float) -> float:
+    """Return half the width of the interval of a sum of independent terms with those standard errors, one for each
+    law: Student's t with Welch-Satterthwaite degrees of freedom.
+    """
+    parts = [error**2 for error in errors]
+    variance = sum(parts)
+    if variance == 0:
+        return 0.0
+    shares = [part / variance for part in parts]
+    freedom = 1 / sum(share**2 / law.degrees_of_freedom for share, law in zip(shares, laws, strict=True))
+    return _student_quantile(freedom, confidence) * math.sqrt(variance)
 
 
 def _log_points(
@@ -154,6 +186,14 @@ def _log_points(
     if np.ptp(x) == 0:
         raise ValueError(f"all {len(x)} points have compute {compute[0]:g}: a power law needs at least two sizes")
     return x, np.log(np.asarray(loss, dtype=np.float64) - irreducible_loss)
+
+
+def _check_irreducible(candidate: PowerLaw, baseline: PowerLaw) -> None:
+    if candidate.irreducible_loss != baseline.irreducible_loss:
+        raise ValueError(
+            f"irreducible losses {candidate.irreducible_loss:g} and {baseline.irreducible_loss:g}: exponents compare "
+            "only at one common value, fit both again with it"
+        )
 
 
 def _check_confidence(confidence: float) -> None:

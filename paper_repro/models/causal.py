@@ -47,21 +47,9 @@ class CausalLanguageModel(nn.Module):
         """Return x_0 (B, T, D), the embedding of ids (B, T).
 
         Raises:
-            ValueError: ids of another shape, no token, more than ``block_length``, or (on a CPU) an id outside the
-                vocabulary; on a GPU the data module's check has to suffice.
+            ValueError: as ``embedded``.
         """
-        if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.block_length:
-            raise ValueError(
-                f"ids must have the shape (B, T) with 1 <= T <= {self.block_length} (block_length), "
-                f"got {tuple(ids.shape)}: crop the sequences to their last {self.block_length} tokens"
-            )
-        try:
-            return self.token_embedding(ids)
-        except IndexError as error:
-            raise ValueError(
-                f"token ids lie between {int(ids.min())} and {int(ids.max())}, the model's vocabulary_size is "
-                f"{self.vocabulary_size}: encode the text with the tokenizer that the model was trained with"
-            ) from error
+        return embedded(self.token_embedding, ids, self.block_length)
 
     def states(self, ids: Tensor) -> Tensor:
         """Return the states x_0 ... x_S (S + 1, B, T, D), before what ``logits`` does to the last."""
@@ -127,6 +115,28 @@ class CausalLanguageModel(nn.Module):
         finally:
             self.train(training)
         return ids
+
+
+def embedded(table: nn.Embedding, ids: Tensor, block_length: int) -> Tensor:
+    """Return the rows (B, T, D) of ids, (B, T), in a table of embeddings (V, D).
+
+    Raises:
+        ValueError: ids of another shape, no token, more than ``block_length``, or (on a CPU) an id outside the
+            vocabulary; on a GPU the data module's check has to suffice.
+    """
+    if ids.ndim != 2 or not 1 <= ids.shape[1] <= block_length:
+        raise ValueError(
+            f"ids must have the shape (B, T) with 1 <= T <= {block_length} (block_length), "
+            f"got {tuple(ids.shape)}: crop the sequences to their last {block_length} tokens"
+        )
+    try:
+        found: Tensor = table(ids)  # (B, T, D)
+    except IndexError as error:
+        raise ValueError(
+            f"token ids lie between {int(ids.min())} and {int(ids.max())}, the model's vocabulary_size is "
+            f"{table.num_embeddings}: encode the text with the tokenizer that the model was trained with"
+        ) from error
+    return found
 
 
 def _next_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

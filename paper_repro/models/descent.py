@@ -4,7 +4,7 @@ A state is a tree of tensors: a tensor, or tuples, lists and dicts of them.  Leg
 ``...`` for the shape of one tensor of a state.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -87,17 +87,26 @@ def descend(
         ValueError: a number of steps or a patience below 1, a tolerance that is negative or has nothing to look at,
             energies to record without an ``energy``, or draws for fewer than S steps.
     """
-    at_least("num_steps", num_steps)
-    _check_draws(draws, num_steps)
     watch = _Watch(energy, energies_at, states_at, change, tolerance, patience)
     with _recording(create_graph):
         watch.begin(start)
         state, taken = start, 0
-        while taken < num_steps and not watch.settled:
-            before, state = state, step(state, taken, _drawn(draws, taken))
-            taken += 1
+        for taken, after in enumerate(walk(step, start, num_steps, draws), 1):
+            before, state = state, after
             watch.see(taken, before, state, last=taken == num_steps)
+            if watch.settled:
+                break
         return watch.trajectory(state, taken)
+
+
+def walk(step: StepRule[State], start: State, num_steps: int, draws: Any = None) -> Iterator[State]:
+    """Yield the states x_1 ... x_S of a descent, each when it is asked for; arguments and errors as for ``descend``."""
+    at_least("num_steps", num_steps)
+    _check_draws(draws, num_steps)
+    state = start
+    for index in range(num_steps):
+        state = step(state, index, _drawn(draws, index))
+        yield state
 
 
 def gradient(energy: Energy[State], state: State) -> State:

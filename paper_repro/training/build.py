@@ -14,7 +14,7 @@ from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.seeds import mix
 from paper_repro.base.targets import instantiate, locate, require
 from paper_repro.cells.tasks import Cell, Task
-from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
@@ -22,8 +22,6 @@ from paper_repro.training.probe import Probe
 from paper_repro.training.schedules import Schedule
 
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
-FROM_MACHINE = ("cache", "data_root")
-"""Arguments that a data module may take; they come from the machine section, being no part of a cell's identity."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def build(cell: Cell) -> BuiltCell:
     make_module = instantiate({**config["module"], "_partial_": True})
     module = make_module(model=model, optimizer=optimizer_of(config, machine), schedule=instantiate(config["schedule"]))
     module.seed = seed
-    data = _data(config)
+    data = data_of(config)
     data.workers = machine.data_workers
     return BuiltCell(cell, module, data, training, machine, _probes(config.get("probes") or {}))
 
@@ -130,15 +128,6 @@ def read_training(section: Mapping[str, Any]) -> TrainingSettings:
 
 def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:
     return {str(name): instantiate(node) for name, node in section.items() if node is not None}
-
-
-def _data(config: Mapping[str, Any]) -> CounterBasedDataModule:
-    node = config["data"]
-    machine = config.get("machine") or {}
-    taken = inspect.signature(locate(node["_target_"])).parameters
-    extra = {name: machine[name] for name in FROM_MACHINE if name in taken and machine.get(name) is not None}
-    data: CounterBasedDataModule = instantiate(node, **extra)
-    return data
 
 
 def check_window(built: BuiltCell) -> None:

@@ -53,12 +53,17 @@ def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
     Args:
         layer_norm: FLOPs for each element of a LayerNorm's input in the forward pass.
     """
+    return sum(flops_by_operation(work, layer_norm).values())
+
+
+def flops_by_operation(work: Callable[[], object], layer_norm: int = 0) -> dict[Any, int]:
+    """Return the FLOPs of ``count_flops`` by operation, for example ``torch.ops.aten.mm``."""
     layer_norms = {ATEN.native_layer_norm: lambda shape, *_, **__: layer_norm * shape.numel()}
     counter = FlopCounterMode(display=False, custom_mapping={**PRODUCTS, **layer_norms})
     counter.mod_tracker = _NoModules()  # type: ignore[assignment]
     with counter:
         work()
-    return int(counter.get_total_flops())
+    return {operation: int(flops) for operation, flops in counter.get_flop_counts().get("Global", {}).items()}
 
 
 class _NoModules:

@@ -19,7 +19,9 @@ from paper_repro.base.seeds import mix
 class Distribution(Protocol):
     """The shape and the distribution of one random tensor; shape () is one number for the whole batch."""
 
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
 
     def sample(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
         """Draw the tensor, of ``shape``, on ``device``."""

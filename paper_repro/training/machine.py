@@ -40,7 +40,7 @@ class Machine:
     data_workers: int = 0
     """Processes that compute the batches of one device ahead of training; 0: the training process does it."""
     compile: bool = False
-    """Run the training loss through ``torch.compile``; dropout then draws other masks than without."""
+    """Run the training loss through ``torch.compile``; it draws the random numbers that it draws without."""
     tf32: bool = False
     """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
     implementation: str = "auto"

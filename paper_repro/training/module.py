@@ -23,6 +23,8 @@ from paper_repro.training.unit_rows import keep_unit_rows
 Draws = dict[str, Tensor]
 Tree = Any
 """Tensors, or tuples, lists and dicts of them."""
+EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
+"""A compiled loss draws the random numbers that an uncompiled one draws."""
 LossAndCarry = Callable[[Batch, Draws, Tree], tuple[Tensor, Tree]]
 
 
@@ -151,10 +153,10 @@ class PaperModule(L.LightningModule):
     def compile_loss(self) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are."""
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
-            compiled = torch.compile(self.loss)
+            compiled = torch.compile(self.loss, options=EAGER_RANDOM)
             self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
         else:
-            self._compiled = torch.compile(self.loss_and_carry)
+            self._compiled = torch.compile(self.loss_and_carry, options=EAGER_RANDOM)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from paper_repro.base.arguments import positive
+
 
 @runtime_checkable
 class Schedule(Protocol):
@@ -81,6 +83,24 @@ class Exponential:
         if step < warmup:
             return _warmup(step, steps, self.warmup_fraction)
         return float(self.final_factor ** _progress(step, steps, warmup))
+
+
+@dataclass(frozen=True)
+class Times:
+    """Another schedule, multiplied by a number: for a group of parameters with a rate of its own.
+
+    Raises:
+        ValueError: ``multiplier`` is not positive.
+    """
+
+    schedule: Schedule
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        positive("multiplier", self.multiplier)
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.multiplier * self.schedule.factor(step, steps)
 
 
 def _check_warmup(fraction: float) -> None:

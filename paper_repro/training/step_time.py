@@ -64,8 +64,9 @@ class StepSettings:
 class StepTime(Task):
     """Times the steps of a config's ``models``, the first of which is the baseline.
 
-    A step is ``accumulate`` times forward and backward, then clipping, the optimiser's step and, for the groups that
-    ask for it, the projection to unit rows: what training does, on random token ids.
+    A model is trained by ``module``, or, where ``modules`` names it, by a module of its own.  A step is ``accumulate``
+    times forward and backward, then clipping, the optimiser's step and, for the groups that ask for it, the projection
+    to unit rows: what training does, on random token ids.
 
     Metrics: ``seconds_<model>``, the median over rounds, and for all but the first ``ratio_<model>``, the median of the
     ratio to the baseline within a round, and ``spread_<model>``, the range of that ratio over rounds relative to it.
@@ -85,7 +86,7 @@ class StepTime(Task):
     def cost(self, config: Mapping[str, Any]) -> Cost:
         """Return what a round costs, in which each model makes one step: the numbers are sums over the models."""
         step = _settings(config)
-        steppers = [_stepper(node, config, step, torch.device("meta")) for node in config["models"].values()]
+        steppers = [build_stepper(node, own, step, torch.device("meta")) for node, own in each_model(config).values()]
         parameters = sum(num_parameters(own.module) for own in steppers)
         with torch.no_grad():
             forward = count_flops(lambda: [own.loss() for own in steppers], layer_norm=2 * LAYER_NORM_PER_ELEMENT)
@@ -102,6 +103,15 @@ class StepTime(Task):
 
     def check_devices(self, config: Mapping[str, Any]) -> None:
         check_devices(config)
+
+
+def each_model(config: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Return each model's node and the config that it is built from, with its own module."""
+    modules = config.get("modules") or {}
+    return {
+        name: (node, {**config, "module": modules.get(name) or config["module"]})
+        for name, node in config["models"].items()
+    }
 
 
 def _settings(config: Mapping[str, Any]) -> StepSettings:
@@ -139,16 +149,16 @@ def metrics(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def _times(
     config: Mapping[str, Any], step: StepSettings, device: torch.device, report: Report
 ) -> dict[str, list[float]]:
-    works = {name: stepper(node, config, step, device) for name, node in config["models"].items()}
+    works = {name: stepper(node, own, step, device) for name, (node, own) in each_model(config).items()}
     times: dict[str, list[float]] = {name: [] for name in works}
     total = step.unmeasured_rounds + step.rounds
     for number in range(total):
         loss = 0.0
         for name, work in works.items():
-            _wait(device)
+            wait(device)
             start = time.perf_counter()
             found = work()
-            _wait(device)
+            wait(device)
             if number >= step.unmeasured_rounds:
                 times[name].append(time.perf_counter() - start)
             loss = float(found)
@@ -166,27 +176,33 @@ def stepper(
     Raises:
         UsageError: a section of the config that cannot be built.
     """
-    return _stepper(node, config, step, device).step
+    return build_stepper(node, config, step, device).step
 
 
-class _Stepper:
+class Stepper:
     """One model with its optimiser and its batches."""
 
     def __init__(
         self, module: Any, batches: Iterator[tuple[Tensor, Tensor]], step: StepSettings, device: torch.device
     ) -> None:
         self.module, self.batches, self.settings, self.device = module, batches, step, device
-        self.optimizer = module.optimizer(module.parameter_groups())
+        self.optimizer = module.optimizer(module.groups_and_schedules()[0])
         keep_unit_rows(self.optimizer)
         self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self._loss = torch.compile(module.loss) if step.compile and device.type != "meta" else module.loss
+        self.drawn = 0
+        self._loss = module.loss_and_carry
+        if step.compile and device.type != "meta":
+            self._loss = torch.compile(self._loss)
 
     def loss(self) -> Tensor:
-        """Return the loss of the next batch."""
+        """Return the loss of the next batch, with fresh draws; nothing is carried from step to step."""
+        batch = next(self.batches)
+        draws, carry = self.module.draws_of(batch, self.drawn, 0, self.device), self.module.initial_carry(batch)
+        self.drawn += 1
         # Tensors on the meta device have no autocast of their own, nor do their shapes depend on one.
         narrow = self.settings.precision == "bf16-mixed" and self.device.type != "meta"
         with torch.autocast(self.device.type, torch.bfloat16) if narrow else nullcontext():
-            found: Tensor = self._loss(next(self.batches))
+            found: Tensor = self._loss(batch, draws, carry)[0]
         return found
 
     def gradients(self) -> Tensor:
@@ -207,14 +223,17 @@ class _Stepper:
         return total
 
 
-def _stepper(node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device) -> _Stepper:
+def build_stepper(
+    node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device
+) -> Stepper:
+    """Build a model with its optimiser and batches; the meta device builds it without numbers."""
     torch.manual_seed(mix(int(config["seed"]), "init"))
     make = instantiate({**config["module"], "_partial_": True})
     with torch.device("meta") if device.type == "meta" else nullcontext():
         model = instantiate(node)
     optimizer = optimizer_of(config, Machine.of(config.get("machine") or {}))
     module = make(model=model, optimizer=optimizer, schedule=Constant()).to(device)
-    return _Stepper(module, _batches(model.vocabulary_size, int(config["seed"]), step, device), step, device)
+    return Stepper(module, _batches(model.vocabulary_size, int(config["seed"]), step, device), step, device)
 
 
 def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -224,6 +243,7 @@ def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.devic
     return cycle((rows[:, :-1], rows[:, 1:]) for rows in ids)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -15,6 +15,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopReque
 from paper_repro.datamodules.images import DigitData
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
 from paper_repro.models.cet.model import CET
+from paper_repro.tests.support.reports import Recorder
 from paper_repro.training import cost
 from paper_repro.training.fit import Fit
 from paper_repro.training.schedules import Constant
@@ -28,25 +29,13 @@ MODEL = [f"model.{name}={value}" for name, value in SIZES.items()]
 SMALL = [DIGITS, *MODEL, "model.num_memories=16", "module.free_steps=6", "module.nudged_steps=3", "optimizer.lr=0.01"]
 
 
-class Report:
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.stop_at, self.seen = stop_at, 0
-
-    def progress(self, step: int, steps: int, loss: float) -> None:
-        self.seen = step
-
-    @property
-    def stop_requested(self) -> bool:
-        return self.stop_at is not None and self.seen >= self.stop_at
-
-
 def cell(*overrides: str) -> Cell:
     quick = ["machine.progress_every_seconds=0.0", "training.steps=4"]
     return Cell("cell", compose("cet/celeba", [*SMALL, *quick, *overrides]))
 
 
 def run(folder: Path, *overrides: str, stop_at: int | None = None) -> Outcome:
-    (outcome,) = Fit().run([cell(*overrides)], folder, Report(stop_at))
+    (outcome,) = Fit().run([cell(*overrides)], folder, Recorder(stop_at))
     return outcome
 
 
@@ -70,7 +59,7 @@ def module_of(method: str, **options: Any) -> CETCelebA:
 @pytest.mark.parametrize("method", ["ep", "tbpte"])
 def test_a_run_is_the_optimiser_s_steps_on_the_method_s_gradients(method: str, tmp_path: Path) -> None:
     ours = cell(f"module.method={method}", "optimizer.weight_decay=0.0", "schedule.final_factor=1.0")
-    Fit().run([ours], tmp_path, Report())
+    Fit().run([ours], tmp_path, Recorder())
     from paper_repro.training.build import build
 
     parts = build(ours)
@@ -152,7 +141,7 @@ def test_what_cannot_be_trained_is_refused(overrides: list[str], message: str, t
 def test_several_models_at_once_are_refused(tmp_path: Path) -> None:
     cells = [Cell(str(seed), compose("cet/celeba", [*SMALL, "training.steps=1"], seed=seed)) for seed in (0, 1)]
     with pytest.raises(UsageError, match=r"CET learns one model at a time.*machine.stack=null"):
-        Fit().run(cells, tmp_path, Report())
+        Fit().run(cells, tmp_path, Recorder())
 
 
 @pytest.mark.parametrize(("method", "steps"), [("ep", 12), ("tbpte", 9)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paper_repro.metrics.scaling import exponent_gap, fit_power_law
+from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
 
 # EBT, Table D.1: losses of three seeds at XXS, XS, Small and of one at Medium and Large
 TRANSFORMER_LOSSES = [[4.7786, 4.7638, 4.7619], [4.3728, 4.3594, 4.3546], [3.7333, 3.7354, 3.7395], [3.2950], [3.0443]]
@@ -167,3 +167,19 @@ def test_gap_needs_falling_losses_and_one_irreducible_loss():
         exponent_gap(fit_power_law(compute, [4.0, 3.0, 2.5], irreducible_loss=1.0), falling)
     with pytest.raises(ValueError, match="confidence is 0"):
         exponent_gap(falling, falling, confidence=0)
+
+
+def test_difference_of_exponents_has_welchs_interval():
+    transformer, ebt = fits(*rebuilt_flops())
+    found = exponent_difference(ebt, transformer)
+    errors = np.array([ebt.exponent_standard_error, transformer.exponent_standard_error])
+    freedom = (errors**2).sum() ** 2 / (errors**4 / 9).sum()
+    half = stats.t.ppf(0.975, freedom) * math.sqrt((errors**2).sum())
+    assert found.value == pytest.approx(0.05946 - 0.05457, abs=1e-5)
+    assert found.interval == pytest.approx((found.value - half, found.value + half))
+    falling, rising = ([5.0, 4.0, 3.0], [3.0, 4.0, 5.0])
+    laws = [fit_power_law([1.0, 2.0, 4.0], losses) for losses in (falling, rising)]
+    assert exponent_difference(*laws).interval[0] > 0  # a rising loss has a negative exponent, and no ratio
+    other = fit_power_law([1.0, 2.0, 4.0], falling, irreducible_loss=1.0)
+    with pytest.raises(ValueError, match="irreducible losses"):
+        exponent_difference(laws[0], other)

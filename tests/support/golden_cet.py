@@ -51,6 +51,6 @@ def ours(model: CET, record: dict[str, Any], kind: str) -> dict[str, Tensor]:
 
 
 def state(model: CET, z: Tensor, y: Tensor) -> CETState:
-    """Of tokens (D, N) and an image (C, H, H), or of several along the first dimension."""
+    """The state of tokens (D, N) and an image (C, H, H), or of several along the first dimension."""
     z, y = (z, y) if z.ndim == 3 else (z[None], y[None])
     return CETState(z.mT, model.patches.blocks(y))

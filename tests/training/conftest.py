@@ -3,24 +3,10 @@ from typing import Any
 import pytest
 
 from paper_repro.cells.tasks import Cell, StopRequestedError
+from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.fit import Fit
 
 DOUBLES = "paper_repro.tests.training.doubles"
-
-
-class Recorder:
-    """A report that asks to stop once ``stop_at`` steps are done."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.stop_at, self.seen, self.asked = stop_at, [], 0
-
-    def progress(self, step: int, steps: int, loss: float) -> None:
-        self.seen.append((step, steps, loss))
-
-    @property
-    def stop_requested(self) -> bool:
-        self.asked += 1
-        return self.stop_at is not None and self.seen[-1:] != [] and self.seen[-1][0] >= self.stop_at
 
 
 def make_cell(seed: int = 0, lr: float = 0.01, steps: int = 12, **changes: Any) -> Cell:

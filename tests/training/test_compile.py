@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -32,9 +33,23 @@ def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, 
 @needs_compiler
 def test_the_training_loss_is_what_is_compiled(cell, recorder, tmp_path, monkeypatch):
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled.append(function) or function)
     Fit().run([cell(steps=2, machine__compile=True)], tmp_path, recorder())
     assert [function.__name__ for function in compiled] == ["loss"]
+
+
+@needs_compiler
+def test_a_compiled_loss_draws_the_random_numbers_of_an_uncompiled_one(cell):
+    module = build(cell()).module
+    module.loss = lambda batch: batch.sum() + torch.rand(5).sum()
+    found = []
+    for compiled in (False, True):
+        if compiled:
+            module.compile_loss()
+        torch.manual_seed(3)
+        loss, _ = (module._compiled or module.loss_and_carry)(torch.ones(2), {}, {})
+        found.append(float(loss))
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 def test_without_a_compiler_the_message_says_what_to_install(cell, recorder, tmp_path, monkeypatch):
@@ -53,7 +68,7 @@ def test_a_loss_that_torch_cannot_compile_is_the_users_to_switch_off(cell, recor
     class CannotError(Exception):
         __module__ = "torch._dynamo.exc"
 
-    def failing(function):
+    def failing(function, **_):
         def call(batch):
             raise CannotError("no lowering\nmore")
 

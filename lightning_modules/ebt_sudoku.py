@@ -1,0 +1,129 @@
+"""EBT, section 4.3 and D.7: Sudoku by one pass, by recursion and by descending an energy; boards judged by the rules.
+
+A batch is (givens, solutions), (B, 81) each, int64; 0 is a blank.  Losses are over the blank cells.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
+from torchmetrics import Metric
+
+from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.errors import UsageError
+from paper_repro.base.tokens import IGNORED
+from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent
+from paper_repro.metrics.likelihood import CrossEntropy, summed_negative_log_likelihood
+from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled
+from paper_repro.models.ebt.steps import LOSSES
+from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward
+from paper_repro.models.ebt.thinking import think
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Schedule
+
+
+def targets_of(givens: Tensor, solutions: Tensor) -> Tensor:
+    """Return the class of each blank's digit, 0 to 8, and -100 at givens, (B, 81)."""
+    return torch.where(givens == 0, solutions - 1, IGNORED)
+
+
+def new_metrics() -> dict[str, Metric]:
+    """Return ``loss``, in nats per blank, and the shares of ``blanks`` that are right and of ``boards`` solved."""
+    return {"loss": CrossEntropy(), "blanks": RightBlanks(), "boards": SolvedBoards()}
+
+
+def update_metrics(metrics: dict[str, Metric], batch: Pair, logits: Tensor) -> None:
+    """Account for the logits (B, 81, 9) of a batch."""
+    givens, solutions = batch
+    boards = filled(givens, logits)  # (B, 81)
+    metrics["loss"].update(*summed_negative_log_likelihood(logits, targets_of(givens, solutions)))
+    metrics["blanks"].update(givens, boards, solutions)
+    metrics["boards"].update(givens, boards)
+
+
+class SudokuClassifier(PaperModule):
+    """The baselines: cross-entropy of the blanks after each iteration; the feed-forward Transformer has one.
+
+    Args:
+        supervise: whether the losses of all iterations are averaged ("mean"), or the "last" one counts.
+
+    The model is a SudokuFeedForward or a SudokuRecursive.
+
+    Raises:
+        UsageError: an unknown word.
+    """
+
+    model: SudokuFeedForward
+
+    def __init__(
+        self,
+        model: SudokuFeedForward,
+        optimizer: Callable[..., Optimizer],
+        schedule: Schedule,
+        supervise: str = "mean",
+    ) -> None:
+        super().__init__(model, optimizer, schedule)
+        try:
+            self.supervise = one_of("supervise", supervise, LOSSES)
+        except ValueError as error:
+            raise UsageError(f"module: {error}") from error
+
+    def loss(self, batch: Pair) -> Tensor:
+        givens, solutions = batch
+        targets = targets_of(givens, solutions).flatten()  # (B C,)
+        answers = list(self.model.answers(givens, self.model.num_iterations))
+        counted = answers[-1:] if self.supervise == "last" else answers
+        each = [functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED) for logits in counted]
+        return torch.stack(each).mean()
+
+    def answer(self, givens: Tensor, factor: int = 1, num_samples: int = 1) -> Tensor:
+        """Return logits (B, 81, 9) after ``factor`` times the iterations of training.
+
+        Raises:
+            UsageError: several samples, among which there is nothing to choose.
+        """
+        if num_samples != 1:
+            raise UsageError(f"num_samples={num_samples}: a classifier has one answer; only an EBT chooses by energy")
+        *_, last = self.model.answers(givens, at_least("factor", factor) * self.model.num_iterations)
+        return last
+
+    def new_metrics(self) -> dict[str, Metric]:
+        return new_metrics()
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
+        update_metrics(metrics, batch, self.answer(batch[0]))
+
+
+class EBTSudoku(PredictionDescent):
+    """EBT on Sudoku: boards in the place of texts, and blank cells in that of tokens.
+
+    Evaluations begin from fresh normal numbers and take the most steps of training, without noise.  The arguments are
+    those of PredictionDescent; the model is a SudokuEBT.
+    """
+
+    model: SudokuEBT
+
+    def read(self, batch: Pair) -> Pair:
+        givens, solutions = batch
+        return givens, targets_of(givens, solutions)
+
+    def answer(self, givens: Tensor, factor: int = 1, num_samples: int = 1) -> Tensor:
+        """Return logits (B, 81, 9) after ``factor`` times the steps of training.
+
+        Of several samples of a board, the one whose cells' energies have the lowest sum is taken.
+        """
+        steps = at_least("factor", factor) * self.thinking.longest
+        settings = replace(self.thinking, num_steps=steps, most_steps=None, noise=0.0)
+        start = self.noise(givens, at_least("num_samples", num_samples))  # (N, B, C, V)
+        *_, last = think(self.model, givens, start, steps, settings)
+        best = last.energies.sum(-1).argmin(0)  # (B,)
+        return last.predictions[best, torch.arange(len(givens), device=best.device)]  # (B, C, V)
+
+    def new_metrics(self) -> dict[str, Metric]:
+        return new_metrics()
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
+        update_metrics(metrics, batch, self.answer(batch[0]))

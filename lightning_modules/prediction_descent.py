@@ -1,0 +1,246 @@
+"""What every EBT shares in training: predictions that descend an energy, differentiated through the descent."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from paper_repro.base.arguments import at_least, positive
+from paper_repro.base.errors import UsageError
+from paper_repro.base.tokens import IGNORED
+from paper_repro.models.descent import normal_draws
+from paper_repro.models.ebt.model import EnergyModel
+from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, Thought, thoughts
+from paper_repro.training.carry import add, choose, empty_ring, largest, spread
+from paper_repro.training.draws import Distribution, Integers, Normal, Uniform
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Schedule, Times
+
+Pair = tuple[Tensor, Tensor]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """A ring of contexts with the predictions that they ended with, from which some rows of each batch start.
+
+    EBT's code keeps 192 samples and adds half a batch of them.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    capacity: int = 192
+    """Samples that the ring keeps."""
+    rows: int = 16
+    """Samples that are added to each batch; their predictions go on from where they were left."""
+    kept: int | None = 64
+    """Probabilities of each token that are kept, the largest ones; None: all of them."""
+
+    def __post_init__(self) -> None:
+        at_least("capacity", self.capacity)
+        if at_least("rows", self.rows) > self.capacity:
+            raise ValueError(f"rows must be at most the capacity of {self.capacity}, got {self.rows}")
+        if self.kept is not None:
+            at_least("kept", self.kept)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One batch, with what its replayed rows bring."""
+
+    ids: Tensor
+    """(B, T)."""
+    targets: Tensor
+    """(B, T), -100 where nothing counts."""
+    start: Tensor
+    """Logits, (B, T, V)."""
+    settings: ThinkingSettings
+
+
+class PredictionDescent(PaperModule):
+    """The cross-entropy of predictions that descend a learned energy, differentiated through the descent.
+
+    Args:
+        thinking: see ``ThinkingSettings``.
+        step_size_multiplier: of the learning rate, for alpha, if that is learned; its rate ends where the others' do.
+        replay: see ``ReplaySettings``; None: every prediction starts from noise.
+
+    Shape: ``read`` gives contexts and targets of a batch, (B, T) each, int64; targets of -100 do not count.
+
+    Raises:
+        UsageError: settings out of range, or more landscapes than steps.
+    """
+
+    model: EnergyModel
+
+    def __init__(
+        self,
+        model: EnergyModel,
+        optimizer: Callable[..., Optimizer],
+        schedule: Schedule,
+        thinking: ThinkingSettings | Mapping[str, Any] | None = None,
+        step_size_multiplier: float = 1500.0,
+        replay: ReplaySettings | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, optimizer, schedule)
+        try:
+            self.thinking = settings_of(ThinkingSettings, thinking or {})
+            self.replay = None if replay is None else settings_of(ReplaySettings, replay)
+            self.step_size_multiplier = positive("step_size_multiplier", step_size_multiplier)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"module: {error}") from error
+        self.check_steps(self.thinking.num_steps)
+
+    def check_steps(self, num_steps: int) -> None:
+        """Check whether a prediction of ``num_steps`` steps passes all landscapes.
+
+        Raises:
+            UsageError: it does not.
+        """
+        if self.model.num_landscapes > num_steps:
+            raise UsageError(
+                f"model.num_landscapes={self.model.num_landscapes} is more than the {num_steps} steps of a prediction: "
+                "give module.thinking.num_steps at least as many, or fewer landscapes"
+            )
+
+    def read(self, batch: Pair) -> Pair:
+        """Return contexts and targets of a batch, (B, T) each."""
+        return batch
+
+    def noise(self, ids: Tensor, samples: int) -> Tensor:
+        """Draw N predictions to begin with, standard normal logits (N, B, T, V), for contexts (B, T)."""
+        shape = (samples, *ids.shape, self.model.vocabulary_size)
+        return torch.randn(shape, device=ids.device, dtype=self._floating_dtype())  # (N, B, T, V)
+
+    def random_tensors(self, batch: Pair) -> dict[str, Distribution]:
+        rows, tokens = self.read(batch)[0].shape
+        found: dict[str, Distribution] = {"start": Normal((rows, tokens, self.model.vocabulary_size))}
+        if self.replay is not None:
+            found["keys"] = Uniform((self.replay.capacity,))
+            rows += self.replay.rows
+        if self.thinking.step_size_spread > 1:
+            found["step_size"] = Uniform((rows, tokens, 1))
+        if self.thinking.longest > self.thinking.num_steps:
+            found["num_steps"] = Integers(self.thinking.num_steps, self.thinking.longest)
+        return found
+
+    def initial_carry(self, batch: Pair) -> Any:
+        if self.replay is None:
+            return {}
+        ids, targets = self.read(batch)  # (B, T)
+        words = self.model.vocabulary_size
+        kept = words if self.replay.kept is None else min(self.replay.kept, words)
+        needed = self.replay.capacity * ids.shape[1] * (kept * (2 if kept == words else 6) + 16)
+        free = _free_bytes(ids.device)
+        if free is not None and needed > free:
+            raise UsageError(
+                f"module.replay.capacity={self.replay.capacity} needs {needed / 2**30:.1f} GiB and "
+                f"{free / 2**30:.1f} GiB are free: lower it, or module.replay.kept={self.replay.kept}"
+            )
+        logits = torch.zeros(*ids.shape, words, dtype=torch.bfloat16, device=ids.device)  # (B, T, V)
+        entries = {"ids": ids, "targets": targets, "prediction": self._narrow(logits)}
+        return empty_ring(self.replay.capacity, entries)
+
+    def loss_and_carry(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> tuple[Tensor, Any]:
+        step = self._with_replayed(batch, draws, carry)
+        found = list(self._thoughts(step, draws))
+        each = [self._cross_entropy(thought.prediction, step.targets) for thought in found]
+        loss = each[-1] if self.thinking.loss == "last" else torch.stack(each).mean()
+        if self.replay is not None:
+            ids, targets = self.read(batch)
+            prediction = self._narrow(found[-1].prediction.detach()[: len(ids)])
+            carry = add(carry, {"ids": ids, "targets": targets, "prediction": prediction})
+        return loss, carry
+
+    def training_step(self, batch: Pair, batch_idx: int) -> Tensor:
+        slot = self._slot(batch_idx)
+        before = self.carries.get(slot)
+        loss = super().training_step(batch, batch_idx)
+        if not bool(torch.isfinite(loss.detach())):
+            draws = self.draws_of(batch, self.global_step, slot, self.device)
+            carry = self.initial_carry(batch) if before is None else before
+            _log.warning("optimiser step %d: %s", self.global_step + 1, self._failure(batch, draws, carry))
+        return loss
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        alpha = self.model.step_size_parameter
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad and parameter is not alpha]
+        if not alpha.requires_grad:
+            return [{"params": trained}]
+        schedule: Any = self.schedule
+        if hasattr(schedule, "final_factor"):
+            schedule = replace(schedule, final_factor=min(1.0, schedule.final_factor / self.step_size_multiplier))
+        own = {"weight_decay": 0.0, "schedule": Times(schedule, self.step_size_multiplier)}
+        return [{"params": trained}, {"params": [alpha], **own}]
+
+    def _with_replayed(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> _Step:
+        ids, targets = self.read(batch)
+        settings, steps = self.thinking, draws.get("num_steps")
+        if steps is not None and steps.device.type != "meta":  # counted with the most steps
+            settings = replace(settings, num_steps=int(steps), most_steps=None)
+        if self.replay is None:
+            return _Step(ids, targets, draws["start"], settings)
+        old, there = choose(carry, draws["keys"], self.replay.rows, draws["start"].dtype)
+        counted = torch.where(there[:, None], old["targets"], IGNORED)  # (R, T)
+        start = torch.cat([draws["start"], self._wide(old["prediction"])])  # (B + R, T, V)
+        return _Step(torch.cat([ids, old["ids"]]), torch.cat([targets, counted]), start, settings)
+
+    def _thoughts(self, step: _Step, draws: dict[str, Tensor]) -> Iterator[Thought]:
+        alpha, spread_by = self.model.step_size, step.settings.step_size_spread
+        if spread_by > 1:
+            alpha = alpha * (1 / spread_by + (spread_by - 1 / spread_by) * draws["step_size"])  # (B, T, 1)
+        rule = PredictionStep(
+            self.model.energies(step.ids),
+            self.model.prediction_embedding.weight,
+            alpha,
+            step.settings.longest,
+            self.model.num_landscapes,
+            step.settings,
+        )
+        return thoughts(rule, step.start, normal_draws(step.start) if step.settings.noise else None)
+
+    def _failure(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> str:
+        """Return at which inner step energies or predictions ceased to be finite."""
+        step = self._with_replayed(batch, draws, carry)
+        with torch.no_grad():
+            for index, thought in enumerate(self._thoughts(step, draws), 1):
+                for what, value in (("energy", thought.energy), ("prediction", thought.prediction)):
+                    if not bool(torch.isfinite(value).all()):
+                        return f"inner step {index}: the {what} is not finite"
+        return "the loss is not finite, though every energy and every prediction is"
+
+    def _narrow(self, logits: Tensor) -> dict[str, Tensor]:
+        """Return what the ring keeps of logits (B, T, V)."""
+        if self.replay is None or self.replay.kept is None or self.replay.kept >= logits.shape[-1]:
+            return {"all": logits.to(torch.bfloat16)}  # (B, T, V)
+        return largest(torch.softmax(logits, -1), self.replay.kept)  # (B, T, kept) each
+
+    def _wide(self, kept: dict[str, Tensor]) -> Tensor:
+        """Return logits (R, T, V), up to a constant for each token, of what the ring kept."""
+        if "all" in kept:
+            return kept["all"]
+        return spread(kept, self.model.vocabulary_size).clamp(min=torch.finfo(torch.float32).tiny).log()
+
+    def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def settings_of(kind: Callable[..., Any], given: Any) -> Any:
+    """Return settings as ``kind``, which a config may give as a mapping."""
+    return kind(**given) if isinstance(given, Mapping) else given
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    """Return the memory that is free on a device; None where it is not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu" or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,89 @@
+"""Unigram and bigram counts as language models: what costs nothing to get right, a floor for what is trained.
+
+Letters: V token ids, N pairs of a token and the next.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+HALVINGS = 50
+
+
+@dataclass(frozen=True)
+class BigramCounts:
+    """How often each token, and each pair of neighbours, stands in a text.
+
+    ``p(y) = (c(y) + delta) / (N + delta V)`` and ``p(y | x) = w c(x, y) / c(x) + (1 - w) p(y)``, the interpolation of
+    Jelinek and Mercer; after an x that was never seen, ``p(y | x) = p(y)``.
+    """
+
+    vocabulary_size: int
+    following: Tensor
+    """c(y), (V,), float64."""
+    previous: Tensor
+    """c(x), (V,), float64."""
+    pairs: Tensor
+    """Each pair that was seen, as x V + y, in rising order."""
+    pair_counts: Tensor
+    delta: float = 1.0
+
+    @classmethod
+    def of(cls, previous: Tensor, following: Tensor, vocabulary_size: int) -> "BigramCounts":
+        """Count the N pairs of a text.
+
+        Args:
+            previous: x, (N,), int64.
+            following: y, (N,), int64.
+            vocabulary_size: V, above every id.
+
+        Raises:
+            ValueError: no pair, tensors of different lengths, or an id outside [0, V).
+        """
+        if previous.shape != following.shape or previous.ndim != 1 or not len(previous):
+            raise ValueError(
+                f"previous and following must be equally many ids, at least one, got "
+                f"{tuple(previous.shape)} and {tuple(following.shape)}"
+            )
+        for name, ids in (("previous", previous), ("following", following)):
+            if int(ids.min()) < 0 or int(ids.max()) >= vocabulary_size:
+                raise ValueError(f"{name} must hold ids from 0 to below {vocabulary_size}, the vocabulary's size")
+        after, before = (ids.bincount(minlength=vocabulary_size).double() for ids in (following, previous))
+        pairs, pair_counts = torch.unique(previous * vocabulary_size + following, return_counts=True)
+        return cls(vocabulary_size, after, before, pairs, pair_counts)
+
+    def unigram(self, following: Tensor) -> Tensor:
+        """Return p(y), (N,)."""
+        total = self.following.sum() + self.delta * self.vocabulary_size
+        return (self.following[following] + self.delta) / total
+
+    def relative(self, previous: Tensor, following: Tensor) -> Tensor:
+        """Return c(x, y) / c(x), (N,), and p(y) where c(x) is 0."""
+        wanted = previous * self.vocabulary_size + following
+        places = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
+        counts = torch.where(self.pairs[places] == wanted, self.pair_counts[places], 0)
+        seen = self.previous[previous]
+        return torch.where(seen > 0, counts / seen.clamp(min=1), self.unigram(following))
+
+    def bigram(self, previous: Tensor, following: Tensor, weight: float) -> Tensor:
+        """Return p(y | x), (N,)."""
+        return weight * self.relative(previous, following) + (1 - weight) * self.unigram(following)
+
+    def best_weight(self, previous: Tensor, following: Tensor) -> float:
+        """Return the w in [0, 1] with the least cross-entropy on other pairs than those that were counted.
+
+        The cross-entropy is convex in w, so halving the interval by the sign of its slope finds it.
+        """
+        relative, unigram = self.relative(previous, following), self.unigram(following)
+        low, high = 0.0, 1.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            falls = bool(((relative - unigram) / (middle * relative + (1 - middle) * unigram)).sum() > 0)
+            low, high = (middle, high) if falls else (low, middle)
+        return (low + high) / 2
+
+
+def cross_entropy(probabilities: Tensor) -> float:
+    """Return the mean of ``-log p``, in nats per token."""
+    return float(-probabilities.log().mean())

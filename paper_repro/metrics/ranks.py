@@ -1,0 +1,78 @@
+"""Statistics of order: rank correlation, and how well a score tells two groups apart."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paper_repro.base.arguments import at_least
+
+CONFIDENCE = 0.95
+
+
+class RankCorrelation(NamedTuple):
+    """Spearman's coefficient with a percentile bootstrap interval of 95 % over groups."""
+
+    value: float
+    low: float
+    high: float
+
+
+def rank_correlation(left: Tensor, right: Tensor) -> float:
+    """Return Spearman's coefficient of two series of equal length, ties with their mean rank.
+
+    Raises:
+        ValueError: series of different lengths, or fewer than two values.
+    """
+    from scipy.stats import spearmanr
+
+    if left.shape != right.shape or left.ndim != 1 or len(left) < 2:
+        raise ValueError(
+            f"left and right must be series of one length, at least two values, got {tuple(left.shape)} and "
+            f"{tuple(right.shape)}"
+        )
+    return float(spearmanr(left.cpu().numpy(), right.cpu().numpy()).statistic)
+
+
+def grouped_rank_correlation(
+    left: Sequence[Tensor], right: Sequence[Tensor], seed: int, resamples: int = 1000
+) -> RankCorrelation:
+    """Return Spearman's coefficient of all values, with an interval that resamples whole groups.
+
+    Values of one group, such as the tokens of a document, are not independent; the groups are.
+
+    Args:
+        left, right: the values of each group, as many on both sides.
+        seed: of the resampling.
+        resamples: how often groups are drawn with replacement.
+
+    Raises:
+        ValueError: as ``rank_correlation``, or ``resamples`` below 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for _ in range(at_least("resamples", resamples)):
+        chosen = torch.randint(len(left), (len(left),), generator=generator).tolist()
+        drawn.append(rank_correlation(*(torch.cat([side[group] for group in chosen]) for side in (left, right))))
+    outside = (1 - CONFIDENCE) / 2
+    low, high = torch.tensor(drawn, dtype=torch.float64).quantile(
+        torch.tensor([outside, 1 - outside], dtype=torch.float64)
+    )
+    return RankCorrelation(rank_correlation(torch.cat(list(left)), torch.cat(list(right))), float(low), float(high))
+
+
+def auroc(negatives: Tensor, positives: Tensor) -> float:
+    """Return how often a score is higher for a positive than for a negative, ties counted as halves.
+
+    Raises:
+        ValueError: no negative or no positive.
+    """
+    from torchmetrics.functional.classification import binary_auroc
+
+    if not len(negatives) or not len(positives):
+        raise ValueError(f"there must be scores of both kinds, got {len(negatives)} and {len(positives)}")
+    ranks = torch.cat([negatives, positives]).unique(return_inverse=True)[1].double()  # (values,)
+    scores = (ranks + 1) / (ranks.max() + 2)  # inside (0, 1): other scores would be read as logits
+    labels = torch.cat([torch.zeros(len(negatives)), torch.ones(len(positives))]).long().to(scores.device)
+    return float(binary_auroc(scores, labels))

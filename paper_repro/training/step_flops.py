@@ -1,0 +1,106 @@
+"""Parameters of a model, and FLOPs of its training step over those of a baseline, counted on the meta device."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
+from paper_repro.kernels.preferences import prefer
+from paper_repro.training.counting import ATEN, flops_by_operation, num_parameters
+
+PAIRWISE = (ATEN.bmm, ATEN.baddbmm)
+"""Products of two activations, those of attention: a product with a weight has no batch of matrices."""
+DIGITS = 3
+"""How many digits of a total a framework's summary shows."""
+
+
+class StepFlops(Task):
+    """Counts ``model`` and a training step of it by ``module``; a task that trains nothing.
+
+    * ``parameters``: without the children in ``tables`` and in ``left_out``; ``parameters_total``: all.
+    * ``parameters_rebuilt``: the total, cut to three digits, less the ``tables``.
+
+    and for each of the ``ways``, a mapping from names to keys of ``model`` and their values:
+
+    * ``flops_<way>``: FLOPs of a step for one sequence of ``data.window`` tokens; ``ratio_<way>``: over the baseline's.
+    * ``weights_<way>``: the same ratio, of the products with weights alone, at a vocabulary of one token.
+
+    FLOPs are those of the matrix products of the ops' definitions, two for each multiply-add.  They are counted with
+    one layer and with two: every further layer costs what the second does.  ``baseline`` has a model and a module.
+    """
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        with prefer("reference"):
+            return [_outcome(cell.config) for cell in cells]
+
+
+class Flops(NamedTuple):
+    """FLOPs of a training step on one sequence."""
+
+    whole: int
+    weights: int
+    """The part that is no product of two activations."""
+
+
+def _outcome(config: Mapping[str, Any]) -> Outcome:
+    found, baseline = parameters(config), {**config, **config["baseline"]}
+    whole, weights = count(baseline).whole, count(baseline, vocabulary=1).weights
+    ratios: dict[str, float] = {}
+    for name, changes in config["ways"].items():
+        own = {**config, "model": {**config["model"], **changes}}
+        ratios[f"flops_{name}"] = flops = count(own).whole
+        ratios[f"ratio_{name}"] = flops / whole
+        ratios[f"weights_{name}"] = count(own, vocabulary=1).weights / weights
+    return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
+
+
+def parameters(config: Mapping[str, Any]) -> dict[str, int]:
+    """Count the parameters of ``model`` in the ways of ``StepFlops``.
+
+    Raises:
+        UsageError: a section that cannot be built.
+    """
+    model = _module(config).model
+    total, without = num_parameters(model), num_parameters(model, leave_out=config["tables"])
+    return {
+        "parameters": num_parameters(model, leave_out=[*config["tables"], *config["left_out"]]),
+        "parameters_total": total,
+        "parameters_rebuilt": _cut(total) - (total - without),
+    }
+
+
+def count(config: Mapping[str, Any], vocabulary: int | None = None) -> Flops:
+    """Count a training step, forward and backward, on one sequence; None takes the vocabulary as configured.
+
+    Raises:
+        UsageError: a section that cannot be built.
+    """
+    changes = {} if vocabulary is None else {"vocabulary_size": vocabulary}
+    one, two = (_count(config, {**changes, "num_layers": layers}) for layers in (1, 2))
+    further = config["model"]["num_layers"] - 1
+    return Flops(*(first + further * (second - first) for first, second in zip(one, two, strict=True)))
+
+
+def _count(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Flops:
+    module = _module({**config, "model": {**config["model"], **changes}})
+    ids = torch.zeros(1, config["data"]["window"], dtype=torch.long, device="meta")  # (1, T)
+    found = flops_by_operation(lambda: module.counted_step((ids, ids)))
+    between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
+    whole = sum(found.values())
+    return Flops(whole, whole - between)
+
+
+def _module(config: Mapping[str, Any]) -> Any:
+    make = instantiate({**config["module"], "_partial_": True})
+    with torch.device("meta"):
+        model = instantiate(config["model"])
+    return make(model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"]))
+
+
+def _cut(count: int) -> int:
+    """Cut a count to its first digits: 44,810,880 becomes 44.8 million."""
+    unit = 10 ** (len(str(count)) - DIGITS)
+    return count // unit * unit

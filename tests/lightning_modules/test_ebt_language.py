@@ -1,0 +1,209 @@
+"""EBT's training on tokens: S1, S2 and Transformer++ through Fit, the replay buffer, arms, and what is refused."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
+from paper_repro.lightning_modules import ebt_language, prediction_descent
+from paper_repro.lightning_modules.ebt_language import Arm, EBTLanguage
+from paper_repro.lightning_modules.prediction_descent import ReplaySettings
+from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.tests.support.cycles import Cycles
+from paper_repro.tests.support.reports import Recorder
+from paper_repro.training import cost
+from paper_repro.training.build import build
+from paper_repro.training.fit import Fit
+
+WORDS, BATCH, WINDOW = 7, 4, 6
+SIZES = f"words:{WORDS},batch_size:{BATCH},window:{WINDOW}"
+DATA = f"data={{_target_:paper_repro.tests.support.cycles.Cycles,{SIZES},seed:${{seed}}}}"
+SMALL = [
+    DATA,
+    f"model.vocabulary_size={WORDS}",
+    "model.width=16",
+    "model.num_heads=2",
+    "model.num_layers=2",
+    "optimizer.lr=0.01",
+    "training.steps=4",
+    "training.evaluate_every=null",
+    "machine.progress_every_seconds=0.0",
+]
+EBT = ["model.step_size=1.0", "module.step_size_multiplier=3.0"]
+S2 = ["model=ebt/s2", "model.step_size=1.0", "module.replay.capacity=8", "module.replay.rows=3", "module.replay.kept=4"]
+
+
+def cell(*overrides: str) -> Cell:
+    return Cell("cell", compose("ebt/language", [*SMALL, *overrides]))
+
+
+def run(folder: Path, *overrides: str, stop_at: int | None = None) -> Outcome:
+    (outcome,) = Fit().run([cell(*overrides)], folder, Recorder(stop_at))
+    return outcome
+
+
+def module_of(*overrides: str) -> EBTLanguage:
+    module = build(cell(*overrides)).module
+    assert isinstance(module, EBTLanguage)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("overrides", "below"),
+    [
+        (["model=ebt/transformer"], 0.3),
+        (EBT, 0.8),
+        ([*EBT, "module.thinking.rule=listing"], 1.7),
+        ([*S2, "module.thinking.noise=0.5"], 1.6),
+    ],
+    ids=["transformer", "s1", "listing", "s2"],
+)
+def test_training_learns_to_count(overrides: list[str], below: float, tmp_path: Path) -> None:
+    outcome = run(tmp_path, *overrides, "training.steps=120")
+    assert outcome.status == FINISHED
+    assert outcome.metrics["val_loss"] < below < math.log(WORDS)
+
+
+@pytest.mark.parametrize("overrides", [EBT, S2], ids=["s1", "s2"])
+def test_a_stopped_run_goes_on_to_the_same_weights(overrides: list[str], tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", *overrides)
+    with pytest.raises(StopRequestedError):
+        run(tmp_path / "stopped", *overrides, "machine.checkpoint_every_steps=1", stop_at=2)
+    resumed = run(tmp_path / "stopped", *overrides)
+    assert resumed.metrics == whole.metrics
+    one, other = (load_file(tmp_path / name / "cell" / "weights.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(one[name], value) for name, value in other.items())
+
+
+def test_metrics_are_those_of_thinking_by_hand() -> None:
+    module = module_of(*EBT, "module.arms={more:{num_steps:3,num_samples:2}}", "model.num_landscapes=1")
+    batch = next(Cycles(WORDS, BATCH, WINDOW).evaluation_batches("val"))
+    metrics = module.new_metrics()
+    assert set(metrics) == {"loss", "first_loss", "more_loss"}
+    torch.manual_seed(5)
+    with torch.no_grad():
+        module.update_metrics(metrics, batch)
+    torch.manual_seed(5)
+    ids, targets = batch
+    start = torch.randn(1, BATCH, WINDOW, WORDS)
+    *_, first, last = ebt_language.think(module.model, ids, start, 2)
+    for name, considered in (("first_loss", first), ("loss", last)):
+        expected = functional.cross_entropy(considered.predictions[0].flatten(0, 1), targets.flatten())
+        assert float(metrics[name].compute()) == pytest.approx(float(expected), rel=1e-5)
+    *_, last = ebt_language.think(module.model, ids, torch.randn(2, BATCH, WINDOW, WORDS), 3)
+    expected = functional.cross_entropy(last.choose()[0].flatten(0, 1), targets.flatten())
+    assert float(metrics["more_loss"].compute()) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_replayed_rows_start_where_they_were_left_and_fresh_rows_alone_are_kept() -> None:
+    module = module_of(*S2, "module.replay.kept=null", "module.thinking.noise=0.0")
+    batches = [Cycles(WORDS, BATCH, WINDOW).train_batch(step) for step in range(2)]
+    draws = [module.draws_of(batch, step, 0, torch.device("cpu")) for step, batch in enumerate(batches)]
+    _, carry = module.loss_and_carry(batches[0], draws[0], module.initial_carry(batches[0]))
+    assert int(carry["written"]) == BATCH
+    step = module._with_replayed(batches[1], draws[1], carry)
+    assert step.ids.shape == (BATCH + 3, WINDOW)
+    for row in range(BATCH, BATCH + 3):
+        (place,) = [i for i in range(BATCH) if torch.equal(carry["entries"]["ids"][i], step.ids[row])][:1]
+        kept = carry["entries"]["prediction"]["all"][place].float()
+        torch.testing.assert_close(step.start[row], kept, rtol=0, atol=0)
+    _, carry = module.loss_and_carry(batches[1], draws[1], carry)
+    assert int(carry["written"]) == 2 * BATCH
+
+
+def test_rows_that_the_ring_does_not_have_yet_do_not_count() -> None:
+    module = module_of(*S2)
+    batch = Cycles(WORDS, BATCH, WINDOW).train_batch(0)
+    draws = module.draws_of(batch, 0, 0, torch.device("cpu"))
+    step = module._with_replayed(batch, draws, module.initial_carry(batch))
+    assert bool((step.targets[BATCH:] == -100).all()) and torch.equal(step.targets[:BATCH], batch[1])
+
+
+def test_the_largest_probabilities_are_enough_to_go_on_from() -> None:
+    module = module_of(*S2)
+    logits = 4 * torch.randn(2, 3, WORDS, generator=torch.Generator().manual_seed(1))
+    wide = torch.softmax(module._wide(module._narrow(logits)), -1)
+    expected = torch.softmax(logits, -1)
+    values, places = expected.topk(4)
+    torch.testing.assert_close(wide.gather(-1, places), values, rtol=0.02, atol=0.01)  # kept in bfloat16
+    torch.testing.assert_close(wide.sum(-1), torch.ones(2, 3))
+
+
+def test_alpha_has_a_rate_of_its_own_that_ends_where_the_others_end() -> None:
+    module = module_of(*EBT, "optimizer.lr=0.02", "schedule.warmup_fraction=0")
+    groups, (base, own) = module.groups_and_schedules()
+    assert [len(group["params"]) for group in groups][1] == 1 and groups[1]["weight_decay"] == 0.0
+    assert own.factor(0, 100) == pytest.approx(3 * base.factor(0, 100))
+    assert own.factor(100, 100) == pytest.approx(base.factor(100, 100)) == pytest.approx(0.1)
+    assert len(module_of(*S2).parameter_groups()) == 1
+
+
+def test_steps_are_drawn_between_the_least_and_the_most_and_the_size_for_each_token() -> None:
+    module = module_of(*S2, "module.thinking.noise=0.0")
+    batch = Cycles(WORDS, BATCH, WINDOW).train_batch(0)
+    seen = set()
+    for step in range(12):
+        draws = module.draws_of(batch, step, 0, torch.device("cpu"))
+        assert draws["step_size"].shape == (BATCH + 3, WINDOW, 1)
+        rule = module._with_replayed(batch, draws, module.initial_carry(batch)).settings
+        seen.add(rule.num_steps)
+    assert seen == {2, 3}
+
+
+def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        outcome = run(tmp_path, *EBT, "optimizer.lr=1e30", "training.clip_norm=null", "schedule.warmup_fraction=0")
+    assert outcome.status == DIVERGED
+    assert "optimiser step 2: inner step 1: the prediction is not finite" in caplog.text
+
+
+def test_what_a_step_costs_is_counted_without_computing_it() -> None:
+    counted = {}
+    for name, overrides in {"transformer": ["model=ebt/transformer"], "s1": EBT, "s2": S2}.items():
+        counted[name] = cost.measure(cell(*overrides).config).step_flops
+    assert counted["s1"] > 4 * counted["transformer"]
+    assert counted["s2"] > 2 * counted["transformer"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["module.thinking.num_steps=0"], "num_steps must be a whole number of at least 1"),
+        (["module.thinking.num_steps=1"], "more than the 1 steps of a prediction"),
+        (["model.step_size=0"], "step_size must be a positive finite number"),
+        (["model.step_size=-1"], "step_size must be a positive finite number"),
+        (["module.arms={none:{num_steps:0}}"], "num_steps must be a whole number"),
+        (["module.arms={none:{num_samples:0}}"], "num_samples must be a whole number"),
+        (["module.step_size_multiplier=0"], "step_size_multiplier must be a positive"),
+        ([*S2, "module.replay.rows=9"], "rows must be at most the capacity of 8"),
+        ([*S2, "module.thinking.loss=mean"], "it needs loss=last"),
+        (["model.variant=adalm"], "variant must be one of default, time_embed, adaln, adaln_zero"),
+    ],
+)
+def test_settings_that_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(cell(*overrides))
+
+
+def test_a_replay_buffer_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = module_of(*S2)
+    monkeypatch.setattr(prediction_descent, "_free_bytes", lambda device: 1000)
+    with pytest.raises(UsageError, match=r"module.replay.capacity=8 needs .* GiB and .* GiB are free"):
+        module.initial_carry(Cycles(WORDS, BATCH, WINDOW).train_batch(0))
+
+
+def test_settings_have_the_paper_s_values_by_default() -> None:
+    assert ThinkingSettings() == ThinkingSettings(num_steps=2, rule="code", detach=True, loss="mean")
+    assert (ReplaySettings().capacity, ReplaySettings().rows) == (192, 16)
+    known: Any = Arm()
+    assert (known.num_steps, known.num_samples) == (1, 1)

@@ -1,0 +1,160 @@
+"""Training on Sudoku: through Fit, the loss by hand, answers with more steps and samples, and what is refused."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome
+from paper_repro.lightning_modules.ebt_sudoku import EBTSudoku, SudokuClassifier, targets_of
+from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, thoughts
+from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
+from paper_repro.models.ebt.thinking import think
+from paper_repro.tests.support.reports import Recorder
+from paper_repro.training.fit import Fit
+from paper_repro.training.schedules import Constant
+
+DATA = (
+    "data={_target_:paper_repro.datamodules.sudoku.GeneratedSudoku,num_train:40,num_val:4,num_test_each:3,"
+    "train_givens:[70,76],test_givens:[60,61],boards_seed:0,batch_size:8,evaluation_batch_size:4,augment:false,seed:0}"
+)
+SMALL = [DATA, "model.width=8", "model.num_heads=2", "model.num_layers=1", "optimizer.lr=0.02"]
+QUICK = ["machine.progress_every_seconds=0.0", "training.steps=30", "training.evaluate_every=15"]
+SIZES: dict[str, Any] = {"width": 8, "num_heads": 2, "num_layers": 1}
+MODELS = ("sudoku_feed_forward", "sudoku_recursive", "sudoku_ebt")
+OPTIMIZER = partial(torch.optim.AdamW, lr=0.01)
+
+
+def run(folder: Path, model: str, *overrides: str) -> Outcome:
+    config = compose("ebt/sudoku", [f"model=ebt/{model}", *SMALL, *QUICK, *overrides])
+    (outcome,) = Fit().run([Cell("cell", config)], folder, Recorder())
+    return outcome
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_loss_falls_and_every_metric_is_there(model: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path, model, *(["probes.accuracy.samples=[3]"] if model == "sudoku_ebt" else []))
+    assert outcome.status == FINISHED
+    names = {f"val_{name}" for name in ("loss", "blanks", "boards")}
+    endings = ["", "_in_distribution", *(["_2x"] if model != "sudoku_feed_forward" else [])]
+    probed = {"boards_of_60", "boards_of_61", *(f"{name}{end}" for name in ("boards", "blanks") for end in endings)}
+    probed |= {"boards_best_of_3", "blanks_best_of_3"} if model == "sudoku_ebt" else set()
+    assert outcome.metrics.keys() == names | {f"best_{name}" for name in names} | {"best_step"} | probed
+    losses = [value for _, value in outcome.curves["training_loss"]]
+    assert losses[-1] < 0.97 * losses[0]
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    data = partial_data()
+    givens, solutions = data.train_batch(0)
+    return givens[:2], solutions[:2]
+
+
+def partial_data() -> Any:
+    from paper_repro.datamodules.sudoku import GeneratedSudoku
+
+    return GeneratedSudoku(num_train=8, num_val=4, num_test_each=1, train_givens=[50, 60], test_givens=[60, 60])
+
+
+def blank_loss(logits: Tensor, givens: Tensor, solutions: Tensor) -> Tensor:
+    """Cross-entropy, cell by cell."""
+    rows = [
+        -torch.log_softmax(logits[board, cell], -1)[solutions[board, cell] - 1]
+        for board, cell in (givens == 0).nonzero().tolist()
+    ]
+    return torch.stack(rows).mean()
+
+
+@pytest.mark.parametrize("supervise", ["mean", "last"])
+def test_a_classifier_learns_from_the_blanks_after_each_iteration_or_the_last(supervise: str) -> None:
+    torch.manual_seed(0)
+    model = SudokuRecursive(**SIZES, num_iterations=3)
+    module = SudokuClassifier(model, OPTIMIZER, Constant(), supervise)
+    each = [blank_loss(logits, *batch()) for logits in model.answers(batch()[0], 3)]
+    expected = each[-1] if supervise == "last" else torch.stack(each).mean()
+    torch.testing.assert_close(module.loss(batch()), expected)
+
+
+@pytest.mark.parametrize("loss", ["mean", "last"])
+def test_an_ebt_learns_from_the_blanks_after_each_step_or_the_last(loss: str) -> None:
+    torch.manual_seed(0)
+    model = SudokuEBT(**SIZES, step_size=2.0)
+    module = EBTSudoku(model, OPTIMIZER, Constant(), ThinkingSettings(num_steps=3, loss=loss))
+    start = torch.randn(2, 81, 9)
+    found, carry = module.loss_and_carry(batch(), {"start": start}, {})
+    step = PredictionStep(model.energies(batch()[0]), model.prediction_embedding.weight, model.step_size, 3)
+    each = [blank_loss(thought.prediction, *batch()) for thought in thoughts(step, start)]
+    torch.testing.assert_close(found, each[-1] if loss == "last" else torch.stack(each).mean())
+    found.backward()
+    assert carry == {} and all(parameter.grad is not None for parameter in module.parameters())
+    groups, _ = module.groups_and_schedules()
+    assert [len(group["params"]) for group in groups][1:] == [1] and groups[1]["weight_decay"] == 0
+
+
+def test_targets_leave_givens_out() -> None:
+    givens, solutions = batch()
+    targets = targets_of(givens, solutions)
+    assert ((targets == -100) == (givens > 0)).all()
+    assert (targets[givens == 0] == solutions[givens == 0] - 1).all()
+
+
+def test_a_replay_buffer_keeps_boards_with_their_predictions() -> None:
+    torch.manual_seed(0)
+    module = EBTSudoku(SudokuEBT(**SIZES), OPTIMIZER, Constant(), replay={"capacity": 4, "rows": 2, "kept": None})
+    carry = module.initial_carry(batch())
+    draws = {"start": torch.randn(2, 81, 9), "keys": torch.rand(4)}
+    loss, carry = module.loss_and_carry(batch(), draws, carry)
+    assert torch.isfinite(loss) and int(carry["written"]) == 2
+    assert torch.equal(carry["entries"]["targets"][:2], targets_of(*batch()))
+
+
+def test_an_answer_takes_more_iterations_or_steps_and_the_board_of_lowest_energy() -> None:
+    torch.manual_seed(0)
+    givens, _ = batch()
+    recursive = SudokuRecursive(**SIZES, num_iterations=2)
+    module = SudokuClassifier(recursive, OPTIMIZER, Constant())
+    torch.testing.assert_close(module.answer(givens, 2), list(recursive.answers(givens, 4))[-1])
+    model = SudokuEBT(**SIZES, step_size=5.0)
+    thinker = EBTSudoku(model, OPTIMIZER, Constant(), {"num_steps": 2})
+    torch.manual_seed(3)
+    found = thinker.answer(givens, factor=3, num_samples=4)
+    torch.manual_seed(3)
+    last = list(think(model, givens, torch.randn(4, 2, 81, 9), 6))[-1]
+    best = last.energies.sum(-1).argmin(0).tolist()
+    torch.testing.assert_close(found, torch.stack([last.predictions[best[board], board] for board in range(2)]))
+    assert len(set(best)) > 1 or best[0] != 0
+
+
+def test_evaluations_count_blanks_and_whole_boards() -> None:
+    class Perfect(SudokuFeedForward):
+        def answers(self, givens: Tensor, num_iterations: int) -> Any:
+            yield 50.0 * functional.one_hot(SOLUTIONS - 1, 9).float()
+
+    givens, SOLUTIONS = batch()
+    module = SudokuClassifier(Perfect(**SIZES), OPTIMIZER, Constant())
+    metrics = module.new_metrics()
+    module.update_metrics(metrics, (givens, SOLUTIONS))
+    found = {name: float(metric.compute()) for name, metric in metrics.items()}
+    assert found == pytest.approx({"loss": 0.0, "blanks": 1.0, "boards": 1.0})
+    cell = int((givens[0] == 0).nonzero()[0])
+    SOLUTIONS = SOLUTIONS.clone()
+    SOLUTIONS[0, cell] = SOLUTIONS[0, cell] % 9 + 1
+    module.update_metrics(metrics, batch())
+    blanks = int((givens == 0).sum())
+    assert float(metrics["boards"].compute()) == 0.75
+    assert float(metrics["blanks"].compute()) == pytest.approx(1 - 1 / (2 * blanks))
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(UsageError, match="supervise must be one of mean, last, got 'first'"):
+        SudokuClassifier(SudokuFeedForward(**SIZES), OPTIMIZER, Constant(), "first")
+    with pytest.raises(UsageError, match="num_steps must be a whole number of at least 1, got 0"):
+        EBTSudoku(SudokuEBT(**SIZES), OPTIMIZER, Constant(), {"num_steps": 0})
+    with pytest.raises(UsageError, match="a classifier has one answer"):
+        SudokuClassifier(SudokuFeedForward(**SIZES), OPTIMIZER, Constant()).answer(batch()[0], num_samples=2)

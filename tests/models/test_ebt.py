@@ -1,0 +1,216 @@
+"""EBT's streams, step rules and thinking against their definitions."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.models.ebt.landscape import VARIANTS
+from paper_repro.models.ebt.model import EBT
+from paper_repro.models.ebt.steps import RULES, PredictionStep, ThinkingSettings, thoughts
+from paper_repro.models.ebt.thinking import Considered, think
+from paper_repro.models.ebt.transformer import TransformerPlusPlus
+from paper_repro.tests.support.golden_ebt import in_float64
+
+B, T, V, D = 2, 5, 11, 8
+
+
+def made(variant: str = "default", num_landscapes: int = 1, streams: str = "split", **given: Any) -> EBT:
+    """A small model away from its start, the same for the same sizes."""
+    sizes = {"vocabulary_size": V, "block_length": T, "width": D, "num_heads": 2, "num_layers": 3, "hidden": 12}
+    torch.manual_seed(0)
+    model: EBT = in_float64(
+        lambda: EBT(
+            variant=variant, num_landscapes=num_landscapes, step_size=0.7, streams=streams, **{**sizes, **given}
+        )
+    )
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name != "step_size_parameter":
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+IDS = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(7))
+TARGETS = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(8))
+
+
+def loss_of(model: EBT, settings: ThinkingSettings) -> Tensor:
+    step = PredictionStep(
+        model.energies(IDS),
+        model.prediction_embedding.weight,
+        model.step_size,
+        settings.num_steps,
+        model.num_landscapes,
+        settings,
+    )
+    found = list(thoughts(step, normal(B, T, V)))
+    each = [functional.cross_entropy(thought.prediction.flatten(0, 1), TARGETS.flatten()) for thought in found]
+    return each[-1] if settings.loss == "last" else torch.stack(each).mean()
+
+
+def gradients(model: EBT, settings: ThinkingSettings) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss_of(model, settings).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+ARMS = {
+    "s1": ThinkingSettings(),
+    "listing": ThinkingSettings(rule="listing"),
+    "truncated": ThinkingSettings(num_steps=3, detach=False, truncate=True, loss="last"),
+    "through all steps": ThinkingSettings(num_steps=3, detach=False, loss="last"),
+}
+
+
+@pytest.mark.parametrize("settings", ARMS.values(), ids=ARMS.keys())
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_split_streams_equal_the_concatenated_ones_with_all_gradients(variant: str, settings: ThinkingSettings) -> None:
+    landscapes = 1 if variant == "default" else 2
+    split, whole = (made(variant, landscapes, streams) for streams in ("split", "concatenated"))
+    torch.testing.assert_close(loss_of(split, settings), loss_of(whole, settings), rtol=1e-12, atol=1e-12)
+    found, expected = gradients(split, settings), gradients(whole, settings)
+    assert found.keys() == expected.keys() - ({"landscapes.embedding.weight"} - found.keys())
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-12 * float(expected[name].abs().max()))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_step_follows_the_gradient_of_the_energy_by_autograd(rule: str) -> None:
+    model, start = made(), normal(B, T, V)
+    settings = ThinkingSettings(num_steps=1, rule=rule)
+    embedding = model.prediction_embedding.weight
+    step = PredictionStep(model.energies(IDS), embedding, model.step_size, 1, 1, settings)
+    (found,) = thoughts(step, start)
+    logits = start.clone().requires_grad_()
+    probabilities = torch.softmax(logits, -1)
+    energy = model.energies(IDS)(probabilities @ embedding.mT, 0)
+    by = probabilities if rule == "code" else logits
+    expected = by - model.step_size * torch.autograd.grad(energy.sum(), by)[0]
+    torch.testing.assert_close(found.prediction, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.energy, energy, rtol=1e-12, atol=1e-12)
+
+
+def test_the_energy_of_a_position_depends_on_its_own_candidate_and_the_tokens_up_to_it() -> None:
+    model, candidates = made("time_embed", 1), normal(B, T, D)
+    before = model.energies(IDS)(candidates, 0)
+    other = candidates.clone()
+    other[:, 2] += 1
+    assert (model.energies(IDS)(other, 0) != before).nonzero()[:, 1].unique().tolist() == [2]
+    ids = IDS.clone()
+    ids[:, 3] = (ids[:, 3] + 1) % V
+    assert (model.energies(ids)(candidates, 0) != before).nonzero()[:, 1].unique().tolist() == [3, 4]
+
+
+def test_without_detaching_gradients_flow_through_all_steps_and_truncation_cuts_them() -> None:
+    model = made()
+    whole = ARMS["through all steps"]
+    cut = gradients(model, ARMS["truncated"])
+    inert = gradients(model, replace(ARMS["truncated"], detach=True))
+    full = gradients(model, whole)
+    detached = gradients(model, replace(whole, detach=True))
+    name = "trunk.blocks.0.attention.output.weight"
+    assert torch.equal(cut[name], inert[name])
+    torch.testing.assert_close(detached[name], cut[name], rtol=1e-12, atol=1e-14)
+    assert not torch.allclose(full[name], cut[name])
+    direction, size = normal(*full[name].shape), 1e-6
+    weight = model.trunk.blocks[0].attention.output.weight
+
+    def at(shift: float) -> Tensor:
+        with torch.no_grad():
+            weight.add_(shift * direction)
+            found = loss_of(model, whole)
+            weight.sub_(shift * direction)
+        return found
+
+    slope = (at(size) - at(-size)) / (2 * size)
+    torch.testing.assert_close((full[name] * direction).sum(), slope, rtol=1e-4, atol=1e-9)
+
+
+def test_a_candidate_that_gets_more_steps_passes_the_same_states_and_shares_the_observed_stream() -> None:
+    model, start = made(), normal(3, B, T, V)
+    short, long = (list(think(model, IDS, start, steps)) for steps in (2, 4))
+    for one, other in zip(short, long, strict=False):
+        torch.testing.assert_close(one.predictions, other.predictions, rtol=0, atol=0)
+        torch.testing.assert_close(one.energies, other.energies, rtol=1e-12, atol=1e-12)
+    alone = list(think(model, IDS, start[1:2], 4))[-1]
+    torch.testing.assert_close(alone.predictions[0], long[-1].predictions[1], rtol=1e-12, atol=1e-12)
+
+
+def test_the_sample_of_lowest_energy_is_chosen_for_each_token() -> None:
+    energies = torch.tensor([[[0.0, 3.0]], [[1.0, 2.0]], [[-1.0, 9.0]]])  # (N, 1, 2)
+    predictions = torch.arange(6.0).view(3, 1, 2, 1)
+    logits, best = Considered(predictions, energies).choose()
+    assert best.tolist() == [[2, 1]] and logits.flatten().tolist() == [4.0, 3.0]
+    assert Considered(predictions, energies).choose(2)[1].tolist() == [[0, 1]]
+    with pytest.raises(ValueError, match=r"1 \.\.\. 3, got 4"):
+        Considered(predictions, energies).choose(4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be a whole number of at least 1"),
+        ({"most_steps": 1}, "most_steps must be at least num_steps=2"),
+        ({"rule": "cod"}, "rule must be one of code, listing"),
+        ({"noise": -1.0}, "noise must be a finite number"),
+        ({"step_size_spread": 0.5}, "step_size_spread"),
+        ({"truncate": True}, "it needs loss=last"),
+    ],
+)
+def test_settings_out_of_range(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ThinkingSettings(**wrong)
+
+
+def test_models_and_thoughts_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="step_size must be a positive finite number"):
+        EBT(V, T, D, 2, 1, step_size=0.0)
+    with pytest.raises(ValueError, match="variant=default has one landscape"):
+        EBT(V, T, D, 2, 1, num_landscapes=2)
+    with pytest.raises(ValueError, match="num_steps=1 is fewer than the 2 landscapes"):
+        list(think(made("time_embed", 2), IDS, normal(1, B, T, V), 1))
+    with pytest.raises(ValueError, match="start holds no sample"):
+        list(think(made(), IDS, normal(0, B, T, V), 1))
+    with pytest.raises(ValueError, match="crop the sequences"):
+        made().embed(torch.zeros(1, T + 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="vocabulary_size is 11"):
+        made().embed(torch.full((1, 2), V))
+
+
+@pytest.mark.parametrize("streams", ["split", "concatenated"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_energies_of_the_last_tokens_are_those_among_all(variant: str, streams: str) -> None:
+    model = made(variant, 1 if variant == "default" else 2, streams)
+    candidates = normal(3 * B, T, D)
+    for landscape in range(model.num_landscapes):
+        whole = model.energies(IDS)(candidates, landscape)
+        for last in (1, 3, T):
+            found = model.energies(IDS, last)(candidates[:, -last:], landscape)
+            torch.testing.assert_close(found, whole[:, -last:], rtol=1e-12, atol=1e-12)
+    for last in (0, T + 1):
+        with pytest.raises(ValueError, match="last must be"):
+            model.energies(IDS, last)
+
+
+def test_a_recurrent_transformer_passes_its_blocks_again_with_the_embeddings_added() -> None:
+    torch.manual_seed(0)
+    model = TransformerPlusPlus(V, T, D, 2, 3, num_passes=2)
+    x = embedded = model.embed(IDS)
+    for passed in range(3):
+        x = embedded if passed == 0 else x + embedded
+        for layer in model.layers():
+            x = layer(x)
+        torch.testing.assert_close(model.final_state(IDS, passed + 1), x)
+    torch.testing.assert_close(model.final_state(IDS), model.final_state(IDS, 2))
+    assert len(model.states(IDS)) == 1 + 2 * 3 and torch.equal(model.states(IDS)[-1], model.final_state(IDS))
+    with pytest.raises(ValueError, match="num_passes"):
+        TransformerPlusPlus(V, T, D, 2, 3, num_passes=0)

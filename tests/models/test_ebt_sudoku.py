@@ -1,0 +1,140 @@
+"""The three Sudoku models: what they read, what they share, and what an EBT's step does to a board."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.datamodules.sudoku_boards import puzzle
+from paper_repro.models.ebt.steps import RULES, PredictionStep, ThinkingSettings, thoughts
+from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
+from paper_repro.models.ebt.thinking import think
+from paper_repro.tests.support.float64 import randomised
+
+SIZES: dict[str, Any] = {"width": 8, "num_heads": 2, "num_layers": 2, "hidden": 12}
+BOARDS = torch.tensor([puzzle(seed, 40) for seed in range(2)])
+GIVENS, SOLUTIONS = BOARDS[:, 0], BOARDS[:, 1]
+BLANK = GIVENS == 0
+
+
+def normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def ebt(**options: Any) -> SudokuEBT:
+    model: SudokuEBT = randomised(SudokuEBT(**SIZES, step_size=0.7, learn_step_size=False, **options))
+    return model
+
+
+def test_all_models_have_one_trunk_and_context_and_differ_in_their_heads_alone() -> None:
+    def names(model: torch.nn.Module) -> set[str]:
+        return {name for name, _ in model.named_parameters()}
+
+    classifier, recursive = SudokuFeedForward(**SIZES), SudokuRecursive(**SIZES, num_iterations=3)
+    assert names(classifier) == names(recursive)
+    own = {"prediction_embedding.weight", "energy_head.weight", "step_size_parameter"}
+    assert names(SudokuEBT(**SIZES)) == names(classifier) - {"head.weight"} | own
+
+
+def test_predictions_enter_as_large_as_the_context() -> None:
+    torch.manual_seed(0)
+    model = SudokuEBT(**{**SIZES, "width": 64})
+    sizes = [
+        table.weight.std()
+        for table in (model.prediction_embedding, model.cells.given_embedding, model.cells.unit_embedding)
+    ]
+    torch.testing.assert_close(torch.stack(sizes), torch.ones(3), rtol=0.1, atol=0)
+
+
+def test_every_cell_sees_every_other_given() -> None:
+    model = randomised(SudokuFeedForward(**SIZES))
+    before, blanked = model(GIVENS), GIVENS.clone()
+    cell = int((~BLANK[0]).nonzero()[-1])
+    blanked[0, cell] = 0
+    changed = (model(blanked) != before).any(-1)  # (B, C)
+    assert before.shape == (2, 81, 9) and changed[0].all() and not changed[1].any()
+
+
+def test_cells_know_their_row_column_and_box_and_nothing_else_of_their_place() -> None:
+    """A model whose vectors of rows, columns and boxes are exchanged treats an exchanged board alike."""
+    model = randomised(SudokuFeedForward(**SIZES))
+    rows = torch.tensor([3, 5, 4, 0, 1, 2, 6, 8, 7])  # two bands exchanged, and rows within bands
+    moved = GIVENS.view(-1, 9, 9)[:, rows].reshape(-1, 81)
+    expected = model(GIVENS).view(-1, 9, 9, 9)[:, rows].reshape(-1, 81, 9)
+    with torch.no_grad():
+        table = model.cells.unit_embedding.weight  # rows, columns, boxes
+        boxes = torch.tensor([3, 4, 5, 0, 1, 2, 6, 7, 8])
+        table[:9] = table[:9][rows]
+        table[18:] = table[18:][boxes]
+    torch.testing.assert_close(model(moved), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_recursion_of_one_iteration_is_the_feed_forward_pass_and_more_go_on_from_it() -> None:
+    model = randomised(SudokuRecursive(**SIZES, num_iterations=3))
+    plain = randomised(SudokuFeedForward(**SIZES))
+    plain.load_state_dict(model.state_dict())
+    answers = list(model.answers(GIVENS, 4))
+    torch.testing.assert_close(answers[0], plain(GIVENS))
+    torch.testing.assert_close(answers[2], model(GIVENS))
+    context = model.cells(GIVENS)
+    state = model.trunk(context + model.trunk(context, causal=False), causal=False)
+    torch.testing.assert_close(answers[1], model.head(state))
+    assert len(answers) == 4 and len(list(plain.answers(GIVENS, 4))) == 1
+
+
+@pytest.mark.parametrize("clamp_givens", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_step_follows_the_gradient_of_the_boards_energy(rule: str, clamp_givens: bool) -> None:
+    model, start = ebt(clamp_givens=clamp_givens), normal(2, 81, 9)
+    embedding = model.prediction_embedding.weight
+    settings = ThinkingSettings(num_steps=1, rule=rule)
+    (found,) = thoughts(PredictionStep(model.energies(GIVENS), embedding, model.step_size, 1, 1, settings), start)
+    logits = start.clone().requires_grad_()
+    probabilities = torch.softmax(logits, -1)
+    seen = probabilities
+    if clamp_givens:
+        hot = torch.nn.functional.one_hot((GIVENS - 1).clamp(min=0), 9).double()
+        seen = torch.where(BLANK[..., None], probabilities, hot)
+    states = model.trunk(model.cells(GIVENS) + seen @ embedding.mT, causal=False)
+    energy = model.energy_head(states).sum()
+    by = probabilities if rule == "code" else logits
+    expected = by - model.step_size * torch.autograd.grad(energy, by)[0]
+    torch.testing.assert_close(found.prediction, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.energy.sum(), energy.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_clamped_givens_hide_what_is_predicted_there() -> None:
+    start, other = normal(2, 81, 9), normal(2, 81, 9, seed=2)
+    other = torch.where(BLANK[..., None], start, other)
+    for clamp_givens in (True, False):
+        model = ebt(clamp_givens=clamp_givens)
+        ends = [list(think(model, GIVENS, one[None], 2))[-1] for one in (start, other)]
+        assert torch.equal(ends[0].energies, ends[1].energies) == clamp_givens
+
+
+def test_predictions_of_different_cells_depend_on_each_other_and_boards_do_not() -> None:
+    model, candidates = ebt(), normal(2, 81, 8)
+    before = model.energies(GIVENS)(candidates, 0)
+    candidates[0, int(BLANK[0].nonzero()[0])] += 1
+    changed = model.energies(GIVENS)(candidates, 0) != before
+    assert changed[0].all() and not changed[1].any()
+
+
+def test_several_samples_of_a_board_are_thought_of_independently() -> None:
+    model, start = ebt(), normal(3, 2, 81, 9)
+    together = list(think(model, GIVENS, start, 2))[-1]
+    alone = list(think(model, GIVENS[1:], start[2:, 1:], 2))[-1]
+    torch.testing.assert_close(together.energies[2, 1], alone.energies[0, 0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(together.predictions[2, 1], alone.predictions[0, 0], rtol=1e-10, atol=1e-10)
+
+
+def test_wrong_sizes_and_boards_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"givens must have the shape \(B, 81\), got \(2, 80\)"):
+        SudokuFeedForward(**SIZES)(GIVENS[:, :80])
+    with pytest.raises(ValueError, match="num_iterations must be a whole number of at least 1, got 0"):
+        SudokuRecursive(**SIZES, num_iterations=0)
+    with pytest.raises(ValueError, match="step_size must be a positive finite number, got 0"):
+        SudokuEBT(**SIZES, step_size=0)
+    with pytest.raises(ValueError, match="heads"):
+        SudokuEBT(**{**SIZES, "num_heads": 3})

@@ -1,0 +1,116 @@
+"""Golden records of EBT on tokens, under our names: their linear weights are (outputs, inputs), as ours."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paper_repro.models.ebt.model import EBT
+from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.models.ebt.transformer import TransformerPlusPlus
+
+ONCE = {
+    "token_embedding": "token_embedding.weight",
+    "dist_to_embed": "prediction_embedding.weight",
+    "lm_head": "output.weight",
+    "energy_head": "energy_head.weight",
+    "final_norm": "trunk.final_norm.weight",
+    "final_mod_w": "trunk.final_modulation.weight",
+    "final_mod_b": "trunk.final_modulation.bias",
+    "step_embedding": "landscapes.embedding.weight",
+    "alpha": "step_size_parameter",
+}
+IN_BLOCK = {
+    "attn_norm": "attention_norm.weight",
+    "ffn_norm": "feed_forward_norm.weight",
+    "o": "attention.output.weight",
+    "ffn_down": "feed_forward.down.weight",
+    "mod_w": "modulation.weight",
+    "mod_b": "modulation.bias",
+}
+JOINED = {
+    "attention.query_key_value.weight": ("q", "k", "v"),
+    "feed_forward.gate_up.weight": ("ffn_gate", "ffn_up"),
+}
+
+
+def in_float64(make: Callable[[], Any]) -> Any:
+    """What ``make`` builds, its tables of positions in float64, too."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def size(record: dict[str, Any], name: str) -> int:
+    return int(record[f"cfg/{name}"])
+
+
+def tensors(record: dict[str, Any], kind: str) -> dict[str, Tensor]:
+    """The record's weights (kind "w") or gradients (kind "g"), by our names."""
+    found = {ours: record[f"{kind}/{theirs}"] for theirs, ours in ONCE.items() if f"{kind}/{theirs}" in record}
+    for layer in range(size(record, "num_transformer_blocks")):
+        theirs, ours = f"{kind}/layer{layer}.", f"trunk.blocks.{layer}."
+        found |= {ours + name: record[theirs + key] for key, name in IN_BLOCK.items() if theirs + key in record}
+        found |= {ours + name: torch.cat([record[theirs + key] for key in keys]) for name, keys in JOINED.items()}
+    return found
+
+
+def variant(record: dict[str, Any]) -> str:
+    if "w/final_mod_w" in record:
+        return "adaln"
+    return "time_embed" if "w/step_embedding" in record else "default"
+
+
+def build(record: dict[str, Any], streams: str = "split") -> EBT:
+    """The record's EBT in float64."""
+    kind, weights = variant(record), tensors(record, "w")
+    model: EBT = in_float64(
+        lambda: EBT(
+            vocabulary_size=len(record["w/token_embedding"]),
+            block_length=size(record, "context_length"),
+            width=size(record, "embedding_dim"),
+            num_heads=size(record, "multiheaded_attention_heads"),
+            num_layers=size(record, "num_transformer_blocks"),
+            hidden=len(record["w/layer0.ffn_gate"]),
+            variant=kind,
+            num_landscapes=1 if kind == "default" else len(record["w/step_embedding"]),
+            step_size=float(record["cfg/mcmc_step_size"]),
+            learn_step_size="g/alpha" in record,
+            streams=streams,
+        )
+    )
+    model.load_state_dict(weights, strict=True)
+    return model
+
+
+def build_transformer(record: dict[str, Any]) -> TransformerPlusPlus:
+    """The record's Transformer++ in float64."""
+    model: TransformerPlusPlus = in_float64(
+        lambda: TransformerPlusPlus(
+            vocabulary_size=len(record["w/token_embedding"]),
+            block_length=size(record, "context_length"),
+            width=size(record, "embedding_dim"),
+            num_heads=size(record, "multiheaded_attention_heads"),
+            num_layers=size(record, "num_transformer_blocks"),
+            hidden=len(record["w/layer0.ffn_gate"]),
+        )
+    )
+    model.load_state_dict(tensors(record, "w"), strict=True)
+    return model
+
+
+def settings(record: dict[str, Any], listing: bool) -> ThinkingSettings:
+    """What the record's run was trained with; one landscape a step."""
+    truncate = bool(record["cfg/truncate_mcmc"])
+    return ThinkingSettings(
+        num_steps=len(record["step_pred"]),
+        rule="listing" if listing else "code",
+        noise=float(record["cfg/langevin_dynamics_noise"]),
+        step_size_spread=float(record["cfg/randomize_mcmc_step_size_scale"]),
+        detach=not record["cfg/no_mcmc_detach"],
+        truncate=truncate,
+        loss="last" if truncate else "mean",
+    )
