@@ -22,17 +22,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.command_line import run_main
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.command_line import Options, run_main
+from paper_repro.base.errors import UsageError
 
 if TYPE_CHECKING:
     from paper_repro.cells.records import Record
     from paper_repro.datamodules.tokenizers import Tokenizer
     from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.models.generation import Generation, Settle
-    from paper_repro.training.build import BuiltCell
 
 PROBE = "paper_repro.probes.text_quality.TextQuality"
 
@@ -57,13 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; generate.py --help says what there is")
-
-
 def _words(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Options("generate.py")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path)
     parser.add_argument("--prompt", action="append")
     parser.add_argument("--tokens", type=int, default=1000)
@@ -74,10 +68,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--settle", type=float)
     parser.add_argument("--data-root")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    words, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        valid = [option for action in parser._actions for option in action.option_strings]
-        raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
+    words = parser.read(arguments)
     if words.tokens < 1:
         raise UsageError(f"--tokens {words.tokens}: give 1 or more")
     return words
@@ -87,6 +78,7 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
     """Return the model with its weights, and the vocabulary that it was trained with."""
     from paper_repro.cells import records
     from paper_repro.cells.tasks import Cell
+    from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
     from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.training.finished import rebuild
 
@@ -98,26 +90,7 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
         raise UsageError(
             f"{folder}: its model, {type(model).__name__}, generates no text; give a language model's cell"
         )
-    return model, _tokenizer(parts, record), record
-
-
-def _tokenizer(parts: "BuiltCell", record: "Record") -> "Tokenizer":
-    """Return the data's tokenizer, if it is the one of the training."""
-    from paper_repro.datamodules.tokenizers import Tokenizer
-
-    tokenizer = getattr(parts.data, "tokenizer", None)
-    if not isinstance(tokenizer, Tokenizer):
-        raise UsageError(f"cell {record.cell}: its data, {type(parts.data).__name__}, have no vocabulary of text")
-    trained: dict[str, str] = record.provenance.get("data", {})
-    found = {"tokenizer": tokenizer.fingerprint} if "tokenizer" in trained else parts.data.data_hashes()
-    for name, value in found.items():
-        if trained.get(name) != value:
-            raise UsageError(
-                f"the {name} found here is {value[:16]}..., cell {record.cell} was trained with "
-                f"{trained.get(name, 'none')[:16]}...: ids would mean other words; bring the data of the training "
-                "(--data-root DIR, or $PAPER_REPRO_DATA)"
-            )
-    return tokenizer
+    return model, trained_tokenizer(parts.data, record.provenance.get("data", {}), record.cell), record
 
 
 def _set_inner_steps(words: argparse.Namespace, model: "CausalLanguageModel") -> "Settle | None":

@@ -20,7 +20,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paper_repro.cells.tasks import Findings
@@ -44,26 +44,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        from paper_repro.base.errors import UsageError
-
-        raise UsageError(f"{message}; inspect_model.py --help says what there is")
-
-
 def _words(arguments: Sequence[str]) -> argparse.Namespace:
-    from paper_repro.base.errors import UsageError, nearest
+    from paper_repro.base.command_line import Options
+    from paper_repro.base.errors import UsageError
 
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Options("inspect_model.py")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path)
     parser.add_argument("--to", type=Path)
     parser.add_argument("--layers")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    words, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        valid = [option for action in parser._actions for option in action.option_strings]
-        raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
+    words = parser.read(arguments)
     if words.layers is not None:
         parts = words.layers.split(",")
         if not all(part.isdecimal() and int(part) for part in parts):

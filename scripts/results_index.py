@@ -61,6 +61,8 @@ versions of Python and torch; they carry neither a commit nor a seal, as records
 * `nrgpt_block` holds the block's closed form against torch.func.grad of the same energy. Its memory rows are the peak
   of a whole training step, with and without the recomputation of states.
 * `ngpt_step` compares a step of nGPT with one of its GPT, both with the same set of ops.
+* `ebt_step` compares a step of EBT, whose streams may be split or concatenated, with one of Transformer++. Its rows
+  of matrix products say how much longer a step has to take at the least.
 * `ngpt_optim` measures Adam with the projection to unit rows. It misses its goal of 1.2 times the time of Adam alone on
   a CPU: the projection moves 12 bytes a number where Adam moves 28.
 * The Triton kernels have no line here yet; the tests run them under Triton's interpreter.

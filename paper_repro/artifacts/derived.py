@@ -13,23 +13,33 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
     "log": (1, math.log),
     "difference": (2, lambda one, other: one - other),
     "ratio": (2, lambda one, other: one / other),
+    "gain": (2, lambda before, after: 100 * (1 - math.exp(after - before))),
 }
-"""What ``derived`` may name, with the number of metrics that it takes."""
+"""What ``derived`` may name, with the number of metrics that it takes.
+
+``gain`` takes two losses in nats per token: by how many percent the perplexity falls from the first to the second.
+"""
 
 
 def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
     """Add each derived metric to the record that can be computed from what it has measured.
 
-    A metric that the record holds already stays as it was measured.  One whose value is not finite is left out.
+    A metric that the record holds already stays as it was measured.  One whose value is not finite is left out; one
+    whose sources are not available is not available for their reason.
     """
     if record.status != FINISHED:
         return record
-    found = dict(record.metrics)
+    found, lacking = dict(record.metrics), dict(record.unavailable)
     for name, metric in metrics.items():
-        value = _value(metric, found) if metric.derived and name not in found else None
-        if value is not None:
+        if not metric.derived or name in found:
+            continue
+        if (value := _value(metric, found)) is not None:
             found[name] = value
-    return record if len(found) == len(record.metrics) else replace(record, metrics=found)
+        elif (reason := _lack(metric, lacking)) is not None:
+            lacking[name] = reason
+    if len(found) == len(record.metrics) and len(lacking) == len(record.unavailable):
+        return record
+    return replace(record, metrics=found, unavailable=lacking)
 
 
 def derivation_problem(name: str, metric: Metric) -> str | None:
@@ -56,6 +66,13 @@ def _value(metric: Metric, measured: Mapping[str, float]) -> float | None:
     except (ValueError, OverflowError, ZeroDivisionError):
         return None
     return value if math.isfinite(value) else None
+
+
+def _lack(metric: Metric, unavailable: Mapping[str, str]) -> str | None:
+    """Return why a metric that it follows from is not available; None if each is measured or was never asked for."""
+    ((_, sources),) = metric.derived.items()
+    names = [name for source in sources for name in source.split(" or ")]
+    return next((unavailable[name] for name in names if name in unavailable), None)
 
 
 def _first(source: str, measured: Mapping[str, float]) -> float | None:

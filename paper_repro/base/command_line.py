@@ -1,10 +1,12 @@
 """Words of a command: names, reserved ``key=value`` settings, and Hydra-style overrides for the config."""
 
+import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError, nearest
 
@@ -77,6 +79,32 @@ def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str
         else:
             words.overrides.append(word)
     return words
+
+
+class Options(argparse.ArgumentParser):
+    """Reads the options of a command that explains them in its docstring; a wrong word is a UsageError.
+
+    Args:
+        command: the script's name, for the errors.
+    """
+
+    def __init__(self, command: str) -> None:
+        super().__init__(prog=command, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.prog} --help says what there is")
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the values of the options.
+
+        Raises:
+            UsageError: an unknown option, answered with the nearest known one, or a value that cannot be one.
+        """
+        words, unknown = self.parse_known_args(arguments)
+        if unknown:
+            valid = [option for action in self._actions for option in action.option_strings]
+            raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
+        return words
 
 
 def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ OLD, NEW = {"task": "easy", "model": "old"}, {"task": "easy", "model": "new"}
 HARD_OLD, HARD_NEW = {"task": "hard", "model": "old"}, {"task": "hard", "model": "new"}
 Samples = dict[int, float]
 TINY = 1e-12
-"""Of float64 sums over three or four seeds against scipy's."""
+"""The relative rounding of float64 sums over three or four seeds against scipy's."""
 
 
 def place_of(cell: PlannedCell) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def table_of(view: View) -> Table:
 
 
 def models(name: str) -> dict[str, NGPT]:
-    """Of every row at the paper's scale, on the meta device."""
+    """Return the model of every row at the paper's scale, on the meta device."""
     found = {}
     for cell in planned(name, "paper").cells:
         with torch.device("meta"):

@@ -1,0 +1,120 @@
+"""EBT against a Transformer++ that trains longer, until both have cost the same: a question of ours."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.intervals import Interval
+from paper_repro.artifacts.views import View
+from paper_repro.papers.ebt.learning import NOT_RUN, S1, TRANSFORMER, Run, losses, not_below_the_floor, runs
+
+STEP_TIME_RATIO: float | None = None
+"""Seconds of a training step of EBT (S1) over those of Transformer++, alone on a machine; None: not measured.
+
+The seconds in the records of trainings are of a machine that had other work beside them.
+"""
+BASE = {"size": "one", "width": "one"}
+
+
+@dataclass(frozen=True)
+class EqualCost:
+    """How EBT's loss stands to that of a Transformer++ that trained ``factor`` times as long."""
+
+    factor: float
+    ratios: Mapping[int, float]
+    """EBT's loss over Transformer++'s, by seed."""
+
+    @property
+    def mean(self) -> float:
+        return math.exp(intervals.mean([math.log(ratio) for ratio in self.ratios.values()]))
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the logarithm, over seeds."""
+        logarithms = {seed: math.log(ratio) for seed, ratio in self.ratios.items()}
+        return intervals.compare(logarithms, dict.fromkeys(self.ratios, 0.0))
+
+    def __str__(self) -> str:
+        found = self.interval
+        interval = f"[{math.exp(found.low):.3f}, {math.exp(found.high):.3f}]" if found.count > 1 else "(one seed)"
+        return f"{self.mean:.3f} {interval} at {self.factor:.3g} times the steps"
+
+
+def flops_ratio(view: View, by_rule: bool = False) -> float | None:
+    """Return EBT's FLOPs of a step over Transformer++'s at the base size, counted or by the paper's rule."""
+    found = []
+    for model in (S1, TRANSFORMER):
+        costs = [run.rule_flops if by_rule else run.flops for run in runs(view, model=model, budget="one", **BASE)]
+        if not costs or not costs[0]:
+            return None
+        found.append(costs[0])
+    return found[0] / found[1]
+
+
+def factors(view: View) -> dict[str, float]:
+    """Return how many times as long a Transformer++ trains at equal tokens, time and FLOPs, in words; what is not known
+    is left out.
+    """
+    known = {
+        "equal tokens": 1.0,
+        "equal time": STEP_TIME_RATIO,
+        "equal FLOPs, counted": flops_ratio(view),
+        "equal FLOPs, the paper's rule": flops_ratio(view, by_rule=True),
+    }
+    return {name: factor for name, factor in known.items() if factor is not None}
+
+
+def equal_cost(view: View, factor: float) -> EqualCost | None:
+    """Compare losses at the base size, seed by seed; None where no Transformer++ trained that long.
+
+    Its log loss is interpolated linearly over log steps.
+    """
+    candidates = {run.seed: run for run in runs(view, model=S1, budget="one", **BASE)}
+    ratios = {}
+    for seed, candidate in candidates.items():
+        points = sorted((run.steps, run.loss) for run in runs(view, model=TRANSFORMER, **BASE) if run.seed == seed)
+        wanted = math.log(factor * candidate.steps)
+        steps = [math.log(steps) for steps, _ in points]
+        if steps and steps[0] <= wanted + _ROUNDING and wanted <= steps[-1] + _ROUNDING:
+            baseline = float(np.interp(wanted, steps, [math.log(loss) for _, loss in points]))
+            ratios[seed] = candidate.loss / math.exp(baseline)
+    return EqualCost(factor, ratios) if ratios else None
+
+
+_ROUNDING = 1e-9
+
+
+def better(view: View, factor: float | None) -> Judgement:
+    """Judge whether EBT's loss is below that of a Transformer++ that trained ``factor`` times as long."""
+    found = [*runs(view, model=S1, budget="one", **BASE), *runs(view, model=TRANSFORMER, budget="one", **BASE)]
+    if len({run.place["model"] for run in found}) < 2:
+        return NOT_RUN
+    if factor is None:
+        return Judgement(UNDECIDED, "the cost of a step was not measured")
+    if (reason := not_below_the_floor(view, found)) is not None:
+        return reason
+    compared = equal_cost(view, factor)
+    if compared is None:
+        return Judgement(UNDECIDED, f"no Transformer++ trained {factor:.3g} times as long")
+    text = f"EBT's loss over Transformer++'s {compared}"
+    if compared.interval.count < 2:
+        return Judgement(UNDECIDED, f"{text}: one seed, not judged")
+    low, high = compared.interval.low, compared.interval.high
+    return Judgement(HOLDS if high < 0 else FAILS if low > 0 else UNDECIDED, text)
+
+
+def above_at(view: View, candidate: list[Run], baseline: list[Run]) -> Judgement:
+    """Judge whether the candidate's loss is above the baseline's, over seeds."""
+    if not candidate or not baseline:
+        return NOT_RUN
+    if (reason := not_below_the_floor(view, [*candidate, *baseline])) is not None:
+        return reason
+    found = intervals.compare(losses(candidate), losses(baseline))
+    if found.count < 2:
+        return Judgement(UNDECIDED, f"difference {found.mean:+.4f}, one seed: not judged")
+    text = f"difference {found.mean:+.4f} [{found.low:.4f}, {found.high:.4f}]"
+    return Judgement(HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED, text)

@@ -1,0 +1,170 @@
+"""EBT, figure 5: losses over parameters, FLOPs and width, and against a Transformer++ of equal cost."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paper_repro.artifacts import figures
+from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.metrics.scaling import exponent_gap
+from paper_repro.papers.ebt.equal_cost import (
+    BASE,
+    STEP_TIME_RATIO,
+    above_at,
+    better,
+    equal_cost,
+    factors,
+    flops_ratio,
+)
+from paper_repro.papers.ebt.learning import (
+    COLORS,
+    S1,
+    TRANSFORMER,
+    Size,
+    chosen,
+    draw_points,
+    exponent_text,
+    larger_exponent,
+    law,
+    names_of,
+    over_logarithm,
+    row,
+    rows_over,
+    runs,
+    short,
+    with_floor,
+)
+from paper_repro.papers.ebt.tables import LanguageTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+SIZES, WIDTHS = {"width": "one", "budget": "one"}, {"size": "one", "budget": "one"}
+LAWS: dict[str, tuple[dict[str, str], Size]] = {
+    "non-embedding parameters": (SIZES, lambda run: run.parameters),
+    "training FLOPs, counted": (SIZES, lambda run: run.flops),
+    "training FLOPs, the paper's rule": (SIZES, lambda run: run.rule_flops),
+    "width": (WIDTHS, lambda run: run.width),
+}
+PARAMETERS, FLOPS, RULE, WIDTH = LAWS
+PANELS = (PARAMETERS, FLOPS, WIDTH)
+LONGER = "steps over those of EBT"
+
+
+class Figure5(figures.Figure):
+    """Three panels of the paper; a fourth has Transformer++'s loss over longer training, EBT's marked at equal cost."""
+
+    size = (9.0, 6.4)
+
+    def rows(self) -> list[Row]:
+        found: list[Row] = []
+        for panel in PANELS:
+            fixed, size = LAWS[panel]
+            found += rows_over(panel, runs(self.view, **fixed), size)
+        ours = list(runs(self.view, model=S1, budget="one", **BASE))
+        for run in runs(self.view, model=TRANSFORMER, **BASE) if ours else ():
+            found.append(row(LONGER, TRANSFORMER, run.seed, round(run.steps / ours[0].steps, 6), run.loss))
+        for name, factor in factors(self.view).items() if ours else ():
+            found += [row(LONGER, S1, run.seed, round(factor, 6), run.loss, name) for run in ours]
+        return with_floor(self.view, found)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        panels = canvas.subplots(2, 2, sharey=True)
+        for axes, panel in zip(panels.flat, (*PANELS, LONGER), strict=True):
+            own = [row for row in rows if row["panel"] == panel]
+            draw_points(axes, own, names_of(self.view))
+            over_logarithm(axes, own, panel)
+            if panel == LONGER:
+                _mark(axes, own)
+        for axes in panels[:, 0]:
+            axes.set_ylabel("validation loss (nats per token)")
+        if rows:
+            panels[0, 0].legend(fontsize=8)
+
+
+class ScalingTable(LanguageTable):
+    """The runs; exponents and losses at equal cost in the summary, with their intervals in the remarks."""
+
+    def summary(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        fixed, size = LAWS[FLOPS]
+        for model in (TRANSFORMER, S1):
+            if (fitted := law(list(runs(self.view, model=model, **fixed)), size)) is not None:
+                found[f"exponent_{model}"] = fitted.exponent
+        for name, ratio in (("flops_ratio", flops_ratio(self.view)), ("rule_ratio", flops_ratio(self.view, True))):
+            if ratio is not None:
+                found[name] = ratio
+        names = ("equal_tokens", "equal_time", "equal_flops", "equal_rule_flops")
+        wanted = ("equal tokens", "equal time", "equal FLOPs, counted", "equal FLOPs, the paper's rule")
+        known = factors(self.view)
+        for name, word in zip(names, wanted, strict=True):
+            if word in known and (compared := equal_cost(self.view, known[word])) is not None:
+                found[name] = compared.mean
+        return found
+
+    def remarks(self) -> list[str]:
+        """Return every exponent and every comparison at equal cost with its interval."""
+        found = super().remarks()
+        if base := list(runs(self.view, model=S1, budget="one", **BASE)):
+            each = base[0].tokens / base[0].parameters if base[0].parameters else 0.0
+            found.append(f"Tokens of training a non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
+        for name, (fixed, size) in LAWS.items():
+            laws = [law(list(runs(self.view, model=model, **fixed)), size) for model in (S1, TRANSFORMER)]
+            if laws[0] is None or laws[1] is None:
+                continue
+            text = f"EBT {exponent_text(laws[0])}, Transformer++ {exponent_text(laws[1])}"
+            if min(laws[0].exponent, laws[1].exponent) > 0:
+                text += f", ratio {exponent_gap(laws[0], laws[1])}"
+            found.append(f"Exponents over {name} (95 %): {text}.")
+        for name, factor in factors(self.view).items():
+            if (compared := equal_cost(self.view, factor)) is not None:
+                found.append(f"EBT's loss over Transformer++'s at {name}: {compared}.")
+        return found
+
+
+def judge_rate_over_parameters_and_flops(view: View) -> Judgement:
+    """Judge the exponents over parameters and over FLOPs, counted and by the paper's rule."""
+    return combine([(name, _larger(view, name)) for name in (PARAMETERS, FLOPS, RULE)], FAILS, HOLDS)
+
+
+def judge_rate_over_width(view: View) -> Judgement:
+    """Judge the exponents over the width."""
+    return _larger(view, WIDTH)
+
+
+def judge_worse_at_small_size(view: View) -> Judgement:
+    """Judge differences of losses paired by seed, at each size."""
+    parts = []
+    for size in chosen(view, "size"):
+        candidate, baseline = (list(runs(view, model=model, size=size, **SIZES)) for model in (S1, TRANSFORMER))
+        parts.append((view.artifact.axes["size"].values[size].label, above_at(view, candidate, baseline)))
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_better_at_equal_flops(view: View) -> Judgement:
+    """Judge the losses at equal FLOPs, counted."""
+    return better(view, flops_ratio(view))
+
+
+def judge_better_at_equal_time(view: View) -> Judgement:
+    """Judge the losses at equal time."""
+    return better(view, STEP_TIME_RATIO)
+
+
+def _larger(view: View, name: str) -> Judgement:
+    fixed, size = LAWS[name]
+    candidate, baseline = (list(runs(view, model=model, **fixed)) for model in (S1, TRANSFORMER))
+    return larger_exponent(view, candidate, baseline, size)
+
+
+def _mark(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Give the panel of longer training its ticks, and a line at each equal cost."""
+    places = sorted({point["x"] for point in rows if point["model"] == TRANSFORMER})
+    axes.set_xticks(places, labels=[short(place) for place in places])
+    axes.minorticks_off()
+    for note, place in {point["note"]: point["x"] for point in rows if point["note"]}.items():
+        axes.axvline(place, color=COLORS[S1], linestyle=":", linewidth=0.8)
+        mark: Any = {"rotation": 90, "fontsize": 6, "color": COLORS[S1], "ha": "right", "va": "bottom"}
+        axes.text(place, 0.02, note, transform=axes.get_xaxis_transform(), **mark)

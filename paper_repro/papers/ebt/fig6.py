@@ -1,0 +1,118 @@
+"""EBT, figure 6: the gain of thinking over the shift of the distribution."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.metrics.lines import fit_line
+from paper_repro.papers.ebt.thinking import (
+    NOT_RUN,
+    VALIDATION,
+    VALIDATION_LOSS,
+    At,
+    Seeds,
+    ThinkingTable,
+    above,
+    fewest,
+    foreign,
+    gain,
+    grids,
+    most,
+    not_below_the_floor,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+PLACE = {"model": "s2"}
+KINDS = {"longer": ("#E08214", "thinking longer"), "best": ("#2166AC", "longer, with self-verification")}
+
+
+class Table6(ThinkingTable):
+    """Losses of every set, and the slope of the gain."""
+
+    def summary(self) -> dict[str, float]:
+        found = {"slope": slopes(self.view, math.log2), "linear_slope": slopes(self.view, float)}
+        return {name: intervals.mean(list(values.values())) for name, values in found.items() if values}
+
+
+class Figure6(figures.Figure):
+    """Each set of each seed a dot, the means over seeds larger; the line is fitted to the means."""
+
+    size = (6.4, 4.0)
+
+    def rows(self) -> list[Row]:
+        return [row for seed, rows in _points(self.view).items() for row in rows]
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        for kind, (color, label) in KINDS.items():
+            axes.scatter([row["shift"] for row in rows], [row[kind] for row in rows], s=8, color=color, alpha=0.35)
+            means = {name: _means(rows, name, kind) for name in dict.fromkeys(row["set"] for row in rows)}
+            if not means:
+                continue
+            shifts, gains = zip(*means.values(), strict=True)
+            axes.scatter(shifts, gains, s=26, color=color, label=label, zorder=3)
+            if len(means) > 1 and len(set(shifts)) > 1:
+                line = fit_line([math.log2(shift) for shift in shifts], gains)
+                ends = [min(shifts), max(shifts)]
+                axes.plot(ends, [line.at(math.log2(end)) for end in ends], color=color, linewidth=1)
+            for name, place in means.items() if kind == "best" else ():
+                axes.annotate(name, place, textcoords="offset points", xytext=(4, 5), fontsize=7)
+        axes.axhline(0, color="#999999", linewidth=0.8)
+        axes.set(xlabel="perplexity over that of validation", ylabel="perplexity gained (%)")
+        if rows:
+            axes.set_xscale("log")
+            figures.log_ticks(axes.xaxis)
+            axes.margins(x=0.12)
+            axes.legend(fontsize=8)
+
+
+def judge_thinking_more_ood(view: View) -> Judgement:
+    """Judge the slope of the gain over the logarithm of the shift."""
+    found = slopes(view, math.log2)
+    if not found:
+        return NOT_RUN
+    return not_below_the_floor(view, [PLACE]) or above(found, what="slope", unit=" points for each doubling")
+
+
+def slopes(view: View, scaled: Callable[[float], float]) -> Seeds:
+    """Return the slope of the gain of maximal thinking over the scaled shift, by seed."""
+    found = {}
+    for seed, rows in _points(view).items():
+        shifts = [scaled(row["shift"]) for row in rows]
+        if len(set(shifts)) > 1:
+            found[seed] = fit_line(shifts, [row["best"] for row in rows]).slope
+    return found
+
+
+def _points(view: View) -> dict[int, list[Row]]:
+    """Return shift and gains of every set, by seed."""
+    known, found = view.samples(VALIDATION_LOSS, PLACE), dict[int, list[Row]]()
+    for seed, grid in grids(view, PLACE).items():
+        first, last = fewest(grid), most(grid)
+        for name in (VALIDATION, *foreign(grid)):
+            trained = view.samples(f"{name}_loss", PLACE)[seed]
+            before = grid[At(name, first, 1)].loss
+            gains = {
+                "longer": gain(before, grid[At(name, last.steps, 1)].loss),
+                "best": gain(before, grid[At(name, last.steps, last.samples)].loss),
+            }
+            shift = round(math.exp(trained - known[seed]), 8)
+            row = {
+                "set": name,
+                "seed": seed,
+                "shift": shift,
+                **{kind: round(value, 8) for kind, value in gains.items()},
+            }
+            found.setdefault(seed, []).append(row)
+    return found
+
+
+def _means(rows: Sequence[Row], name: str, kind: str) -> tuple[float, float]:
+    own = [row for row in rows if row["set"] == name]
+    return intervals.mean([row["shift"] for row in own]), intervals.mean([row[kind] for row in own])

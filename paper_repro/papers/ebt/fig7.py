@@ -1,0 +1,200 @@
+"""EBT, figure 7: perplexity over function evaluations, and what verification gains over training."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.papers.ebt.learning import FLOOR, TRANSFORMER
+from paper_repro.papers.ebt.thinking import (
+    NOT_RUN,
+    At,
+    Grid,
+    Seeds,
+    above,
+    difference,
+    evaluations,
+    fewest,
+    floor,
+    foreign,
+    grids,
+    mean_gain,
+    most,
+    not_below_the_floor,
+    over_grids,
+    trained_tokens,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+Chosen = Callable[[Grid], tuple[int, int]]
+"""Steps and samples of a grid."""
+S2, RECURRENT, FULL = "s2", "recurrent", "one"
+TRAINED_STEPS, TRAINED_PASSES = 3, 3
+STYLES = {
+    "longer": ("#E08214", "-", "EBT, one sample"),
+    "best": ("#2166AC", "-", "EBT, best of {samples}"),
+    "oracle": ("#2166AC", ":", "EBT, best of {samples} by the next token"),
+    RECURRENT: ("#1B7837", "-", "Transformer++, blocks passed again"),
+    TRANSFORMER: ("#222222", "--", "Transformer++"),
+    FLOOR: ("#999999", "--", "bigram count"),
+}
+
+
+class Figure7(figures.Figure):
+    """Panel a over evaluations, panel b over training tokens."""
+
+    size = (10.0, 4.0)
+
+    def rows(self) -> list[Row]:
+        return [*_over_evaluations(self.view), *_over_training(self.view)]
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        left, right = canvas.subplots(1, 2)
+        own = {panel: [row for row in rows if row["panel"] == panel] for panel in ("evaluations", "training")}
+        for series, (color, style, label) in STYLES.items():
+            line = [row for row in own["evaluations"] if row["series"] == series]
+            text = label.format(samples=line[0]["samples"]) if line else ""
+            if series in (TRANSFORMER, FLOOR) and line:
+                left.axhline(intervals.mean([row["value"] for row in line]), color=color, linestyle=style, label=text)
+            elif line:
+                _line(left, line, color, style, text)
+        left.set(xlabel="function evaluations a token", ylabel="perplexity, other distributions", yscale="log")
+        for series in ("longer", "best"):
+            line = [row for row in own["training"] if row["series"] == series]
+            if line:
+                _line(right, line, STYLES[series][0], "-", STYLES[series][2].format(samples=line[0]["samples"]))
+        right.axhline(0, color="#999999", linewidth=0.8)
+        right.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
+        for axes, found in zip((left, right), own.values(), strict=True):
+            if found:
+                axes.set_xscale("log")
+                figures.log_ticks(axes.xaxis)
+                axes.legend(fontsize=7, loc="upper right" if axes is left else "best")
+        if own["evaluations"]:
+            figures.log_ticks(left.yaxis)
+
+
+def judge_thinking_helps(view: View) -> Judgement:
+    """Judge the mean gain of the most steps over the fewest, one sample."""
+    return _above_floor(view) or above(_gains(view, lambda grid: (fewest(grid), 1), _longest), what="gain", unit=" %")
+
+
+def judge_thinking_helps_beyond_training(view: View) -> Judgement:
+    """Judge the mean gain of the most steps over the most of training."""
+    found = _gains(view, lambda _: (TRAINED_STEPS, 1), _longest)
+    return _above_floor(view) or above(found, what="gain", unit=" %")
+
+
+def judge_verification_helps(view: View) -> Judgement:
+    """Judge what the best of all samples gains over one, and whether it is more than after the shortest training."""
+    if (reason := _above_floor(view)) is not None:
+        return reason
+    lengths = [value for value in view.artifact.axes["length"].values if view.covers({"model": S2, "length": value})]
+    last, first = (_gains(view, _longest, _all_samples, length) for length in (lengths[-1], lengths[0]))
+    parts = [
+        ("at the full length", above(last, what="gain", unit=" %")),
+        ("more than at the shortest", above(difference(last, first), what="gain more by", unit=" points")),
+    ]
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_below_a_recurrent_transformer(view: View) -> Judgement:
+    """Judge EBT's lowest perplexity within the recurrent model's evaluations in training against that model's."""
+    if (reason := _above_floor(view, RECURRENT)) is not None:
+        return reason
+    own, other = (grids(view, _place(model)) for model in (S2, RECURRENT))
+    passed = over_grids(other, lambda grid: _log_perplexity(grid, TRAINED_PASSES, 1))
+    thought = over_grids(
+        own,
+        lambda grid: min(
+            _log_perplexity(grid, at.steps, at.samples)
+            for at in grid
+            if evaluations(at.steps, at.samples) <= TRAINED_PASSES
+        ),
+    )
+    found = {seed: 100 * (1 - math.exp(value)) for seed, value in difference(thought, passed).items()}
+    return above(found, what="perplexity lower by", unit=" %")
+
+
+def judge_passing_again_does_not_help(view: View) -> Judgement:
+    """Judge whether passing the blocks as often as the most steps raises the recurrent model's perplexity."""
+    found = _gains(view, lambda _: (TRAINED_PASSES, 1), _longest, model=RECURRENT)
+    reason = not_below_the_floor(view, [_place(RECURRENT)])
+    return reason or above({seed: -value for seed, value in found.items()}, what="loss", unit=" %")
+
+
+def _above_floor(view: View, *others: str) -> Judgement | None:
+    if not all(grids(view, _place(model)) for model in (S2, *others)):
+        return NOT_RUN if view.points else Judgement(UNDECIDED, "the scale has no such cells")
+    return not_below_the_floor(view, [_place(model) for model in (S2, *others)])
+
+
+def _place(model: str, length: str = FULL) -> dict[str, str]:
+    return {"model": model, "length": length}
+
+
+def _longest(grid: Grid) -> tuple[int, int]:
+    return most(grid).steps, 1
+
+
+def _all_samples(grid: Grid) -> tuple[int, int]:
+    return most(grid).steps, most(grid).samples
+
+
+def _gains(view: View, before: Chosen, after: Chosen, length: str = FULL, model: str = S2) -> Seeds:
+    return over_grids(grids(view, _place(model, length)), lambda grid: mean_gain(grid, before(grid), after(grid)))
+
+
+def _log_perplexity(grid: Grid, steps: int, samples: int, oracle: bool = False) -> float:
+    """Return the mean of the losses over all sets but validation."""
+    found = [grid[At(name, steps, samples)] for name in foreign(grid)]
+    return intervals.mean([(one.oracle or 0.0) if oracle else one.loss for one in found])
+
+
+def _row(panel: str, series: str, samples: int, x: float, seed: int | str, value: float) -> Row:
+    return {"panel": panel, "series": series, "samples": samples, "x": x, "seed": seed, "value": round(value, 8)}
+
+
+def _over_evaluations(view: View) -> Iterator[Row]:
+    found = grids(view, _place(S2))
+    for seed, grid in found.items():
+        last = most(grid).samples
+        for steps in sorted({at.steps for at in grid}):
+            for series, samples in (("longer", 1), ("best", last), ("oracle", last)):
+                value = math.exp(_log_perplexity(grid, steps, samples, oracle=series == "oracle"))
+                yield _row("evaluations", series, samples, evaluations(steps, samples), seed, value)
+    for seed, grid in grids(view, _place(RECURRENT)).items():
+        for passes in sorted({at.steps for at in grid}):
+            value = math.exp(_log_perplexity(grid, passes, 1))
+            yield _row("evaluations", RECURRENT, 1, passes, seed, value)
+    names = foreign(next(iter(found.values()))) if found else []
+    if names:
+        each = [view.samples(f"{name}_loss", _place(TRANSFORMER)) for name in names]
+        for seed in sorted(set.intersection(*(set(values) for values in each))):
+            value = math.exp(intervals.mean([values[seed] for values in each]))
+            yield _row("evaluations", TRANSFORMER, 1, 1, seed, value)
+        floors = [lowest for name in names if (lowest := floor(view, f"{name}_loss")) is not None]
+        if len(floors) == len(names):
+            yield _row("evaluations", FLOOR, 1, 1, "", math.exp(intervals.mean(floors)))
+
+
+def _over_training(view: View) -> Iterator[Row]:
+    for length in view.artifact.axes["length"].values:
+        for seed, grid in grids(view, _place(S2, length)).items():
+            tokens, last = trained_tokens(view, _place(S2, length)), most(grid)
+            for series, samples in (("longer", 1), ("best", last.samples)):
+                value = mean_gain(grid, (fewest(grid), 1), (last.steps, samples))
+                yield _row("training", series, samples, tokens, seed, value)
+
+
+def _line(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:
+    places = sorted({row["x"] for row in rows})
+    axes.plot([row["x"] for row in rows], [row["value"] for row in rows], ".", color=color, markersize=3, alpha=0.4)
+    means = [intervals.mean([row["value"] for row in rows if row["x"] == place]) for place in places]
+    axes.plot(places, means, color=color, linestyle=style, marker="o", markersize=3, label=label)

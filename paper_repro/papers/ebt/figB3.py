@@ -1,0 +1,150 @@
+"""EBT, figures B.3 and B.5: a heat map of energies by token and step, and how well energies tell foreign texts."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.papers.ebt.learning import TRANSFORMER
+from paper_repro.papers.ebt.thinking import (
+    NOT_RUN,
+    OWN_SETS,
+    PAPER_SETS,
+    Seeds,
+    above,
+    difference,
+    not_below_the_floor,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+PLACE, BASELINE = {"model": "s2"}, {"model": TRANSFORMER}
+ATTACHMENT = "token_energies.json"
+SCORES = {
+    ("s2", "energy"): ("#2166AC", "EBT, energy"),
+    ("s2", "entropy"): ("#92C5DE", "EBT, entropy"),
+    (TRANSFORMER, "entropy"): ("#BBBBBB", "Transformer++, entropy"),
+    (TRANSFORMER, "loss"): ("#222222", "Transformer++, loss"),
+}
+MOST_TOKENS = 24
+
+
+class FigureB3(figures.Figure):
+    """Above: energies of two texts by token and step. Below: AUROC of each set, by what is thresholded."""
+
+    size = (10.0, 7.0)
+
+    def rows(self) -> list[Row]:
+        return [*_energies(self.view), *_aurocs(self.view)]
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        tokens = [row for row in rows if row["panel"] == "energy"]
+        names = list(dict.fromkeys(row["set"] for row in tokens))
+        parts = canvas.subplots(len(names) + 1, 1, squeeze=False, height_ratios=[1.0] * len(names) + [1.3])[:, 0]
+        values = [row["value"] for row in tokens]
+        for axes, name in zip(parts, names, strict=False):
+            image = _heat_map(axes, [row for row in tokens if row["set"] == name], min(values), max(values))
+            axes.set_title(f"{name}: energy of the prediction of each token", fontsize=9)
+            canvas.colorbar(image, ax=axes, label="energy", fraction=0.02, pad=0.01)
+        _bars(parts[-1], [row for row in rows if row["panel"] == "auroc"])
+
+
+def judge_energy_is_uncertainty(view: View) -> Judgement:
+    """Judge the rank correlation of energies and losses."""
+    found = view.samples("energy_rank", PLACE)
+    return _undecided(view, found) or above(found, what="rank correlation")
+
+
+def judge_energy_says_more_than_entropy(view: View) -> Judgement:
+    """Judge the rank correlation of energies against that of the entropies of the same predictions."""
+    found = difference(view.samples("energy_rank", PLACE), view.samples("entropy_rank", PLACE))
+    return _undecided(view, found) or above(found, what="difference")
+
+
+def judge_ood_energy(view: View) -> Judgement:
+    """Judge the AUROC of every set."""
+    found = {name: view.samples(f"{name}_energy_auroc", PLACE) for name in (*PAPER_SETS, *OWN_SETS)}
+    present = {name: values for name, values in found.items() if values}
+    if (reason := _undecided(view, present)) is not None:
+        return reason
+    return combine([(name, above(values, 0.5, "AUROC")) for name, values in present.items()], FAILS, HOLDS)
+
+
+def judge_energy_tells_foreign_texts_better(view: View) -> Judgement:
+    """Judge the mean AUROC of energies against that of a Transformer++'s entropies."""
+    found = difference(_mean_auroc(view, "s2", "energy"), _mean_auroc(view, TRANSFORMER, "entropy"))
+    return _undecided(view, found, BASELINE) or above(found, what="difference of AUROC")
+
+
+def _undecided(view: View, found: object, *others: dict[str, str]) -> Judgement | None:
+    return not_below_the_floor(view, [PLACE, *others]) if found else NOT_RUN
+
+
+def _mean_auroc(view: View, model: str, score: str) -> Seeds:
+    each = [view.samples(f"{name}_{score}_auroc", {"model": model}) for name in (*PAPER_SETS, *OWN_SETS)]
+    present = [values for values in each if values]
+    seeds = set.intersection(*(set(values) for values in present)) if present else set()
+    return {seed: intervals.mean([values[seed] for values in present]) for seed in sorted(seeds)}
+
+
+def _row(panel: str, name: str, series: str, step: int | str, place: int | str, token: str, value: float) -> Row:
+    where = {"panel": panel, "set": name, "series": series, "step": step, "place": place, "token": token}
+    return {**where, "value": round(value, 8)}
+
+
+def _energies(view: View) -> list[Row]:
+    found = []
+    for content in list(view.attachments(ATTACHMENT, PLACE).values())[:1]:
+        for text in json.loads(content)["texts"]:
+            for step, energies in enumerate(text["energies"]):
+                for place, (token, energy) in enumerate(zip(text["tokens"], energies, strict=True)):
+                    if place < MOST_TOKENS:
+                        found.append(_row("energy", text["set"], "s2", step, place, token, energy))
+    return found
+
+
+def _aurocs(view: View) -> list[Row]:
+    found = []
+    for model, score in SCORES:
+        for name in (*PAPER_SETS, *OWN_SETS):
+            for seed, value in sorted(view.samples(f"{name}_{score}_auroc", {"model": model}).items()):
+                found.append(_row("auroc", name, f"{model} {score}", "", seed, "", value))
+    return found
+
+
+def _heat_map(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> Any:
+    steps, places = (1 + max(row[name] for row in rows) for name in ("step", "place"))
+    grid = [[0.0] * places for _ in range(steps)]
+    for row in rows:
+        grid[row["step"]][row["place"]] = row["value"]
+    image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=low, vmax=high)
+    labels = [row["token"].replace("\n", "\\n").replace("$", r"\$") for row in rows if row["step"] == 0]
+    axes.set_xticks(range(places), labels, rotation=60, fontsize=7)
+    axes.set_yticks(range(steps))
+    axes.set_ylabel("steps")
+    axes.grid(visible=False)
+    return image
+
+
+def _bars(axes: "Axes", rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(row["set"] for row in rows))
+    width = 0.8 / len(SCORES)
+    for index, ((model, score), (color, label)) in enumerate(SCORES.items()):
+        own = [row for row in rows if row["series"] == f"{model} {score}"]
+        for position, name in enumerate(names):
+            values = [row["value"] for row in own if row["set"] == name]
+            if values:
+                x = position + (index - (len(SCORES) - 1) / 2) * width
+                mean, named = intervals.mean(values), position == 0
+                axes.bar(x, mean - 0.5, width, bottom=0.5, color=color, label=label if named else None)
+                axes.plot([x] * len(values), values, ".", color="#D6604D", markersize=3)
+    axes.axhline(0.5, color="#999999", linewidth=0.8)
+    axes.set_xticks(range(len(names)), names)
+    axes.set(ylabel="AUROC against validation", ylim=(0, 1.02))
+    if names:
+        axes.legend(fontsize=7, ncols=len(SCORES))

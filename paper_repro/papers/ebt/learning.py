@@ -1,0 +1,282 @@
+"""What the figures of EBT's language models share: finished runs, the floor, and how two models' exponents compare."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.figures import Row, log_ticks
+from paper_repro.artifacts.intervals import Interval
+from paper_repro.artifacts.views import View
+from paper_repro.metrics.scaling import PowerLaw, exponent_difference, exponent_gap, fit_power_law
+from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LOSS = "val_loss"
+TRANSFORMER, S1, S2, FLOOR = "transformer", "s1", "s2", "floor"
+COLORS = {TRANSFORMER: "#222222", S1: "#2166AC", S2: "#C2185B", FLOOR: "#E08214"}
+FEWEST_SIZES = 3
+"""Different sizes that a power law with an error needs."""
+MOST_TICKS = 4
+"""Places of a panel that each have a tick."""
+LATE = 0.5
+"""A curve is fitted from this share of its run on."""
+NOT_RUN = Judgement(UNDECIDED, "not run")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run and its place."""
+
+    place: Place
+    seed: int
+    loss: float
+    steps: float
+    batch: float
+    window: float
+    depth: float
+    width: float
+    parameters: float
+    """Those of the trunk; 0 where they were not counted."""
+    inner: int
+    """Steps of a prediction; 0 for a Transformer++."""
+    flops: float
+    """Those of the whole training, counted; 0 where they were not."""
+
+    @property
+    def tokens(self) -> float:
+        return self.steps * self.batch * self.window
+
+    @property
+    def rule_flops(self) -> float:
+        """FLOPs of the training by the paper's rule."""
+        return (EBT_FLOPS * self.inner or TRANSFORMER_FLOPS) * self.parameters * self.tokens
+
+
+Size = Callable[[Run], float]
+
+
+def runs(view: View, **fixed: str) -> Iterator[Run]:
+    """Yield the finished trainings at the places of the scale with those axis values; floors are none."""
+    for key in view.points:
+        place = dict(key)
+        if place["model"] == FLOOR or not fixed.items() <= place.items():
+            continue
+        numbers = {name: view.counted(name, place) or 0.0 for name in ("steps", "batch", "window", "depth", "width")}
+        costs = [view.samples(name, place) for name in ("trunk_parameters", "step_flops")]
+        for seed, loss in sorted(view.samples(LOSS, place).items()):
+            parameters, flops = (cost.get(seed, 0.0) for cost in costs)
+            inner = _inner_steps(view, place)
+            yield Run(place, seed, loss, **numbers, inner=inner, parameters=parameters, flops=flops * numbers["steps"])
+
+
+def _inner_steps(view: View, place: Place) -> int:
+    """Return the steps of a prediction in training; 0 for a Transformer++."""
+    cell = next(iter(view.point(place).cells.values()))
+    thinking = cell.config["module"].get("thinking")
+    return int(thinking["num_steps"]) if thinking else 0
+
+
+def losses(found: Iterable[Run]) -> dict[int, float]:
+    """Return the losses of runs at one place, by seed."""
+    return {run.seed: run.loss for run in found}
+
+
+def chosen(view: View, axis: str) -> list[str]:
+    """Return the values of an axis that the scale runs, in the artifact's order."""
+    found = {dict(key)[axis] for key in view.points}
+    return [value for value in view.artifact.axes[axis].values if value in found]
+
+
+def floor(view: View) -> float | None:
+    """Return the loss of the bigram count on the evaluated documents; None where it was not computed."""
+    for key in view.points:
+        place = dict(key)
+        if place["model"] == FLOOR and (found := view.samples(LOSS, place)):
+            return intervals.mean(list(found.values()))
+    return None
+
+
+def not_below_the_floor(view: View, found: Sequence[Run]) -> Judgement | None:
+    """Return why runs decide nothing: there is no floor, or the mean of a place is not below it; None if they may."""
+    lowest = floor(view)
+    if lowest is None:
+        return Judgement(UNDECIDED, "no floor: the bigram count was not run")
+    by_place: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for run in found:
+        by_place.setdefault(tuple(run.place.items()), []).append(run.loss)
+    above = {place: mean for place, values in by_place.items() if (mean := intervals.mean(values)) >= lowest}
+    if not above:
+        return None
+    worst = max(above, key=lambda place: above[place])
+    text = f"{labels(view, dict(worst))} has {above[worst]:.3f} and the bigram count {lowest:.3f}"
+    return Judgement(UNDECIDED, f"below the floor: {len(above)} of {len(by_place)} settings, {text}")
+
+
+def labels(view: View, place: Mapping[str, str]) -> str:
+    """Return a place in words, without the axes of which the scale runs one value."""
+    told = [axis for axis in place if len(chosen(view, axis)) > 1]
+    axes = view.artifact.axes
+    parts = [axes[axis].values[place[axis]].label for axis in told[:1]]
+    parts += [f"{axes[axis].title.lower()} {axes[axis].values[place[axis]].label}" for axis in told[1:]]
+    return ", ".join(parts)
+
+
+def law(found: Sequence[Run], size: Size) -> PowerLaw | None:
+    """Fit a power law of the loss over sizes, all seeds pooled; None for fewer than three sizes."""
+    if len({size(run) for run in found}) < FEWEST_SIZES or min(map(size, found)) <= 0:
+        return None
+    return fit_power_law([size(run) for run in found], [run.loss for run in found])
+
+
+def exponent_text(found: PowerLaw) -> str:
+    low, high = found.exponent_interval
+    return f"{found.exponent:.4f} [{low:.4f}, {high:.4f}]"
+
+
+def larger_exponent(view: View, candidate: Sequence[Run], baseline: Sequence[Run], size: Size) -> Judgement:
+    """Judge whether the candidate's loss falls with the larger exponent over a size: the interval of the difference."""
+    if not candidate or not baseline:
+        return NOT_RUN
+    if (reason := not_below_the_floor(view, [*candidate, *baseline])) is not None:
+        return reason
+    laws = [law(found, size) for found in (candidate, baseline)]
+    if laws[0] is None or laws[1] is None:
+        return NOT_RUN
+    found = exponent_difference(laws[0], laws[1])
+    text = f"exponents {exponent_text(laws[0])} and {exponent_text(laws[1])}, difference {found}"
+    if min(one.exponent for one in laws if one is not None) > 0:
+        text += f", {exponent_gap(laws[0], laws[1])} relative"
+    low, high = found.interval
+    return Judgement(HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED, text)
+
+
+Curve = tuple[tuple[float, float], ...]
+"""Tokens and loss at each evaluation of a run."""
+
+
+def curves(view: View, place: Place) -> dict[int, Curve]:
+    """Return the validation losses of the finished runs at a place while they trained, by seed."""
+    tokens = math.prod(view.counted(name, place) or 0.0 for name in ("batch", "window"))
+    found: dict[int, Curve] = {}
+    for seed, record in sorted(view.judged(view.point(place)).items()):
+        curve = record.curves.get(LOSS)
+        if curve is not None and seed in view.samples(LOSS, place):
+            steps = zip(curve["step"], curve["value"], strict=True)
+            found[seed] = tuple((step * tokens, value) for step, value in steps if step > 0)
+    return found
+
+
+def late_curve(curve: Curve) -> Curve:
+    """Return the evaluations from the middle of the run on, or the last three where these are fewer."""
+    late = tuple(point for point in curve if point[0] >= LATE * curve[-1][0])
+    return late if len(late) >= FEWEST_SIZES else curve[-FEWEST_SIZES:]
+
+
+def late_exponents(found: Mapping[int, Curve]) -> dict[int, float]:
+    """Return each run's exponent over the data, fitted to its late evaluations; none for a run with fewer than
+    three.
+    """
+    late = {seed: late_curve(curve) for seed, curve in found.items()}
+    return {
+        seed: fit_power_law([tokens for tokens, _ in curve], [loss for _, loss in curve]).exponent
+        for seed, curve in late.items()
+        if len(curve) >= FEWEST_SIZES
+    }
+
+
+def over_seeds(candidate: Mapping[int, float], baseline: Mapping[int, float]) -> tuple[Interval | None, str]:
+    """Return the interval of the difference of two quantities over seeds, and it in words; None without two seeds."""
+    if not candidate or not baseline:
+        return None, NOT_RUN.because
+    found = intervals.compare(candidate, baseline)
+    means = [intervals.mean(list(side.values())) for side in (candidate, baseline)]
+    if found.count < 2:
+        return None, f"{means[0]:.4f} and {means[1]:.4f}, one seed: not judged"
+    text = f"{means[0]:.4f} and {means[1]:.4f}, difference {found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
+    return found, text
+
+
+def above_zero(found: Interval | None, text: str, margin: float = 0.0) -> Judgement:
+    """Judge whether a difference is above ``-margin``."""
+    if found is None:
+        return Judgement(UNDECIDED, text)
+    return Judgement(HOLDS if found.low > -margin else FAILS if found.high < -margin else UNDECIDED, text)
+
+
+def row(panel: str, model: str, seed: int | str, x: float | str, loss: float, note: str = "") -> Row:
+    """Return a point of a figure."""
+    return {"panel": panel, "model": model, "seed": seed, "x": x, LOSS: round(loss, 8), "note": note}
+
+
+def rows_over(panel: str, found: Iterable[Run], size: Size) -> list[Row]:
+    """Return a point for each run, over a size that is a whole number."""
+    return [row(panel, run.place["model"], run.seed, int(size(run)), run.loss) for run in found]
+
+
+def curve_rows(view: View, panel: str, models: Sequence[str], place: Place) -> list[Row]:
+    """Return a point for each evaluation of the runs at a place, over the tokens of training."""
+    return [
+        row(panel, model, seed, int(tokens), loss)
+        for model in models
+        for seed, curve in curves(view, {**place, "model": model}).items()
+        for tokens, loss in curve
+    ]
+
+
+def with_floor(view: View, rows: Sequence[Row]) -> list[Row]:
+    """Add the floor to each panel, which has no seed and no place."""
+    lowest = floor(view)
+    if lowest is None:
+        return list(rows)
+    return [*rows, *(row(panel, FLOOR, "", "", lowest) for panel in dict.fromkeys(row["panel"] for row in rows))]
+
+
+def draw_points(axes: "Axes", rows: Sequence[Row], names: Mapping[str, str]) -> None:
+    """Draw a panel's points: every seed a dot, a line through the means; the floor is a dashed line."""
+    for model, color in COLORS.items():
+        own = [row for row in rows if row["model"] == model]
+        if model == FLOOR:
+            for row in own:
+                axes.axhline(row[LOSS], color=color, linestyle="--", linewidth=1, label=names[FLOOR])
+        elif own:
+            places, heights = [row["x"] for row in own], [row[LOSS] for row in own]
+            axes.scatter(places, heights, s=8, color=color, alpha=0.4, linewidths=0)
+            axes.plot(*means(own), color=color, marker="o", markersize=3, linewidth=1.2, label=names[model])
+
+
+def over_logarithm(axes: "Axes", rows: Sequence[Row], label: str) -> None:
+    """Give a panel a logarithmic axis, with a tick at each place where these are few."""
+    axes.set(xscale="log", xlabel=label)
+    places = sorted({row["x"] for row in rows if row["model"] != FLOOR})
+    if len(places) > MOST_TICKS:
+        log_ticks(axes.xaxis)
+    else:
+        axes.set_xticks(places, labels=[short(place) for place in places])
+        axes.minorticks_off()
+
+
+def short(number: float) -> str:
+    """Write a number briefly: 14,336 is 14.3k, 5.4e15 stays so."""
+    for unit, letter in ((1e9, ""), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number:.1e}".replace("e+", "e") if not letter else f"{number / unit:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def means(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Return the places of points, ascending, and the mean loss at each."""
+    groups: dict[float, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row["x"], []).append(row[LOSS])
+    places = sorted(groups)
+    return places, [intervals.mean(groups[place]) for place in places]
+
+
+def names_of(view: View) -> dict[str, str]:
+    """Return the labels of the models."""
+    return {name: value.label for name, value in view.artifact.axes["model"].values.items()}

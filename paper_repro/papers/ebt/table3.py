@@ -1,0 +1,55 @@
+"""EBT, table 3: on how many other sets EBT has the lower perplexity."""
+
+from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
+from paper_repro.artifacts.views import View
+from paper_repro.papers.ebt.learning import S2, TRANSFORMER
+from paper_repro.papers.ebt.thinking import (
+    NOT_RUN,
+    OWN_SETS,
+    PAPER_SETS,
+    VALIDATION_LOSS,
+    Seeds,
+    above,
+    difference,
+    not_below_the_floor,
+)
+
+EBT, BASELINE = {"model": S2}, {"model": TRANSFORMER}
+
+
+def judge_ood_generalisation(view: View) -> Judgement:
+    """Judge EBT's pretraining perplexity, and the share of other sets on which its perplexity is the lower."""
+    worse, shares = _differences(view, VALIDATION_LOSS), _shares(view, relative=False)
+    if not worse or not shares:
+        return NOT_RUN
+    if (reason := not_below_the_floor(view, [EBT, BASELINE])) is not None:
+        return reason
+    parts = [
+        ("the higher pretraining perplexity", above(worse, what="nats per token more")),
+        ("the lower one on most sets", above(shares, 0.5, "share of sets")),
+    ]
+    return combine(parts, FAILS, HOLDS)
+
+
+def judge_smaller_shift(view: View) -> Judgement:
+    """Judge the share of other sets on which EBT's ratio of perplexities is the smaller."""
+    found = _shares(view, relative=True)
+    if not found:
+        return NOT_RUN
+    return not_below_the_floor(view, [EBT, BASELINE]) or above(found, 0.5, "share of sets")
+
+
+def _differences(view: View, metric: str) -> Seeds:
+    """Return EBT's loss less the baseline's, by seed."""
+    return difference(view.samples(metric, EBT), view.samples(metric, BASELINE))
+
+
+def _shares(view: View, relative: bool) -> Seeds:
+    known = _differences(view, VALIDATION_LOSS)
+    each = [_differences(view, f"{name}_loss") for name in (*PAPER_SETS, *OWN_SETS)]
+    present = [found for found in each if found]
+    return {
+        seed: sum(found[seed] < (own if relative else 0.0) for found in present) / len(present)
+        for seed, own in known.items()
+        if present and all(seed in found for found in present)
+    }

@@ -1,0 +1,75 @@
+"""EBT, Table 5: the order of the models, and boards solved by their number of blanks."""
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+CELLS = 81
+BY_GIVENS = "boards_of_"
+FLOOR = "floor"
+RANKED = ("ebt", "rnn", "feed_forward")
+"""The order that is claimed, the best first."""
+COLORS = {"feed_forward": "#1B7837", "rnn": "#E08214", "ebt": "#2166AC", "ebt_free": "#92C5DE", "rules": "#888888"}
+
+
+class Figure5(figures.Figure):
+    """Share of boards solved over the number of blanks: the mean over seeds, and each seed as a point."""
+
+    size = (6.4, 3.8)
+
+    def rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for key, point in self.view.points.items():
+            place = dict(key)
+            names = {name for record in self.view.judged(point).values() for name in record.metrics}
+            givens = sorted(int(name.removeprefix(BY_GIVENS)) for name in names if name.startswith(BY_GIVENS))
+            for count in reversed(givens):
+                for seed, share in sorted(self.view.samples(f"{BY_GIVENS}{count}", place).items()):
+                    solved = round(100 * share, 6)
+                    rows.append({"model": place["model"], "blanks": CELLS - count, "seed": seed, "solved": solved})
+        return rows
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.add_subplot()
+        for model, spec in self.artifact.axes["model"].values.items():
+            own = [row for row in rows if row["model"] == model]
+            if not own or model == FLOOR:
+                continue
+            color = COLORS[model]
+            blanks = sorted({row["blanks"] for row in own})
+            means = [intervals.mean([row["solved"] for row in own if row["blanks"] == count]) for count in blanks]
+            axes.plot(blanks, means, "--" if model == "rules" else "-", color=color, linewidth=1.2, label=spec.label)
+            if model != "rules":
+                axes.plot([row["blanks"] for row in own], [row["solved"] for row in own], ".", color=color, alpha=0.5)
+        axes.set(xlabel="blanks of a test board", ylabel="boards solved (%)", ylim=(-3, 103))
+        if rows:
+            axes.legend()
+
+
+def judge_sudoku_order(view: View) -> Judgement:
+    """Judge the claimed order by intervals over seeds.
+
+    It is undecided while EBT or the RNN fills blanks no better than the floor, or solves no board.
+    """
+    parts = []
+    for model in RANKED[:2]:
+        learned = Order(Side("blanks", {"model": model}), Side("blanks", {"model": FLOOR})).judge(view, {})
+        boards = view.samples("boards", {"model": model})
+        if learned.verdict != HOLDS or not any(boards.values()):
+            why = "solves no board" if learned.verdict == HOLDS else f"not above the floor: {learned.because}"
+            parts.append((view.artifact.axes["model"].values[model].label, Judgement(UNDECIDED, why)))
+    if parts:
+        return combine(parts, FAILS, HOLDS)
+    for better, worse in itertools.pairwise(RANKED):
+        labels = [view.artifact.axes["model"].values[model].label for model in (better, worse)]
+        order = Order(Side("boards", {"model": better}), Side("boards", {"model": worse}))
+        parts.append((" above ".join(labels), order.judge(view, {})))
+    return combine(parts, FAILS, HOLDS)

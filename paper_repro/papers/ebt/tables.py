@@ -1,0 +1,38 @@
+"""The table of EBT's language models: a floor has a loss, and nothing of a training."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts.typesetting import Grid
+from paper_repro.papers.ebt.learning import FLOOR, LOSS, floor, labels, runs
+
+
+class LanguageTable(tables.Table):
+    """A table of trainings and their floor, which prints no settings and no costs of a training for the floor."""
+
+    def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
+        found = super().grid(markup, chosen)
+        kept = {axis.title for axis in self.artifact.axes.values()}
+        kept |= set(self._metric_headers(self.artifact.metrics[LOSS]))
+        rows = []
+        for key, row in zip(self.view.points, found.rows, strict=True):
+            is_floor = dict(key)["model"] == FLOOR
+            pairs = zip(found.headers, row, strict=True)
+            rows.append([cell if header in kept or not is_floor else "" for header, cell in pairs])
+        return Grid(found.headers, rows)
+
+    def long_rows(self) -> list[dict[str, Any]]:
+        return [row for row in super().long_rows() if row["model"] != FLOOR or row["quantity"] == LOSS]
+
+    def remarks(self) -> list[str]:
+        """Say which settings are not below the floor."""
+        lowest = floor(self.view)
+        if lowest is None:
+            return []
+        places: dict[str, list[float]] = {}
+        for run in runs(self.view):
+            places.setdefault(labels(self.view, run.place), []).append(run.loss)
+        above = [name for name, values in places.items() if intervals.mean(values) >= lowest]
+        listed = f": {'; '.join(above)}" if above else ""
+        return [f"Of {len(places)} settings {len(above)} are not below the floor of {lowest:.4f}{listed}."]

@@ -1,0 +1,183 @@
+"""What EBT's artifacts about thinking share: losses over steps and samples, gains, function evaluations, the floor."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from paper_repro.artifacts import intervals, tables, verdicts
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.intervals import Interval
+from paper_repro.artifacts.typesetting import Grid as Lines
+from paper_repro.artifacts.views import View
+from paper_repro.papers.ebt.learning import FLOOR
+
+VALIDATION = "validation"
+VALIDATION_LOSS = "validation_loss"
+"""Without noise, of the documents that probes and floor score."""
+GRID = "thinking.csv"
+PAPER_SETS = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
+OWN_SETS = ("dyck-generated", "listops", "python", "shakespeare")
+NOT_RUN = Judgement(UNDECIDED, "not run")
+Seeds = dict[int, float]
+
+
+class At(NamedTuple):
+    """Where a loss was measured."""
+
+    texts: str
+    steps: int
+    samples: int
+
+
+class Measured(NamedTuple):
+    """Nats per token."""
+
+    loss: float
+    oracle: float | None
+    """The loss of the sample that is best by the next token itself; None for a Transformer++."""
+
+
+Grid = dict[At, Measured]
+
+
+def grids(view: View, place: Mapping[str, str]) -> dict[int, Grid]:
+    """Return the losses over sets, steps and samples of the finished cells at a place, by seed."""
+    found = {}
+    for seed, content in sorted(view.attachments(GRID, place).items()):
+        rows = csv.DictReader(io.StringIO(content.decode()))
+        found[seed] = {
+            At(row["set"], int(row["steps"]), int(row["samples"])): Measured(
+                float(row["loss"]), float(row["oracle"]) if row["oracle"] else None
+            )
+            for row in rows
+        }
+    return found
+
+
+def foreign(grid: Iterable[At]) -> list[str]:
+    """Return the sets of a grid that are not the training distribution's, in the order of the probe."""
+    return [name for name in dict.fromkeys(at.texts for at in grid) if name != VALIDATION]
+
+
+def evaluations(steps: int, samples: int) -> int:
+    """Return the function evaluations of S steps of N samples: N S, and 1 for the energies of the last states."""
+    return steps * samples + 1
+
+
+def gain(before: float, after: float) -> float:
+    """Return by how many percent the perplexity falls from one loss to another (definition C.1)."""
+    return 100 * (1 - math.exp(after - before))
+
+
+def fewest(grid: Iterable[At]) -> int:
+    return min(at.steps for at in grid)
+
+
+def most(grid: Iterable[At]) -> At:
+    """Return the most steps and the most samples of a grid; of which set does not matter."""
+    return max(grid, key=lambda at: (at.steps, at.samples))
+
+
+def mean_gain(grid: Grid, before: tuple[int, int], after: tuple[int, int], names: Sequence[str] | None = None) -> float:
+    """Return the mean gain over sets from some steps and samples to others.
+
+    Args:
+        names: of the sets; all foreign ones if None.
+    """
+    chosen = foreign(grid) if names is None else names
+    return intervals.mean([gain(grid[At(name, *before)].loss, grid[At(name, *after)].loss) for name in chosen])
+
+
+def over_grids(found: Mapping[int, Grid], quantity: Callable[[Grid], float]) -> Seeds:
+    """Return a quantity of each seed's grid."""
+    return {seed: quantity(grid) for seed, grid in found.items()}
+
+
+def interval_text(found: Interval, digits: int = 2) -> str:
+    return f"{found.mean:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+
+
+def above(values: Mapping[int, float], bound: float = 0.0, what: str = "", unit: str = "") -> Judgement:
+    """Judge whether a quantity is above a bound by its interval over seeds."""
+    if not values:
+        return NOT_RUN
+    found = intervals.compare(values, dict.fromkeys(values, bound))
+    if found.count < 2:
+        return Judgement(UNDECIDED, "one seed: not judged")
+    shifted = Interval(found.mean + bound, found.low + bound, found.high + bound, found.count)
+    text = f"{what} {interval_text(shifted)}{unit}, {found.count} seeds".strip()
+    return Judgement(HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED, text)
+
+
+def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Seeds:
+    """Return the difference of two quantities for the seeds that both have."""
+    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
+
+
+def trained_tokens(view: View, place: Mapping[str, str]) -> int:
+    """Return the tokens that a run at a place trains on, as full documents."""
+    return round(math.prod(view.counted(name, place) or 0.0 for name in ("steps", "batch", "window")))
+
+
+def floor(view: View, metric: str = VALIDATION_LOSS) -> float | None:
+    """Return the loss of the bigram count; None where it was not computed."""
+    for key in view.points:
+        place = dict(key)
+        if place["model"] == FLOOR and (found := view.samples(metric, place)):
+            return intervals.mean(list(found.values()))
+    return None
+
+
+def not_below_the_floor(view: View, places: Iterable[Place]) -> Judgement | None:
+    """Return why the models at those places decide nothing: no floor, or one is not below it; None if they may."""
+    lowest = floor(view)
+    if lowest is None:
+        return Judgement(UNDECIDED, "no floor: the bigram count was not run")
+    for place in places:
+        found = view.samples(VALIDATION_LOSS, place)
+        if found and (own := intervals.mean(list(found.values()))) >= lowest:
+            label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in place.items())
+            text = f"{label} has {own:.3f} nats per token on validation, the bigram count {lowest:.3f}"
+            return Judgement(UNDECIDED, f"not judged: below the floor: {text}")
+    return None
+
+
+def remarks_on_the_floor(view: View) -> list[str]:
+    """Return a sentence on each model that is not below the floor on a set."""
+    found = []
+    for name in (VALIDATION, *PAPER_SETS, *OWN_SETS):
+        lowest = floor(view, f"{name}_loss")
+        for key in view.points if lowest is not None else ():
+            place = dict(key)
+            own = list(view.samples(f"{name}_loss", place).values())
+            if place["model"] != FLOOR and own and lowest is not None and intervals.mean(own) >= lowest:
+                label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in key)
+                found.append(f"{label} ({name}: {intervals.mean(own):.3f} against {lowest:.3f})")
+    return [f"Not below the bigram count, in nats per token: {'; '.join(found)}."] if found else []
+
+
+class ThinkingTable(tables.Table):
+    """A table that leaves out settings which all rows share, and leaves empty what a finished row does not have."""
+
+    shared = ("batch", "window", "depth", "width")
+
+    def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Lines:
+        names = [name for name in self.artifact.quantities if name not in self.shared] if chosen is None else chosen
+        found = super().grid(markup, names)
+        settings = {column.title for column in self.artifact.columns.values()}
+        rows = []
+        for (key, point), row in zip(self.view.points.items(), found.rows, strict=True):
+            is_floor, finished = dict(key)["model"] == FLOOR, bool(self.view.judged(point))
+            pairs = zip(found.headers, row, strict=True)
+            rows.append(
+                [
+                    "" if (is_floor and header in settings) or (finished and cell == verdicts.NOT_RUN) else cell
+                    for header, cell in pairs
+                ]
+            )
+        return Lines(found.headers, rows)
+
+    def remarks(self) -> list[str]:
+        return remarks_on_the_floor(self.view)

@@ -1,0 +1,171 @@
+"""Figures of one prediction's thinking: energies by token and step, boards by step, the energy around a prediction.
+
+``scripts/think.py`` draws them from rows; low energies are green in all of them, high ones purple.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts.figures import OWN_COLOR, PAPER_COLOR, REFERENCE_COLOR, Figure, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure as Canvas
+
+ENERGY_COLORS = "PRGn_r"
+TOKENS_IN_A_PANEL = 24
+MOST_TOKEN_CHARACTERS = 14
+SPACES = {"candidates": "candidates e = W p", "logits": "logits y, p = softmax(y)"}
+
+
+class ThoughtFigure(Figure):
+    """A figure of rows that are given.
+
+    Args:
+        rows: all that is drawn.
+        title: of the whole figure.
+    """
+
+    def __init__(self, rows: Sequence[Row], title: str) -> None:
+        self.given, self.title = list(rows), title
+
+    def rows(self) -> list[Row]:
+        return self.given
+
+
+class TokenEnergies(ThoughtFigure):
+    """A heat map of energies: tokens from left to right, steps from the top down; long texts take several panels.
+
+    Rows have ``place``, ``token``, ``new`` (1 after the end of the prompt, else 0), ``step`` and ``energy``.
+    """
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        tokens = {row["place"]: _short(row["token"]) + " ?" * row["new"] for row in rows}
+        panels = [list(tokens)[at : at + TOKENS_IN_A_PANEL] for at in range(0, len(tokens), TOKENS_IN_A_PANEL)]
+        steps = 1 + max(row["step"] for row in rows)
+        height = 1.5 + min(0.22 * steps, 4.0)
+        canvas.set_size_inches(max(5.0, 2.2 + 0.36 * len(panels[0])), 0.6 + height * len(panels))
+        energies = {(row["place"], row["step"]): row["energy"] for row in rows}
+        low, high = min(energies.values()), max(energies.values())
+        every = canvas.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axes, places in zip(every, panels, strict=True):
+            values = [[energies[place, step] for place in places] for step in range(steps)]
+            drawn = axes.imshow(values, cmap=ENERGY_COLORS, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+            axes.grid(False)
+            axes.set_xlim(-0.5, len(panels[0]) - 0.5)  # a token is as wide in the last panel as in the first
+            labels = [tokens[place] for place in places]
+            axes.set_xticks(range(len(places)), labels, rotation=60, ha="right", parse_math=False)
+            axes.yaxis.get_major_locator().set_params(integer=True)
+            axes.set_ylabel("after step")
+        every[-1].set_xlabel("token that is predicted; those after the prompt with ?")
+        canvas.colorbar(drawn, ax=list(every), label="energy (no unit)")
+        canvas.suptitle(self.title, fontsize=10)
+
+
+class BoardEnergies(ThoughtFigure):
+    """A board after some of its steps: digits, givens bold, each cell shaded by its energy.
+
+    Rows have ``step``, ``row``, ``column``, ``digit``, ``given`` (0 or 1) and ``energy``.
+    """
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        steps = sorted({row["step"] for row in rows})
+        across = min(len(steps), 3)
+        down = -(-len(steps) // across)
+        canvas.set_size_inches(1.2 + 3.0 * across, 0.5 + 3.1 * down)
+        panels = canvas.subplots(down, across, squeeze=False).flatten()
+        low, high = min(row["energy"] for row in rows), max(row["energy"] for row in rows)
+        for axes, step in zip(panels, steps, strict=False):
+            drawn = _draw_board(axes, [row for row in rows if row["step"] == step], low, high)
+            axes.set_title(f"after step {step}", fontsize=9)
+        for axes in panels[len(steps) :]:
+            axes.axis("off")
+        canvas.colorbar(drawn, ax=list(panels), label="energy of a cell (no unit)")
+        canvas.suptitle(self.title, fontsize=10)
+
+
+class Surfaces(ThoughtFigure):
+    """The energy around a prediction, for each space: along directions, in a random plane, in the path's plane.
+
+    Rows are those of ``probes.thoughts.surface.rows``.
+    """
+
+    size = (12.0, 7.6)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        canvas.set_size_inches(*self.size)
+        panels = canvas.subplots(len(SPACES), 3)
+        for (space, title), (curves, random, own) in zip(SPACES.items(), panels, strict=True):
+            here = [row for row in rows if row["space"] == space]
+            _draw_curves(curves, here)
+            curves.set_title(f"{title}: along lines", fontsize=9)
+            for axes, over, name in ((random, "random", "a random plane"), (own, "path", "the path's plane")):
+                drawn = _draw_plane(axes, [row for row in here if row["over"] == over])
+                axes.set_title(f"{title}: {name}", fontsize=9)
+                canvas.colorbar(drawn, ax=axes, label="energy (no unit)")
+        panels[0][0].legend(fontsize=7)
+        canvas.suptitle(self.title, fontsize=10)
+
+
+def _draw_curves(axes: "Axes", rows: Sequence[Row]) -> None:
+    style = {"random": (PAPER_COLOR, 0.6, "random lines"), "path": (OWN_COLOR, 1.6, "line of the path")}
+    for over, (color, width, label) in style.items():
+        own = [row for row in rows if (row["kind"], row["over"]) == ("curve", over)]
+        for line in sorted({row["line"] for row in own}):
+            x, energies = zip(*[(row["x"], row["energy"]) for row in own if row["line"] == line], strict=True)
+            axes.plot(x, energies, color=color, linewidth=width, alpha=0.8, label=None if line else label)
+    path = [row for row in rows if (row["kind"], row["over"]) == ("path", "path")]
+    _draw_path(axes, [row["x"] for row in path], [row["energy"] for row in path])
+    axes.set(xlabel="place along the line, 0 at the end", ylabel="energy (no unit)")
+
+
+def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
+    plane = [row for row in rows if row["kind"] == "plane"]
+    xs, ys = (sorted({row[name] for row in plane}) for name in ("x", "y"))
+    energies = {(row["x"], row["y"]): row["energy"] for row in plane}
+    values = [[energies[x, y] for x in xs] for y in ys]
+    drawn = axes.pcolormesh(xs, ys, values, cmap=ENERGY_COLORS, shading="nearest", rasterized=True)
+    if min(energies.values()) < max(energies.values()):
+        axes.contour(xs, ys, values, levels=10, colors=PAPER_COLOR, linewidths=0.4, linestyles="solid", alpha=0.6)
+    path = [row for row in rows if row["kind"] == "path"]
+    _draw_path(axes, [row["x"] for row in path], [row["y"] for row in path])
+    kind = "random direction" if rows[0]["over"] == "random" else "direction of the path"
+    axes.set(xlabel=f"along {kind} 1", ylabel=f"along {kind} 2")
+    axes.grid(False)
+    return drawn
+
+
+def _draw_path(axes: "Axes", x: Sequence[float], y: Sequence[float]) -> None:
+    """Draw the descent's points, the first one hollow, the last one a star."""
+    axes.plot(x, y, "-o", color=REFERENCE_COLOR, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
+    axes.plot(x[:1], y[:1], "o", color="white", markeredgecolor=REFERENCE_COLOR, markersize=6, label="start", zorder=4)
+    axes.plot(
+        x[-1:], y[-1:], "*", color=REFERENCE_COLOR, markeredgecolor=PAPER_COLOR, markersize=11, label="end", zorder=4
+    )
+
+
+def _draw_board(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> "ScalarMappable":
+    cells = {(row["row"], row["column"]): row for row in rows}
+    sides = range(1, 10)
+    values = [[cells[row, column]["energy"] for column in sides] for row in sides]
+    drawn = axes.imshow(values, cmap=ENERGY_COLORS, vmin=low, vmax=high, extent=(0.5, 9.5, 9.5, 0.5))
+    for (row, column), cell in cells.items():
+        weight = "bold" if cell["given"] else "normal"
+        share = (cell["energy"] - low) / ((high - low) or 1)
+        color = "white" if abs(share - 0.5) > 0.4 else PAPER_COLOR
+        axes.text(column, row, str(cell["digit"]), ha="center", va="center", fontsize=8, weight=weight, color=color)
+    for border in (3.5, 6.5):
+        axes.axhline(border, color=PAPER_COLOR, linewidth=0.8)
+        axes.axvline(border, color=PAPER_COLOR, linewidth=0.8)
+    axes.set(xticks=sides, yticks=sides, xlabel="column", ylabel="row")
+    axes.tick_params(labelsize=7)
+    axes.grid(False)
+    return drawn
+
+
+def _short(token: str) -> str:
+    """Return a token as a label: blanks and line ends to be seen, nothing that a font lacks."""
+    shown = ascii(token)[1:-1]
+    shown = shown if len(shown) <= MOST_TOKEN_CHARACTERS else f"{shown[: MOST_TOKEN_CHARACTERS - 3]}..."
+    return f"'{shown}'"

@@ -1,0 +1,109 @@
+"""Shares of solved boards by number of givens, and the floors, on models and rules that are known."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from paper_repro.base.config import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import FINISHED, Cell
+from paper_repro.datamodules.gaussian_process import GaussianProcessData
+from paper_repro.datamodules.sudoku import GeneratedSudoku
+from paper_repro.datamodules.sudoku_boards import check_board, propagated, puzzle
+from paper_repro.metrics.sudoku import filled
+from paper_repro.probes.sudoku_accuracy import SudokuAccuracy, accuracies
+from paper_repro.probes.sudoku_floor import SudokuFloor, most_frequent, only_candidates
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Constant
+
+OPTIONS = {"num_train": 2, "num_val": 3, "num_test_each": 4, "train_givens": [60, 60], "test_givens": [29, 31]}
+
+
+class Knows(PaperModule):
+    """Solves boards of 31 givens, those of 30 with twice the steps, and those of 29 with four samples."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 1), partial(torch.optim.SGD, lr=0.1), Constant())
+        self.asked: list[tuple[int, int]] = []
+
+    def answer(self, givens: Tensor, factor: int = 1, num_samples: int = 1) -> Tensor:
+        self.asked.append((factor, num_samples))
+        rows = []
+        for board in givens.tolist():
+            count = sum(digit > 0 for digit in board)
+            knows = count == 31 or (count == 30 and factor == 2) or (count == 29 and num_samples == 4)
+            rows.append(check_board(board) if knows else most_frequent(board))
+        return nn.functional.one_hot(torch.tensor(rows) - 1, 9).float()
+
+    def new_metrics(self) -> dict[str, Any]:
+        return {}
+
+    def update_metrics(self, metrics: dict[str, Any], batch: Any) -> None:
+        pass
+
+
+def test_boards_are_counted_by_givens_by_steps_and_by_samples() -> None:
+    data = GeneratedSudoku(**OPTIONS, evaluation_batch_size=5)
+    module = Knows()
+    found = SudokuAccuracy(factors=(2,), samples=(4,)).measure(module, data, seed=0).metrics
+    third = pytest.approx(1 / 3)
+    assert {name: value for name, value in found.items() if "boards" in name} == {
+        "boards": third,
+        "boards_in_distribution": 0.0,
+        "boards_of_29": 0.0,
+        "boards_of_30": 0.0,
+        "boards_of_31": 1.0,
+        "boards_2x": pytest.approx(2 / 3),
+        "boards_best_of_4": pytest.approx(2 / 3),
+    }
+    assert found["blanks"] < found["blanks_2x"] < 1
+    blanks = {f"blanks{ending}" for ending in ("", "_in_distribution", "_2x", "_best_of_4")}
+    assert {name for name in found if "boards" not in name} == blanks
+    assert set(module.asked) == {(1, 1), (2, 1), (1, 4)}
+    assert accuracies(data, "test", lambda givens: filled(givens, module.answer(givens)))["boards"] == third
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    with pytest.raises(ValueError, match="factors must be a whole number of at least 2, got 1"):
+        SudokuAccuracy(factors=(1,))
+    with pytest.raises(ValueError, match="samples must be a whole number of at least 2, got 0"):
+        SudokuAccuracy(samples=(0,))
+    with pytest.raises(UsageError, match="this measures Sudoku boards, the data are GaussianProcessData"):
+        SudokuAccuracy().measure(Knows(), GaussianProcessData(num_train=200, num_test=5), seed=0)
+
+
+def test_the_floors_fill_by_rules() -> None:
+    board, solution = puzzle(1, 60)
+    assert only_candidates(list(board)) == list(solution)
+    counts = [board.count(digit) for digit in range(1, 10)]
+    lacking = counts.index(min(counts)) + 1
+    assert [new for new, given in zip(most_frequent(list(board)), board, strict=True) if not given] == [lacking] * 21
+    hard, _ = puzzle(2, 24)
+    some = propagated(hard)
+    assert 0 in some
+    kept = [new == old for new, old in zip(only_candidates(list(hard)), some, strict=True) if old]
+    assert all(kept)
+
+
+@pytest.mark.parametrize("rule", ["most_frequent", "only_candidates"])
+def test_a_floor_is_measured_under_the_names_of_a_model(rule: str, tmp_path: Path) -> None:
+    data = {"_target_": "paper_repro.datamodules.sudoku.GeneratedSudoku", **OPTIONS, "train_givens": [62, 62]}
+    config = compose("ebt/sudoku", [])
+    config["data"] = data
+    (outcome,) = SudokuFloor(rule).run([Cell("cell", config)], tmp_path, None)  # type: ignore[arg-type]
+    assert outcome.status == FINISHED
+    assert outcome.metrics.keys() == {
+        *(f"{name}{ending}" for name in ("boards", "blanks") for ending in ("", "_in_distribution")),
+        *(f"boards_of_{count}" for count in (29, 30, 31)),
+    }
+    assert outcome.metrics["boards_in_distribution"] == (rule == "only_candidates")
+    assert outcome.metrics["boards"] < 0.5 and outcome.data_hashes.keys() == {"train", "val", "test"}
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ValueError, match="rule must be one of most_frequent, only_candidates, got 'guess'"):
+        SudokuFloor("guess")

@@ -1,0 +1,227 @@
+"""What is thought of texts and boards, and the energy around a prediction, against thinking done by hand."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
+from paper_repro.datamodules.sudoku_boards import puzzle
+from paper_repro.datamodules.tokenizers import CharacterTokenizer
+from paper_repro.models.ebt.model import EBT
+from paper_repro.models.ebt.steps import RULES, ThinkingSettings
+from paper_repro.models.ebt.sudoku import SudokuEBT
+from paper_repro.models.ebt.thinking import think
+from paper_repro.probes.thoughts import board, surface
+from paper_repro.probes.thoughts.text import Place, Reader
+from paper_repro.probes.thoughts.trace import Manner, trace
+from paper_repro.tests.support.golden_ebt import in_float64
+
+TOKENIZER = CharacterTokenizer("abcdefgh ")
+V, D, T = 11, 8, 12  # two ids more than the tokenizer has
+TEXT = "a bad cafe"
+IDS = TOKENIZER.encode(TEXT)
+
+
+def made(num_landscapes: int = 2, **given: Any) -> EBT:
+    torch.manual_seed(0)
+    variant = "time_embed" if num_landscapes > 1 else "default"
+    sizes: dict[str, Any] = {"width": D, "num_heads": 2, "num_layers": 2, "hidden": 12, "step_size": 6.0, **given}
+    model: EBT = in_float64(lambda: EBT(V, T, variant=variant, num_landscapes=num_landscapes, **sizes))
+    return model
+
+
+def start(manner: Manner, places: int, name: str = "start", index: int = 0) -> Tensor:
+    seeds = [mix(manner.seed, name, index, sample) for sample in range(manner.num_samples)]
+    each = [torch.randn((places, V), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    return torch.stack(each)[:, None].double()  # (N, 1, T, V)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_places_hold_what_thinking_gives_the_texts_tokens(noise: float) -> None:
+    model, manner = made(), Manner(4, ThinkingSettings(rule="listing", noise=noise), step_size=9.0, seed=5)
+    found = Reader(model, TOKENIZER, manner).read(IDS, 4)
+    draws = torch.stack([start(manner, len(IDS), index=index)[:, 0] for index in range(1, 5)]) if noise else None
+    settings = ThinkingSettings(rule="listing", noise=noise)
+    states = list(think(model, torch.tensor([IDS]), start(manner, len(IDS)), 4, settings, 9.0, draws))
+    energies = torch.stack([state.energies[:, 0] for state in states])  # (S + 1, N, T)
+    best = energies[-1].argmin(0)  # (T,)
+    assert len(set(best.tolist())) > 1
+    losses = []
+    for index, place in enumerate(found.places):
+        assert (place.sample, place.energies) == (int(best[index]), energies[:, best[index], index].tolist())
+        p = torch.softmax(states[-1].predictions[best[index], 0, index], -1)
+        assert place.probability == pytest.approx(float(p[:9].max()))
+        assert TOKENIZER.encode(place.thought) == [int(p[:9].argmax())]
+        if index + 1 < len(IDS):
+            assert place.token == TEXT[index + 1]
+            assert place.own_probability == pytest.approx(float(p[IDS[index + 1]]))
+            losses.append(-math.log(float(p[IDS[index + 1]])))
+        else:
+            assert (place.token, place.own_probability) == (None, None)
+            ranked = p[:9].sort(descending=True)
+            assert [token for token, _ in found.following] == [TOKENIZER.decode([i]) for i in ranked.indices[:5]]
+    assert found.perplexity == pytest.approx(math.exp(sum(losses) / len(losses)))
+    assert found.trace.num_evaluations == 4 * 4 + 1
+    assert found.trace.landscapes == [0, 0, 1, 1, 1]
+
+
+def test_a_samples_numbers_do_not_depend_on_how_many_there_are() -> None:
+    model, ids = made(), torch.tensor([IDS])
+    few, many = (trace(model, ids, 2, Manner(count, seed=3)).energies for count in (2, 5))
+    torch.testing.assert_close(many[:, :2], few, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(many[:, 2], few[:, 0])
+    assert not torch.equal(trace(model, ids, 2, Manner(2, seed=4)).energies, few)
+
+
+def test_a_continuation_thinks_about_one_token_at_a_time_and_sees_what_the_context_holds() -> None:
+    model, manner = made(), Manner(3, seed=2)
+    new = list(Reader(model, TOKENIZER, manner).extend(IDS, 5, 2))
+    text = TEXT
+    for number, place in enumerate(new):
+        ids = torch.tensor([TOKENIZER.encode(text)[-T:]])
+        whole = start(manner, ids.shape[1]).clone()
+        whole[:, :, -1:] = start(manner, 1, f"token {number}")
+        *_, last = think(model, ids, whole, 2)
+        logits, best = last.choose()
+        assert place.sample == int(best[0, -1])
+        assert place.energies[-1] == pytest.approx(float(last.energies[place.sample, 0, -1]), rel=1e-9)
+        text += TOKENIZER.decode([int(logits[0, -1, :9].argmax())])
+        assert text.endswith(place.thought) and place.name == place.thought
+    assert len(text) == len(TEXT) + 5 > T
+
+
+def test_a_text_of_one_token_has_no_perplexity() -> None:
+    found = Reader(made(), TOKENIZER, Manner()).read(IDS[:1], 2)
+    assert found.perplexity is None and [place.token for place in found.places] == [None]
+
+
+def test_what_cannot_be_thought_about_is_refused() -> None:
+    reader = Reader(made(), TOKENIZER, Manner())
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        reader.encode("")
+    with pytest.raises(UsageError, match="has 13 tokens, the model's context holds 12"):
+        reader.encode("abcabcabcabca")
+    with pytest.raises(UsageError, match="'x'"):
+        reader.encode("abx")
+    small = Reader(in_float64(lambda: EBT(4, T, D, 2, 1)), TOKENIZER, Manner())
+    with pytest.raises(UsageError, match=r"the token id 8, the model's vocabulary_size is 4: leave out 'h'"):
+        small.encode("h")
+    with pytest.raises(ValueError, match="num_samples"):
+        Manner(0)
+    with pytest.raises(ValueError, match="step_size"):
+        Manner(step_size=0.0)
+    broken = made()
+    with torch.no_grad():
+        broken.energy_head.weight.fill_(math.nan)
+    with pytest.raises(ValueError, match="the energy is not finite after 0 steps"):
+        Reader(broken, TOKENIZER, Manner()).read(IDS, 2)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_plane_of_a_path_of_two_steps_holds_its_points_with_their_energies(rule: str) -> None:
+    model = made(num_landscapes=1)
+    reader = Reader(model, TOKENIZER, Manner(3, ThinkingSettings(rule=rule)))
+    thought = reader.read(IDS, 2)
+    place: Place = thought.places[-1]
+    for found in reader.around(IDS, thought):
+        directions = found.path_directions()
+        torch.testing.assert_close(directions @ directions.T, torch.eye(2).double(), rtol=0, atol=1e-9)
+        at = found.coordinates(directions)  # (3, 2)
+        assert at[-1].tolist() == [0.0, 0.0] and at[0, 0] > 0
+        assert float((found.centre + at @ directions - found.path).abs().max()) < 1e-9
+        for step, (x, y) in enumerate(at):
+            energies = found.plane(directions, torch.stack([x, y]))  # entry 0, 1: x along the first, y along the second
+            assert float(energies[0, 1]) == pytest.approx(place.energies[step], rel=1e-9)
+        assert 1.25 * float(at.norm(dim=-1).max()) == pytest.approx(found.radius)
+
+
+def test_random_directions_are_orthonormal_and_curves_pass_through_the_prediction() -> None:
+    reader = Reader(made(), TOKENIZER, Manner(2))
+    thought = reader.read(IDS, 2)
+    for found in reader.around(IDS, thought):
+        directions = found.random_directions(4, 1)
+        torch.testing.assert_close(directions @ directions.T, torch.eye(4).double(), rtol=0, atol=1e-12)
+        assert torch.equal(directions, found.random_directions(4, 1))
+        assert not torch.equal(directions, found.random_directions(4, 2))
+        energies = found.curve(directions[0], torch.tensor([0.0, 0.3], dtype=torch.float64))
+        assert float(energies[0]) == pytest.approx(thought.places[-1].energies[-1], rel=1e-9)
+        by_hand = found.energy((found.centre + 0.3 * directions[0])[None])
+        assert float(energies[1]) == pytest.approx(float(by_hand.detach()), rel=1e-9)
+
+
+def test_rows_of_a_surface_hold_curves_planes_and_path_of_both_spaces() -> None:
+    reader = Reader(made(), TOKENIZER, Manner(2))
+    thought = reader.read(IDS, 3)
+    rows = list(surface.rows(reader.around(IDS, thought), seed=0, num_curves=3, points=5))
+    for space in surface.SPACES:
+        here = [(row["kind"], row["over"]) for row in rows if row["space"] == space]
+        assert {kind: here.count(kind) for kind in here} == {
+            **{("curve", "random"): 15, ("curve", "path"): 5},
+            **{(kind, over): n for kind, n in (("plane", 25), ("path", 4)) for over in ("random", "path")},
+        }
+        ends = [row for row in rows if (row["space"], row["kind"], row["line"]) == (space, "path", 3)]
+        for end in ends:
+            assert (end["x"], end["y"]) == (0.0, 0.0)
+            assert end["energy"] == pytest.approx(thought.places[-1].energies[-1], rel=1e-9)
+
+
+def test_a_path_of_one_step_has_a_plane_too() -> None:
+    reader = Reader(made(num_landscapes=1), TOKENIZER, Manner())
+    for found in reader.around(IDS, reader.read(IDS, 1)):
+        directions = found.path_directions()
+        torch.testing.assert_close(directions @ directions.T, torch.eye(2).double(), rtol=0, atol=1e-9)
+        assert float(found.coordinates(directions)[0, 1]) == pytest.approx(0, abs=1e-9)
+
+
+GIVENS, SOLUTION = puzzle(3, 76)
+
+
+def plays(clamp_givens: bool = True) -> SudokuEBT:
+    torch.manual_seed(0)
+    model: SudokuEBT = in_float64(lambda: SudokuEBT(D, 2, 2, step_size=30.0, clamp_givens=clamp_givens))
+    return model
+
+
+def test_a_board_is_that_of_the_sample_whose_cells_energies_have_the_lowest_sum() -> None:
+    model, manner = plays(), Manner(5, step_size=40.0, seed=2)
+    found = board.think_of_board(model, GIVENS, 3, manner)
+    seeds = [mix(2, "start", 0, sample) for sample in range(5)]
+    each = [torch.randn((81, 9), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    states = list(think(model, torch.tensor([GIVENS]), torch.stack(each)[:, None].double(), 3, step_size=40.0))
+    sums = states[-1].energies[:, 0].sum(-1)  # (N,)
+    assert found.sample == int(sums.argmin()) and len(set(sums.tolist())) == 5
+    for state, own, energies, accepted in zip(states, found.boards, found.energies, found.accepted, strict=True):
+        digits = (state.predictions[found.sample, 0].argmax(-1) + 1).tolist()
+        assert own == [given or digit for given, digit in zip(GIVENS, digits, strict=True)]
+        assert energies == pytest.approx(state.energies[found.sample, 0].tolist(), rel=1e-12)
+        assert accepted == (own == list(SOLUTION))
+    assert found.trace.num_evaluations == 5 * 3 + 1
+
+
+def test_a_board_is_accepted_when_its_digits_are_the_solutions() -> None:
+    model = plays()
+    with torch.no_grad():
+        model.energy_head.weight.zero_()  # without a gradient the digits stay what the random start says
+    almost = [0 if cell == 40 else digit for cell, digit in enumerate(SOLUTION)]
+    found = [board.think_of_board(model, almost, 1, Manner(seed=seed)) for seed in range(40)]
+    for thought in found:
+        assert thought.accepted == [own == list(SOLUTION) for own in thought.boards]
+    assert {thought.accepted[-1] for thought in found} == {True, False}
+
+
+@pytest.mark.parametrize("clamp_givens", [True, False])
+def test_the_energy_around_a_board_moves_its_free_cells(clamp_givens: bool) -> None:
+    model = plays(clamp_givens)
+    thought = board.think_of_board(model, GIVENS, 2, Manner(2))
+    free = GIVENS.count(0) if clamp_givens else 81
+    candidates, logits = board.around(model, GIVENS, thought)
+    assert (len(candidates.centre), len(logits.centre)) == (free * D, free * 9)
+    for found in (candidates, logits):
+        for point, energies in zip(found.path, thought.energies, strict=True):
+            assert float(found.energy(point[None]).detach()) == pytest.approx(sum(energies), rel=1e-9)
+        along = found.curve(found.random_directions(1, 0)[0], torch.tensor([-1.0, 1.0], dtype=torch.float64))
+        assert float(along[0]) != float(along[1])
