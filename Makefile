@@ -6,8 +6,10 @@ SCALE ?= cpu
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$((cores + 1)))
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 # What other processors compute with: vectors of 128 bits and products from before AVX, then AVX2.
-OLD := ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
-AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
+# Each has a cache of compiled code of its own: torch.compile's keys do not know ATEN_CPU_CAPABILITY, and code with vectors
+# of 512 bits does not build for a processor without them.
+OLD := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/inductor/default ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
+AVX2 := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/inductor/avx2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
 NUMERICS := --fast tests/models tests/kernels tests/training
 
 .PHONY: reproduce verify test test-fast test-processors lint stress clean
