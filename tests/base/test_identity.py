@@ -76,14 +76,27 @@ def test_a_key_at_its_neutral_value_leaves_the_id_and_another_value_does_not(kin
             at(other, path)[key] = "another value"
             assert id_of(other, own["data"]) != own["id"], (name, key)
             changed += 1
-    assert changed or "model" not in own["config"]
+    assert changed or "model" not in own["config"] or task_of(own["config"]) in identity.rules().reads
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PUBLISHED if kind.split()[0] in identity.rules().reads])
+def test_the_id_of_a_task_that_reads_a_part_follows_from_that_part(kind: str) -> None:
+    own = PUBLISHED[kind]
+    read = {key.partition(".")[0]: "." not in key for key in identity.rules().reads[task_of(own["config"])]}
+    for section in own["config"].keys() - {"task", "probes", "machine"}:
+        other = {**own["config"], section: "another value"}
+        assert (id_of(other, own["data"]) != own["id"]) == (section in read or section == "seed"), section
+
+
+def task_of(config: dict[str, Any]) -> str:
+    name: str = identity.today(config)["task"]["_target_"]
+    return name
 
 
 def nodes_with_neutral_values(config: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
     """The nodes that enter the id, each with its path, its class or section, and its neutral values."""
     rules = identity.rules()
-    task = identity.today(config)["task"]["_target_"]
-    if task in rules.reads:
+    if task_of(config) in rules.reads:
         return
     for path, node in walk({key: value for key, value in config.items() if key not in ("probes", "machine")}, ()):
         target = node.get("_target_")
@@ -185,8 +198,8 @@ def test_a_derived_metric_leaves_plan_and_ids(tmp_path: Path, monkeypatch: pytes
     assert [cell.id for cell in one.cells] == [cell.id for cell in more.cells]
 
 
-def test_a_task_that_measures_time_has_the_speed_in_its_id() -> None:
-    (task,) = identity.rules().timed
+@pytest.mark.parametrize("task", sorted(identity.rules().timed))
+def test_a_task_that_measures_time_has_the_speed_in_its_id(task: str) -> None:
     auto, reference = (
         {"task": {"_target_": task}, "seed": 0, "machine": {"implementation": word}} for word in ("auto", "reference")
     )
