@@ -183,7 +183,7 @@ class PredictionDescent(PaperModule):
     def _with_replayed(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> _Step:
         ids, targets = self.read(batch)
         settings, steps = self.thinking, draws.get("num_steps")
-        if steps is not None and steps.device.type != "meta":  # counted with the most steps
+        if steps is not None and not (isinstance(steps, Tensor) and steps.is_meta):  # counted with the most steps
             settings = replace(settings, num_steps=int(steps), most_steps=None)
         if self.replay is None:
             return _Step(ids, targets, draws["start"], settings)

@@ -20,7 +20,8 @@ from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows
 
-Draws = dict[str, Tensor]
+Draws = dict[str, Any]
+"""Random tensors by name; for a compiled step, single whole numbers are plain ones."""
 Tree = Any
 """Tensors, or tuples, lists and dicts of them."""
 EAGER_RANDOM: dict[str, str | int | bool | Callable[..., Any]] = {"fallback_random": True}
@@ -151,12 +152,16 @@ class PaperModule(L.LightningModule):
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
     def compile_loss(self) -> None:
-        """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are."""
+        """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
+
+        Each shape, and each value of a whole number that is drawn for the batch, is compiled once.
+        """
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
-            compiled = torch.compile(self.loss, options=EAGER_RANDOM)
+            compiled = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
         else:
-            self._compiled = torch.compile(self.loss_and_carry, options=EAGER_RANDOM)
+            step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
+            self._compiled = lambda batch, draws, carry: step(batch, _with_numbers(draws), carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
@@ -210,6 +215,11 @@ class PaperModule(L.LightningModule):
 
     def _floating_dtype(self) -> torch.dtype | None:
         return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)
+
+
+def _with_numbers(draws: Draws) -> Draws:
+    """Return the draws, each single whole number as a plain one, which compiled code takes as a constant."""
+    return {name: draw if draw.ndim or draw.is_floating_point() else int(draw) for name, draw in draws.items()}
 
 
 def _alone() -> bool:

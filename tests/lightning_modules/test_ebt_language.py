@@ -1,9 +1,8 @@
-"""EBT's training on tokens: S1, S2 and Transformer++ through Fit, the replay buffer, arms, and what is refused."""
+"""EBT's training on tokens: S1, S2 and Transformer++ through Fit, the replay buffer, and what is refused."""
 
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
 from paper_repro.lightning_modules import ebt_language, prediction_descent
-from paper_repro.lightning_modules.ebt_language import Arm, EBTLanguage
+from paper_repro.lightning_modules.ebt_language import EBTLanguage
 from paper_repro.lightning_modules.prediction_descent import ReplaySettings
 from paper_repro.models.ebt.steps import ThinkingSettings
 from paper_repro.tests.support.cycles import Cycles
@@ -84,10 +83,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(overrides: list[str], tmp_pat
 
 
 def test_metrics_are_those_of_thinking_by_hand() -> None:
-    module = module_of(*EBT, "module.arms={more:{num_steps:3,num_samples:2}}", "model.num_landscapes=1")
+    module = module_of(*EBT, "model.num_landscapes=1")
     batch = next(Cycles(WORDS, BATCH, WINDOW).evaluation_batches("val"))
     metrics = module.new_metrics()
-    assert set(metrics) == {"loss", "first_loss", "more_loss"}
+    assert set(metrics) == {"loss", "first_loss"}
     torch.manual_seed(5)
     with torch.no_grad():
         module.update_metrics(metrics, batch)
@@ -98,9 +97,6 @@ def test_metrics_are_those_of_thinking_by_hand() -> None:
     for name, considered in (("first_loss", first), ("loss", last)):
         expected = functional.cross_entropy(considered.predictions[0].flatten(0, 1), targets.flatten())
         assert float(metrics[name].compute()) == pytest.approx(float(expected), rel=1e-5)
-    *_, last = ebt_language.think(module.model, ids, torch.randn(2, BATCH, WINDOW, WORDS), 3)
-    expected = functional.cross_entropy(last.choose()[0].flatten(0, 1), targets.flatten())
-    assert float(metrics["more_loss"].compute()) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_replayed_rows_start_where_they_were_left_and_fresh_rows_alone_are_kept() -> None:
@@ -182,8 +178,6 @@ def test_what_a_step_costs_is_counted_without_computing_it() -> None:
         (["module.thinking.num_steps=1"], "more than the 1 steps of a prediction"),
         (["model.step_size=0"], "step_size must be a positive finite number"),
         (["model.step_size=-1"], "step_size must be a positive finite number"),
-        (["module.arms={none:{num_steps:0}}"], "num_steps must be a whole number"),
-        (["module.arms={none:{num_samples:0}}"], "num_samples must be a whole number"),
         (["module.step_size_multiplier=0"], "step_size_multiplier must be a positive"),
         ([*S2, "module.replay.rows=9"], "rows must be at most the capacity of 8"),
         ([*S2, "module.thinking.loss=mean"], "it needs loss=last"),
@@ -205,5 +199,3 @@ def test_a_replay_buffer_larger_than_memory_is_refused(monkeypatch: pytest.Monke
 def test_settings_have_the_paper_s_values_by_default() -> None:
     assert ThinkingSettings() == ThinkingSettings(num_steps=2, rule="code", detach=True, loss="mean")
     assert (ReplaySettings().capacity, ReplaySettings().rows) == (192, 16)
-    known: Any = Arm()
-    assert (known.num_steps, known.num_samples) == (1, 1)
