@@ -38,8 +38,8 @@ class Rules:
     """Arguments of models and optimisers that stand in ``machine`` today."""
     hints: frozenset[str]
     """Other keys that change no result, wherever they stand."""
-    unread: frozenset[str]
-    """Top-level keys of older configs that no code has read."""
+    unread: Mapping[str, frozenset[str]]
+    """Keys of older configs that no code reads, by class; under "config" those of the top level."""
     timed: dict[str, list[str]]
     """A task that measures time, to the keys of ``machine`` that its result depends on."""
     reads: dict[str, list[str]]
@@ -61,7 +61,8 @@ def rules() -> Rules:
     for entry in content["neutral"]:
         for name in entry["of"]:
             neutral.setdefault(name, {}).update(entry["values"])
-    speed, hints, unread = (frozenset(content[key]) for key in ("speed", "hints", "unread"))
+    speed, hints = (frozenset(content[key]) for key in ("speed", "hints"))
+    unread = {name: frozenset(keys) for name, keys in content["unread"].items()}
     return Rules(content["renamed"], speed, hints, unread, content["timed"], content["reads"], neutral)
 
 
@@ -120,7 +121,7 @@ def today(config: Mapping[str, Any]) -> dict[str, Any]:
     ``machine``.
     """
     known = rules()
-    result = {key: _renewed(value) for key, value in config.items() if key not in known.unread}
+    result = {key: _renewed(value) for key, value in config.items() if key not in known.unread["config"]}
     task = _target(result.get("task"))
     machine = dict(result.get(MACHINE) or {})
     for key in known.timed.get(task, ()):
@@ -187,13 +188,12 @@ def _canonical(node: Any, section: str) -> Any:
 
 
 def _renewed(node: Any) -> Any:
-    """Return a node with each class under today's name and without the keys that stand in ``machine`` today."""
+    """Return a node with each class under today's name, without keys that are not read or stand in ``machine``."""
     if isinstance(node, Mapping):
-        named = TARGET in node
-        kept = {key: value for key, value in node.items() if not (named and key in rules().speed)}
-        return {
-            key: rules().moved.get(value, value) if key == TARGET else _renewed(value) for key, value in kept.items()
-        }
+        name = rules().moved.get(node.get(TARGET), node.get(TARGET))
+        gone = (rules().speed if TARGET in node else frozenset()) | rules().unread.get(name, frozenset())
+        kept = {key: value for key, value in node.items() if key not in gone}
+        return {key: name if key == TARGET else _renewed(value) for key, value in kept.items()}
     if isinstance(node, (list, tuple)):
         return [_renewed(value) for value in node]
     return node

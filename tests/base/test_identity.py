@@ -177,6 +177,14 @@ def test_a_class_that_moved_exists_where_it_lies_now_and_counts_under_its_first_
         assert identity.today(old) == new
 
 
+def test_a_key_that_no_code_reads_any_more_leaves_the_id() -> None:
+    config = compose("ebt/language", [])
+    older = {**config, "num_layers": 3, "module": {**config["module"], "arms": {}}}
+    assert identity.settings(older) == identity.settings(config)
+    elsewhere = {**config, "model": {**config["model"], "arms": {}}}
+    assert identity.settings(elsewhere) != identity.settings(config)
+
+
 def test_probes_have_ids_of_their_own() -> None:
     one = {"probes": {"a": {"_target_": "x.Y", "steps": 3}, "b": None}}
     other = {"probes": {"a": {"_target_": "x.Y", "steps": 4}}}

@@ -16,9 +16,11 @@ from paper_repro.kernels import (
     nrgpt_block,
     projected_step,
     qk_rotary,
+    rms_norm,
     scaled_swiglu,
     self_slot_attention,
     sphere_step,
+    swiglu,
     tied_attention,
     unit_adam,
 )
@@ -67,6 +69,8 @@ OPS = {
     "qk_rotary": Op(
         lambda x, scale, **way: qk_rotary.rotate(x, TABLES, scale, True, **way), ((1, 3, 2, 4), (2, 4)), "closed_form"
     ),
+    "rms_norm": Op(lambda x, weight, **way: rms_norm.rms_norm(x, weight, 1e-5, **way), ((2, 3), (3,)), None),
+    "swiglu": Op(swiglu.swiglu, ((2, 6),), None),
     "scaled_swiglu": Op(scaled_swiglu.scaled_swiglu, ((2, 6), (3,), (3,)), "fused"),
     "scaled_swiglu_of_product": Op(scaled_swiglu.scaled_swiglu_of_product, ((2, 2), (6, 2), (3,), (3,)), "fused"),
     "self_slot_attention": Op(
@@ -96,9 +100,11 @@ WAYS: dict[str, tuple[Way[object], ...]] = {
         nrgpt_block,
         projected_step,
         qk_rotary,
+        rms_norm,
         scaled_swiglu,
         self_slot_attention,
         sphere_step,
+        swiglu,
         tied_attention,
         unit_adam,
     )

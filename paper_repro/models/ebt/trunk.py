@@ -19,7 +19,9 @@ from paper_repro.base.arguments import at_least, positive
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, textbook_tables
+from paper_repro.kernels.rms_norm import rms_norm
 from paper_repro.kernels.self_slot_attention import self_slot_attention
+from paper_repro.kernels.swiglu import swiglu
 from paper_repro.models.gpt import check_heads
 
 NORM_EPS = 1e-5
@@ -57,6 +59,13 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight)  # (..., parts outputs)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + eps) * weight: (..., D) -> (..., D); energies that contain it are differentiated twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, cast(float, self.eps))  # (..., D)
 
 
 class Attention(nn.Module):
@@ -119,8 +128,7 @@ class FeedForward(nn.Module):
         self.down = Projection(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)  # (..., M) each
-        found: Tensor = self.down(functional.silu(gate) * up)  # (..., D)
+        found: Tensor = self.down(swiglu(self.gate_up(x)))  # (..., D)
         return found
 
 
@@ -133,9 +141,9 @@ class Block(nn.Module):
 
     def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float, modulated: bool) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=norm_eps)
+        self.attention_norm = RMSNorm(width, eps=norm_eps)
         self.attention = Attention(width, num_heads)
-        self.feed_forward_norm = nn.RMSNorm(width, eps=norm_eps)
+        self.feed_forward_norm = RMSNorm(width, eps=norm_eps)
         self.feed_forward = FeedForward(width, hidden)
         self.modulation = nn.Linear(width, 6 * width) if modulated else None
 
@@ -220,7 +228,7 @@ class Trunk(nn.Module):
         self.blocks = nn.ModuleList(
             Block(width, num_heads, hidden, eps, modulated) for _ in range(at_least("num_layers", num_layers))
         )
-        self.final_norm = nn.RMSNorm(width, eps=eps)
+        self.final_norm = RMSNorm(width, eps=eps)
         self.final_modulation = nn.Linear(width, 2 * width) if modulated else None
         self.rotary = block_length is not None
         if block_length is not None:

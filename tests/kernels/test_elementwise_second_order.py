@@ -1,0 +1,110 @@
+"""RMSNorm and SwiGLU by hand against their definitions, to second order, by autograd and torch.func."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.dispatch import differentiable
+from paper_repro.kernels.rms_norm import closed_form as norm_by_hand
+from paper_repro.kernels.rms_norm import rms_norm
+from paper_repro.kernels.swiglu import closed_form as swiglu_by_hand
+from paper_repro.kernels.swiglu import swiglu
+from paper_repro.training.counting import peak_bytes
+
+OPS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "rms_norm": (lambda x, weight, way="auto": rms_norm(x, weight, 1e-3, way), ((2, 3, 7), (7,))),
+    "swiglu": (lambda pre, way="auto": swiglu(pre, way), ((2, 3, 10),)),
+}
+
+
+@pytest.fixture(params=OPS)
+def op(request: pytest.FixtureRequest) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    compute, shapes = OPS[request.param]
+    generator = torch.Generator().manual_seed(3)
+    return compute, [torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in shapes]
+
+
+def test_derivatives_by_hand_are_exact_to_second_order(op: tuple[Callable[..., Tensor], list[Tensor]]) -> None:
+    compute, leaves = op
+
+    def by_hand(*given: Tensor) -> Tensor:
+        return compute(*given, way="closed_form")
+
+    torch.testing.assert_close(by_hand(*leaves), compute(*leaves, way="reference"), rtol=1e-13, atol=1e-13)
+    assert torch.autograd.gradcheck(by_hand, leaves)
+    assert torch.autograd.gradgradcheck(by_hand, leaves)
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (0, 1)])
+def test_an_inner_gradient_by_torch_func_is_differentiated_again(
+    op: tuple[Callable[..., Tensor], list[Tensor]], needed: tuple[int, ...]
+) -> None:
+    """The inner gradient goes by the first input, the outer one by all of them, as an energy's do."""
+    compute, leaves = op
+    if max(needed) >= len(leaves):
+        pytest.skip("it has one input")
+
+    def second(way: str) -> list[Tensor]:
+        inner = torch.func.grad(lambda *given: compute(*given, way=way).pow(3).sum(), argnums=needed)(*leaves)
+        return list(torch.autograd.grad(sum(part.square().sum() for part in inner), leaves))
+
+    for found, expected in zip(second("closed_form"), second("reference"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_auto_takes_the_ways_by_hand_for_second_derivatives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def watched(name: str, way: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*given: Tensor) -> Tensor:
+            calls.append(name)
+            return way(*given)
+
+        return call
+
+    monkeypatch.setattr(norm_by_hand.Norm, "forward", watched("norm", norm_by_hand.Norm.forward))
+    monkeypatch.setattr(swiglu_by_hand.SwiGLU, "forward", watched("swiglu", swiglu_by_hand.SwiGLU.forward))
+    x, weight = torch.randn(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+    rms_norm(x, weight, 1e-5).sum().backward()
+    swiglu(x).sum().backward()
+    assert not calls
+    with differentiable(order=2):
+        rms_norm(x, weight, 1e-5)
+    torch.func.grad(lambda given: swiglu(given).sum())(x)
+    assert calls == ["norm", "swiglu"]
+
+
+def _six_norms(x: Tensor, weight: Tensor, way: str) -> Tensor:
+    for _ in range(6):
+        x = rms_norm(x, weight, 1e-3, way)
+    return x
+
+
+def _six_activations(pre: Tensor, way: str) -> Tensor:
+    for _ in range(6):
+        pre = swiglu(torch.cat([pre, pre], -1), way)
+    return pre
+
+
+@pytest.mark.parametrize(("compute", "weights", "most"), [(_six_norms, 1, 0.6), (_six_activations, 0, 0.6)])
+def test_a_hessian_vector_product_of_a_chain_keeps_less_than_autograd_does(
+    compute: Callable[..., Tensor], weights: int, most: float
+) -> None:
+    leaves = [torch.randn(shape, requires_grad=True) for shape in ((400, 8), (8,))[: 1 + weights]]
+
+    def step(way: str) -> None:
+        inner = torch.func.grad(lambda given: compute(given, *leaves[1:], way).pow(2).sum())(leaves[0])
+        torch.autograd.grad(inner.square().sum(), leaves)
+
+    assert peak_bytes(lambda: step("closed_form")) < most * peak_bytes(lambda: step("reference"))
+
+
+def test_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shapes must be x \(..., D\) and weight \(D,\), got \(2, 4\) and \(3,\)"):
+        rms_norm(torch.ones(2, 4), torch.ones(3), 1e-5)
+    with pytest.raises(ValueError, match=r"the shape must be \(..., 2M\), got \(2, 3\)"):
+        swiglu(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="must be one of auto, closed_form, reference, got 'fused'"):
+        swiglu(torch.ones(2, 4), "fused")
