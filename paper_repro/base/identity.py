@@ -109,6 +109,11 @@ def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
     return weights(config, {role: data[role] for role in sorted(roles)})
 
 
+def is_timed(config: Mapping[str, Any]) -> bool:
+    """Return whether a cell measures how long something takes."""
+    return _target(config.get("task")) in rules().timed
+
+
 def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the files that a config reads, by role."""
     data = config.get("data")

@@ -42,6 +42,11 @@ class Job:
     cells: tuple[PlannedCell, ...]
 
     @property
+    def timed(self) -> bool:
+        """Whether it measures time: such jobs run after all others, one at a time."""
+        return identity.is_timed(self.cells[0].config)
+
+    @property
     def label(self) -> str:
         first = self.cells[0]
         shared = [value for axis, value in first.key if all((axis, value) in cell.key for cell in self.cells)]
@@ -131,8 +136,13 @@ def run(
         sweep.work_total = sum(weights[cell.id] for job in todo for cell in job.cells if cell.id not in done)
         count = workers or int(todo[0].cells[0].config.get(identity.MACHINE, {}).get("workers", 1))
         with Display(sweep, display_stream) as display:
-            pool = _Pool(runs, todo, weights, sweep, display, min(count, len(todo)), fill)
-            interrupted, fatal = pool.drain()
+            for part, most in (
+                ([job for job in todo if not job.timed], count),
+                ([job for job in todo if job.timed], 1),
+            ):
+                if part and not interrupted and not fatal:
+                    pool = _Pool(runs, part, weights, sweep, display, min(most, len(part)), fill)
+                    interrupted, fatal = pool.drain()
     by_status: dict[str, int] = {}
     for cell in able:
         result = measurements.find(runs, cell)

@@ -102,7 +102,7 @@ def verify(cell: PlannedCell, published: Published) -> Verification:
         return Verification(NOT_VERIFIED, why=f"other data: the published cell has read another {files}")
     if record is None:
         return Verification(DIFFERS, why=f"its config has changed: no published record has its id, {cell.id}")
-    if cell.config["task"]["_target_"] in identity.rules().timed:
+    if identity.is_timed(cell.config):
         return Verification(NOT_VERIFIED, why="it measures time")
     curve = _loss_curve(record)
     if curve is None and record.seconds > MOST_SECONDS:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records, runner
 from paper_repro.cells.leases import lease_path
@@ -58,6 +59,19 @@ def test_batches_are_even_ordered_and_leave_one_record_a_cell(tmp_path: Path, lo
 def test_cells_of_another_shape_do_not_share_a_batch() -> None:
     cells = [*sweeps.cells(2, batch=8, steps=2), *sweeps.cells(2, batch=8, steps=3)]
     assert [len(group.cells) for group in runner.jobs(cells)] == [2, 2]
+
+
+def test_what_measures_time_runs_alone_after_all_others(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = sweeps.cells(6, steps=3)
+    monkeypatch.setattr(identity, "is_timed", lambda config: config["seed"] in (0, 3))
+    assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
+    timed = [cells[0].id, cells[3].id]
+    steps = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("step")]
+    last = steps[-6:]
+    assert not set(steps[:-6]) & set(timed)
+    assert last in ([cell for cell in order for _ in range(3)] for order in (timed, timed[::-1]))
 
 
 def test_mishaps_leave_the_other_cells_alone_and_say_what_happened(tmp_path: Path, log: Path) -> None:

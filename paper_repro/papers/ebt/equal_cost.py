@@ -12,11 +12,6 @@ from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import NOT_RUN, S1, TRANSFORMER, Run, losses, not_below_the_floor, runs
 
-STEP_TIME_RATIO: float | None = None
-"""Seconds of a training step of EBT (S1) over those of Transformer++, alone on a machine; None: not measured.
-
-The seconds in the records of trainings are of a machine that had other work beside them.
-"""
 BASE = {"size": "one", "width": "one"}
 
 
@@ -55,13 +50,21 @@ def flops_ratio(view: View, by_rule: bool = False) -> float | None:
     return found[0] / found[1]
 
 
+def time_ratio(view: View) -> float | None:
+    """Return the seconds of EBT's step over those of Transformer++'s at the base size, the mean over repetitions; None
+    where they were not measured.
+    """
+    found = view.samples("ratio_own", {"model": "times", "budget": "one", **BASE})
+    return intervals.mean(list(found.values())) if found else None
+
+
 def factors(view: View) -> dict[str, float]:
     """Return how many times as long a Transformer++ trains at equal tokens, time and FLOPs, in words; what is not known
     is left out.
     """
     known = {
         "equal tokens": 1.0,
-        "equal time": STEP_TIME_RATIO,
+        "equal time": time_ratio(view),
         "equal FLOPs, counted": flops_ratio(view),
         "equal FLOPs, the paper's rule": flops_ratio(view, by_rule=True),
     }

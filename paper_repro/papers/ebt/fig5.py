@@ -10,12 +10,12 @@ from paper_repro.artifacts.views import View
 from paper_repro.metrics.scaling import exponent_gap
 from paper_repro.papers.ebt.equal_cost import (
     BASE,
-    STEP_TIME_RATIO,
     above_at,
     better,
     equal_cost,
     factors,
     flops_ratio,
+    time_ratio,
 )
 from paper_repro.papers.ebt.learning import (
     COLORS,
@@ -150,7 +150,7 @@ def judge_better_at_equal_flops(view: View) -> Judgement:
 
 def judge_better_at_equal_time(view: View) -> Judgement:
     """Judge the losses at equal time."""
-    return better(view, STEP_TIME_RATIO)
+    return better(view, time_ratio(view))
 
 
 def _larger(view: View, name: str) -> Judgement:

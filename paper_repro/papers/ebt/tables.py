@@ -3,23 +3,31 @@
 from collections.abc import Sequence
 from typing import Any
 
-from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts import intervals, tables, verdicts
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.papers.ebt.learning import FLOOR, LOSS, floor, labels, runs
 
 
 class LanguageTable(tables.Table):
-    """A table of trainings and their floor, which prints no settings and no costs of a training for the floor."""
+    """A table of trainings and their floor, whose settings and costs of training it leaves out.
+
+    What a finished row does not have is left empty.
+    """
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
         found = super().grid(markup, chosen)
         kept = {axis.title for axis in self.artifact.axes.values()}
         kept |= set(self._metric_headers(self.artifact.metrics[LOSS]))
         rows = []
-        for key, row in zip(self.view.points, found.rows, strict=True):
-            is_floor = dict(key)["model"] == FLOOR
+        for (key, point), row in zip(self.view.points.items(), found.rows, strict=True):
+            is_floor, finished = dict(key)["model"] == FLOOR, bool(self.view.judged(point))
             pairs = zip(found.headers, row, strict=True)
-            rows.append([cell if header in kept or not is_floor else "" for header, cell in pairs])
+            rows.append(
+                [
+                    "" if (is_floor and header not in kept) or (finished and cell == verdicts.NOT_RUN) else cell
+                    for header, cell in pairs
+                ]
+            )
         return Grid(found.headers, rows)
 
     def long_rows(self) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from paper_repro.tests.support.synthetic import fill
 
 NAMES = ("fig4", "fig5", "figC1", "rates")
 FLOOR_LOSS = 9.0
+TIME_RATIO = 5.0
 STEP_FLOPS = {"transformer": 1.0e9, "s1": 4.0e9, "s2": 5.0e9}
 Loss = Callable[[str, Mapping[str, float]], float]
 """A loss, from a model's name and its tokens, batch, depth, width, rate and alpha."""
@@ -53,6 +54,8 @@ def made_up(name: str, root: Path, loss: Loss, floor: float = FLOOR_LOSS, spread
         model = dict(cell.key)["model"]
         if model == "floor":
             return Outcome(FINISHED, {"val_loss": floor})
+        if model == "times":
+            return Outcome(FINISHED, {"ratio_own": TIME_RATIO})
         sizes, moved = sizes_of(cell), 1 + spread * (cell.seed - 1) * (1 + 0.1 * (model != "transformer"))
         shares = (0.2, 0.4, 0.6, 0.8, 1.0)
         steps = cell.config["training"]["steps"]
@@ -138,24 +141,22 @@ def test_figure_5s_claims_hold_and_fail(tmp_path: Path) -> None:
     rates = ("rate_over_parameters_and_flops", "rate_over_width")
     faster = words(made_up("fig5", tmp_path / "a", law(FASTER, {"s1": 4.0}), floor=99.0))
     assert {faster[name] for name in (*rates, "worse_at_small_size")} == {HOLDS}
-    assert faster["better_at_equal_flops"] == FAILS
+    assert faster["better_at_equal_flops"] == faster["better_at_equal_time"] == FAILS
     slower = words(made_up("fig5", tmp_path / "b", law(SLOWER, {"s1": 0.3}), floor=99.0))
     assert {slower[name] for name in (*rates, "worse_at_small_size")} == {FAILS}
-    assert slower["better_at_equal_flops"] == HOLDS
+    assert slower["better_at_equal_flops"] == slower["better_at_equal_time"] == HOLDS
 
 
-def test_equal_cost_is_read_off_the_longer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_cost_is_read_off_the_longer_runs(tmp_path: Path) -> None:
     view = made_up("fig5", tmp_path, law(EQUAL), spread=0.0)
     summary = table_of(view).summary()
     assert summary["equal_tokens"] == pytest.approx(1.0)
     assert summary["equal_flops"] == pytest.approx(4.0**0.1)
     assert summary["equal_rule_flops"] == pytest.approx((40 / 6) ** 0.1)
-    assert "equal_time" not in summary and words(view)["better_at_equal_time"] == UNDECIDED
+    assert summary["equal_time"] == pytest.approx(TIME_RATIO**0.1)
     compared = equal_cost.equal_cost(view, 3.0)
     assert compared is not None and compared.mean == pytest.approx(3.0**0.1)
     assert equal_cost.equal_cost(view, 8.5) is None  # nothing is extrapolated
-    monkeypatch.setattr(equal_cost, "STEP_TIME_RATIO", 5.0)
-    assert equal_cost.factors(view)["equal time"] == 5.0
 
 
 def test_s2_may_scale_a_little_slower_and_has_to_start_higher(tmp_path: Path) -> None:
