@@ -38,7 +38,7 @@ class SwiGLU(SecondOrder):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         return SwiGLUGradient.apply(*gradients, *ctx.saved_tensors)
 
 
@@ -62,7 +62,7 @@ class SwiGLUGradient(SecondOrder):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         return SwiGLUCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.needs_input_grad)
 
 

@@ -195,8 +195,9 @@ def _canonical(node: Any, section: str) -> Any:
 def _renewed(node: Any) -> Any:
     """Return a node with each class under today's name, without keys that are not read or stand in ``machine``."""
     if isinstance(node, Mapping):
-        name = rules().moved.get(node.get(TARGET), node.get(TARGET))
-        gone = (rules().speed if TARGET in node else frozenset()) | rules().unread.get(name, frozenset())
+        known, first = rules(), str(node.get(TARGET))
+        name = known.moved.get(first, first)
+        gone = (known.speed if TARGET in node else frozenset()) | known.unread.get(name, frozenset())
         kept = {key: value for key, value in node.items() if key not in gone}
         return {key: name if key == TARGET else _renewed(value) for key, value in kept.items()}
     if isinstance(node, (list, tuple)):
