@@ -1,5 +1,7 @@
 """EBT, table 3: on how many other sets EBT has the lower perplexity."""
 
+import numpy as np
+
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import S2, TRANSFORMER
@@ -15,6 +17,7 @@ from paper_repro.papers.ebt.thinking import (
 )
 
 EBT, BASELINE = {"model": S2}, {"model": TRANSFORMER}
+SHORTER = [{"model": f"{TRANSFORMER}_{share}"} for share in ("half", "quarter", "tenth")]
 
 
 def judge_ood_generalisation(view: View) -> Judgement:
@@ -37,6 +40,31 @@ def judge_smaller_shift(view: View) -> Judgement:
     if not found:
         return NOT_RUN
     return not_below_the_floor(view, [EBT, BASELINE]) or above(found, 0.5, "share of sets")
+
+
+def judge_lower_at_equal_pretraining(view: View) -> Judgement:
+    """Judge the share of other sets on which EBT's loss is below that of a Transformer++ of its pretraining loss."""
+    names = [name for name in (*PAPER_SETS, *OWN_SETS) if view.samples(f"{name}_loss", EBT)]
+    lower: dict[int, list[bool]] = {}
+    for name in names:
+        own = view.samples(f"{name}_loss", EBT)
+        for seed, expected in _at_equal_pretraining(view, f"{name}_loss").items():
+            lower.setdefault(seed, []).append(own[seed] < expected)
+    if not lower:
+        return NOT_RUN
+    found = {seed: sum(each) / len(each) for seed, each in lower.items()}
+    return not_below_the_floor(view, [EBT]) or above(found, 0.5, "share of sets")
+
+
+def _at_equal_pretraining(view: View, metric: str) -> Seeds:
+    """Return Transformer++'s loss on a set at EBT's pretraining loss, interpolated over its own, by seed."""
+    found = {}
+    for seed, wanted in view.samples(VALIDATION_LOSS, EBT).items():
+        each = [(view.samples(VALIDATION_LOSS, place), view.samples(metric, place)) for place in (BASELINE, *SHORTER)]
+        points = sorted((known[seed], losses[seed]) for known, losses in each if seed in known and seed in losses)
+        if points and points[0][0] <= wanted <= points[-1][0]:
+            found[seed] = float(np.interp(wanted, *zip(*points, strict=True)))
+    return found
 
 
 def _differences(view: View, metric: str) -> Seeds:

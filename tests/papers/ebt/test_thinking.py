@@ -102,7 +102,8 @@ def test_a_model_that_several_artifacts_show_is_trained_once(scale: str) -> None
             place = dict(cell.key)
             if place.get("technique", "full") == "full" and place.get("length", "one") == "one":
                 cells.setdefault((place["model"], "", cell.seed), set()).add(cell.settings)
-    models = {"transformer", "recurrent", "s1", "s2", "floor"}
+    shares = {f"transformer_{share}" for share in ("half", "quarter", "tenth")}
+    models = {"transformer", "recurrent", "s1", "s2", "floor", *shares}
     assert {model for model, _, _ in cells} == models and all(len(ids) == 1 for ids in cells.values())
 
 
@@ -247,14 +248,19 @@ def test_figure_b3_judges_ranks_and_areas(tmp_path: Path) -> None:
 def test_table_3_counts_the_sets_on_which_ebt_is_better(tmp_path: Path) -> None:
     def made(own: float, foreign: float) -> Any:
         def lossy(place: Place, seed: int) -> Any:
-            if place["model"] == "transformer":
-                return outcome_of(thought())
+            if place["model"].startswith("transformer"):
+                return outcome_of(thought(), loss=later[place["model"]])
             return outcome_of(lambda name, s, n: noise(seed) - (own if name == VALIDATION else foreign))
 
         return lossy
 
-    assert verdicts(tmp_path / "a", "table3", made(0.1, -0.1)) == {"ood_generalisation": HOLDS, "smaller_shift": HOLDS}
-    assert verdicts(tmp_path / "b", "table3", made(0.1, 0.2)) == {"ood_generalisation": FAILS, "smaller_shift": FAILS}
+    later = {"transformer": 0.0, "transformer_half": 0.05, "transformer_quarter": 0.3, "transformer_tenth": 0.4}
+    claims = {claim.id for claim in ARTIFACTS["table3"].claims}
+    assert len(claims) == 3
+    assert verdicts(tmp_path / "a", "table3", made(0.1, -0.1)) == dict.fromkeys(claims, HOLDS)
+    assert verdicts(tmp_path / "b", "table3", made(0.1, 0.2)) == dict.fromkeys(claims, FAILS)
+    lower = judged(tmp_path / "c", "table3", made(0.5, -0.1))["lower_at_equal_pretraining"]
+    assert (lower.verdict, lower.because) == (UNDECIDED, "not run")  # beyond the shortest run nothing is said
 
 
 @pytest.mark.parametrize("name", NAMES)
