@@ -63,7 +63,8 @@ def _at_equal_pretraining(view: View, metric: str) -> Seeds:
         each = [(view.samples(VALIDATION_LOSS, place), view.samples(metric, place)) for place in (BASELINE, *SHORTER)]
         points = sorted((known[seed], losses[seed]) for known, losses in each if seed in known and seed in losses)
         if points and points[0][0] <= wanted <= points[-1][0]:
-            found[seed] = float(np.interp(wanted, *zip(*points, strict=True)))
+            x, y = np.array(points).T
+            found[seed] = float(np.interp(wanted, x, y))
     return found
 
 
