@@ -75,7 +75,7 @@ class Figure7(figures.Figure):
             if found:
                 axes.set_xscale("log")
                 figures.log_ticks(axes.xaxis)
-                axes.legend(fontsize=7, loc="upper right" if axes is left else "best")
+                axes.legend(fontsize=7, loc="best")
         if own["evaluations"]:
             figures.log_ticks(left.yaxis)
 
