@@ -113,6 +113,12 @@ def to_fill(root: Path, cell: Planned) -> list[str]:
     return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
 
 
+def lacks_without_probes(root: Path, cell: Planned) -> bool:
+    """Return whether the task of a cell without probes could not give a metric: its files were absent then."""
+    record = records.find(root, cell.id)
+    return not cell.probes and record is not None and record.status == FINISHED and bool(record.unavailable)
+
+
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:
     """Return the record without the metrics of probes that are wanted with other settings, and the names that it
     measured.
@@ -142,7 +148,7 @@ def _keeping(record: Record, gone: set[str]) -> Record:
 
 def _with(record: Record, found: Measurement) -> Record:
     given = {*found.metrics, *found.unavailable, *found.attachments}
-    kept = _keeping(record, given)
+    kept = _keeping(record, given | {*record.measured.get(found.probe, ())})  # what it said before is void
     return replace(
         record,
         metrics={**kept.metrics, **found.metrics},

@@ -23,7 +23,7 @@ from paper_repro.cells.disk import disk_message, disk_refuses, open_runs_folder
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.leases import clear, holder, lease_path
 from paper_repro.cells.machine_section import check_machine
-from paper_repro.cells.measurements import is_done, to_fill
+from paper_repro.cells.measurements import is_done, lacks_without_probes, to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path, work_folder
@@ -105,7 +105,7 @@ def run(
     """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
 
     Args:
-        fill: probes measure again where a metric was not available.
+        fill: probes, and tasks of cells without probes, measure again where a metric was not available.
         work: expected work of a cell by id, in any unit; the largest jobs go first and the ETA is weighed by it.
         workers: processes at a time; the config's ``machine.workers`` by default.
 
@@ -120,6 +120,9 @@ def run(
         records.check_place(runs, cell.id)
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
+    for cell in able if fill else ():
+        if lacks_without_probes(runs, cell):
+            record_path(runs, cell.id).unlink()
     done = {cell.id for cell in able if is_done(runs, cell) and not (fill and to_fill(runs, cell))}
     clear(runs, done)  # a worker may be killed right after its last record
     weights = {cell.id: (work or {}).get(cell.id, 1.0) for cell in able}

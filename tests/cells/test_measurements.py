@@ -140,6 +140,23 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     assert "measures again" in caplog.text and str(path) in caplog.text
 
 
+def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Path) -> None:
+    own = cell(one={})
+    origin = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
+    lacking = {"score": "needs a file", "more": "needs a file", "other": "of another probe"}
+    outcome = Outcome(FINISHED, {"test_rmse": 1.0}, unavailable=lacking, measured={"one": ["score", "more"]})
+    record = records.from_outcome(own.id, identity.recorded(own.config), outcome, origin)
+    records.write(record_path(tmp_path, own.id), record)
+    probe = own.probes["one"]
+    measurement = measurements.Measurement(
+        own.id, probe, "one", own.config["probes"]["one"], {"score": 2.0}, {}, {}, 1.0
+    )
+    measurements.write(tmp_path, measurement, {})
+    found = measurements.find(tmp_path, own)
+    assert found is not None and found.done
+    assert found.record.unavailable == {"other": "of another probe"} and found.record.metrics["score"] == 2.0
+
+
 def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Path) -> None:
     origin = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
 

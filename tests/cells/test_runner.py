@@ -74,6 +74,18 @@ def test_what_measures_time_runs_alone_after_all_others(
     assert last in ([cell for cell in order for _ in range(3)] for order in (timed, timed[::-1]))
 
 
+def test_a_task_without_probes_is_filled_by_computing_it_again(tmp_path: Path, log: Path) -> None:
+    runs, file = tmp_path / "runs", tmp_path / "file"
+    (cell,) = sweeps.cells(1, steps=2, needs=str(file))
+    for fill, begun in ((False, 1), (True, 2), (False, 2)):
+        assert runner.run([cell], runs, io.StringIO(), fill=fill).exit_code == 0
+        assert log.read_text().count("begin") == begun and "score" in _record(runs, cell.id).unavailable
+    file.touch()
+    for _ in range(2):
+        assert runner.run([cell], runs, io.StringIO(), fill=True).exit_code == 0
+        assert log.read_text().count("begin") == 3 and not _record(runs, cell.id).unavailable
+
+
 def test_mishaps_leave_the_other_cells_alone_and_say_what_happened(tmp_path: Path, log: Path) -> None:
     cases = {"raise": FAILED, "memory": OUT_OF_MEMORY, "diverge": DIVERGED, "die": FAILED}
     for mishap, status in cases.items():

@@ -20,12 +20,22 @@ LOG_VARIABLE = "SLOW_TASK_LOG"
 
 
 class SlowTask(Task):
-    """Sums pseudo-random numbers, one a step; ``mishap`` names what goes wrong at step ``at``."""
+    """Sums pseudo-random numbers, one a step; ``mishap`` names what goes wrong at step ``at``.
+
+    Where the file ``needs`` is absent, ``score`` is not available.
+    """
 
     def __init__(
-        self, steps: int = 10, delay: float = 0.01, mishap: str = "", at: int = 3, only_seed: int = -1
+        self,
+        steps: int = 10,
+        delay: float = 0.01,
+        mishap: str = "",
+        at: int = 3,
+        only_seed: int = -1,
+        needs: str = "",
     ) -> None:
         self.steps, self.delay, self.mishap, self.at, self.only_seed = steps, delay, mishap, at, only_seed
+        self.needs = needs
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         state = folder / "state.json"
@@ -47,7 +57,8 @@ class SlowTask(Task):
         if self.mishap == "diverge" and self.only_seed in (-1, cells[0].config["seed"]):
             return [Outcome(DIVERGED, note=f"loss is nan at step {self.at}") for _ in cells]
         curves = {"loss": [(index, float(index)) for index in range(500)]}
-        return [Outcome(FINISHED, metrics={"total": total}, curves=curves) for total in sums]
+        lacking = {"score": f"needs {self.needs}"} if self.needs and not Path(self.needs).is_file() else {}
+        return [Outcome(FINISHED, metrics={"total": total}, curves=curves, unavailable=lacking) for total in sums]
 
     def _go_wrong(self, folder: Path) -> None:
         if self.mishap == "raise":
