@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
@@ -75,7 +75,8 @@ class Figure7(figures.Figure):
             if found:
                 axes.set_xscale("log")
                 figures.log_ticks(axes.xaxis)
-                axes.legend(fontsize=7, loc="best")
+                above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2}
+                axes.legend(fontsize=7, **above if axes is left else {})
         if own["evaluations"]:
             figures.log_ticks(left.yaxis)
 
