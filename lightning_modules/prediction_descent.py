@@ -78,6 +78,7 @@ class PredictionDescent(PaperModule):
         UsageError: settings out of range, or more landscapes than steps.
     """
 
+    constants = frozenset({"num_steps"})
     model: EnergyModel
 
     def __init__(

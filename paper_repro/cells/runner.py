@@ -42,11 +42,6 @@ class Job:
     cells: tuple[PlannedCell, ...]
 
     @property
-    def timed(self) -> bool:
-        """Whether it measures time: such jobs run after all others, one at a time."""
-        return identity.is_timed(self.cells[0].config)
-
-    @property
     def label(self) -> str:
         first = self.cells[0]
         shared = [value for axis, value in first.key if all((axis, value) in cell.key for cell in self.cells)]

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
@@ -49,6 +49,8 @@ class PaperModule(L.LightningModule):
     """
 
     seed: int = 0
+    constants: ClassVar[frozenset[str]] = frozenset()
+    """Draws of one whole number that a compiled step takes as a plain number, so that it may branch on it."""
 
     def __init__(self, model: nn.Module, optimizer: Callable[..., Optimizer], schedule: Schedule) -> None:
         super().__init__()
@@ -154,14 +156,14 @@ class PaperModule(L.LightningModule):
     def compile_loss(self) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
 
-        Each shape, and each value of a whole number that is drawn for the batch, is compiled once.
+        Each shape, and each value of the draws in ``constants``, is compiled once.
         """
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
             compiled = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
         else:
             step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
-            self._compiled = lambda batch, draws, carry: step(batch, _with_numbers(draws), carry)
+            self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
@@ -213,13 +215,11 @@ class PaperModule(L.LightningModule):
         each = self.trainer.accumulate_grad_batches
         return self.trainer.global_rank + self.trainer.world_size * (batch_idx % each)
 
+    def _with_constants(self, draws: Draws) -> Draws:
+        return {name: int(draw) if name in self.constants else draw for name, draw in draws.items()}
+
     def _floating_dtype(self) -> torch.dtype | None:
         return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)
-
-
-def _with_numbers(draws: Draws) -> Draws:
-    """Return the draws, each single whole number as a plain one, which compiled code takes as a constant."""
-    return {name: draw if draw.ndim or draw.is_floating_point() else int(draw) for name, draw in draws.items()}
 
 
 def _alone() -> bool:
