@@ -134,10 +134,8 @@ def run(
         sweep.work_total = sum(weights[cell.id] for job in todo for cell in job.cells if cell.id not in done)
         count = workers or int(todo[0].cells[0].config.get(identity.MACHINE, {}).get("workers", 1))
         with Display(sweep, display_stream) as display:
-            for part, most in (
-                ([job for job in todo if not job.timed], count),
-                ([job for job in todo if job.timed], 1),
-            ):
+            for timed, most in ((False, count), (True, 1)):  # what measures time runs alone, after all others
+                part = [job for job in todo if identity.is_timed(job.cells[0].config) == timed]
                 if part and not interrupted and not fatal:
                     pool = _Pool(runs, part, weights, sweep, display, min(most, len(part)), fill)
                     interrupted, fatal = pool.drain()
