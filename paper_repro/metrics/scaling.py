@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from paper_repro.metrics import quantities
+from paper_repro.metrics.lines import fit_line
 from paper_repro.metrics.quantities import Quantity
 
 _FEWEST_POINTS = 3
@@ -62,22 +61,20 @@ def fit_power_law(
     """
     _check_confidence(confidence)
     x, y = _log_points(compute, loss, irreducible_loss)
-    centred = x - x.mean()
-    slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    intercept = float(y.mean() - slope * x.mean())
-    residuals = y - y.mean() - slope * centred
-    unexplained, total = float(residuals @ residuals), float(np.square(y - y.mean()).sum())
-    standard_error = math.sqrt(unexplained / (len(x) - 2) / float(centred @ centred))
+    line = fit_line(x, y)
+    mean = math.fsum(y) / len(y)
+    total = math.fsum((height - mean) ** 2 for height in y)
+    standard_error = math.sqrt(line.residual / (len(x) - 2) / line.spread)
     half_width = _student_quantile(len(x) - 2, confidence) * standard_error
     return PowerLaw(
-        exponent=-slope,
-        intercept=intercept,
+        exponent=-line.slope,
+        intercept=line.intercept,
         irreducible_loss=irreducible_loss,
-        r_squared=1 - unexplained / total if np.ptp(y) > 0 else math.nan,
+        r_squared=1 - line.residual / total if len(set(y)) > 1 else math.nan,
         exponent_standard_error=standard_error,
-        exponent_interval=(-slope - half_width, -slope + half_width),
+        exponent_interval=(-line.slope - half_width, -line.slope + half_width),
         confidence=confidence,
-        residuals=tuple(residuals.tolist()),
+        residuals=tuple(height - line.at(place) for place, height in zip(x, y, strict=True)),
     )
 
 
@@ -167,7 +164,7 @@ def _welch_half_width(errors: Sequence[float], laws: Sequence[PowerLaw], confide
 
 def _log_points(
     compute: Sequence[float], loss: Sequence[float], irreducible_loss: float
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[list[float], list[float]]:
     if len(compute) != len(loss):
         raise ValueError(f"{len(compute)} compute values and {len(loss)} losses: give one loss for each compute")
     if len(compute) < _FEWEST_POINTS:
@@ -182,10 +179,9 @@ def _log_points(
                 f"loss {value:g} at compute {cost:g}: expected a finite number above the irreducible loss "
                 f"{irreducible_loss:g}; leave diverged runs out, or lower the irreducible loss"
             )
-    x = np.log(np.asarray(compute, dtype=np.float64))
-    if np.ptp(x) == 0:
-        raise ValueError(f"all {len(x)} points have compute {compute[0]:g}: a power law needs at least two sizes")
-    return x, np.log(np.asarray(loss, dtype=np.float64) - irreducible_loss)
+    if len(set(compute)) == 1:
+        raise ValueError(f"all {len(compute)} points have compute {compute[0]:g}: a power law needs at least two sizes")
+    return [math.log(cost) for cost in compute], [math.log(value - irreducible_loss) for value in loss]
 
 
 def _check_irreducible(candidate: PowerLaw, baseline: PowerLaw) -> None:
