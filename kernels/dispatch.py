@@ -103,6 +103,33 @@ def triton_way(
     )
 
 
+def closed_form_way(
+    call: Call,
+    *,
+    order: int,
+    transforms: bool = True,
+    auto_on: Collection[str] | None = None,
+    auto_order: int = 0,
+    auto_large: bool = False,
+) -> Way[Call]:
+    """Return a way "closed_form": an autograd.Function of derivatives by hand, in the dtype of its tensors."""
+    return Way(
+        "closed_form",
+        call,
+        order=order,
+        dtypes=EXACT,
+        one_dtype=True,
+        transforms=transforms,
+        vmap=False,
+        compiler=False,
+        autocast=False,
+        empty=False,
+        auto_on=auto_on,
+        auto_order=auto_order,
+        auto_large=auto_large,
+    )
+
+
 @dataclass(frozen=True)
 class _Given:
     """What an op is called with."""

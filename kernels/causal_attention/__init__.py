@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from paper_repro.kernels.causal_attention import reference
-from paper_repro.kernels.dispatch import EXACT, Way, choose, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
 from paper_repro.kernels.self_slot_attention import WIDEST, closed_form, fused_passes, many_scores
 from paper_repro.kernels.self_slot_attention.second_order import attend
 
@@ -104,27 +104,16 @@ def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None,
 
 
 OP = "causal_attention"
-_BY_HAND: dict[str, Any] = {
-    "order": 2,
-    "dtypes": EXACT,
-    "one_dtype": True,
-    "vmap": False,
-    "compiler": False,
-    "autocast": False,
-    "empty": False,
-    "auto_on": ("cpu",),
-    "auto_large": True,
-}
 WAYS = (
     Way("fused", _fused, order=1),
     triton_way(_triton, order=2, widest=WIDEST, transforms=True, auto_order=2),
-    Way("closed_form", _closed_form, auto_order=2, **_BY_HAND),
+    closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
     Way("reference", reference.causal_attention),
 )
 """All but the first and the last are without dropout."""
 LSE_WAYS = (
     triton_way(_triton_with_lse, order=2, widest=WIDEST, transforms=True),
-    Way("closed_form", _closed_form_with_lse, **_BY_HAND),
+    closed_form_way(_closed_form_with_lse, order=2, auto_on=("cpu",), auto_large=True),
     Way("reference", reference.causal_attention_with_lse),
 )
 

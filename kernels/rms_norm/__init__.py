@@ -5,7 +5,7 @@ Legend: D width, the last dimension.
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.rms_norm import closed_form, reference
 
 
@@ -35,17 +35,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto"
 
 
 WAYS = (
-    Way(
-        "closed_form",
-        closed_form.rms_norm,
-        order=2,
-        dtypes=EXACT,
-        one_dtype=True,
-        vmap=False,
-        compiler=False,
-        autocast=False,
-        empty=False,
-        auto_order=2,
-    ),
+    closed_form_way(closed_form.rms_norm, order=2, auto_order=2),
     Way("reference", reference.rms_norm),
 )

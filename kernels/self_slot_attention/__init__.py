@@ -7,7 +7,7 @@ import math
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
 from paper_repro.kernels.self_slot_attention import closed_form, reference
 from paper_repro.kernels.self_slot_attention.second_order import Passes, attend
 
@@ -122,19 +122,7 @@ def _closed_form(
 
 WAYS = (
     triton_way(_fused, order=2, widest=WIDEST, transforms=True),
-    Way(
-        "closed_form",
-        _closed_form,
-        order=2,
-        dtypes=EXACT,
-        one_dtype=True,
-        vmap=False,
-        compiler=False,
-        autocast=False,
-        empty=False,
-        auto_on=("cpu",),
-        auto_large=True,
-    ),
+    closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_large=True),
     Way("reference", reference.self_slot_attention),
 )
 

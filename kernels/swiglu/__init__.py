@@ -5,7 +5,7 @@ nGPT's, with scales and with the gate in the second half, is ``kernels.scaled_sw
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.swiglu import closed_form, reference
 
 
@@ -33,16 +33,6 @@ def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:
 
 
 WAYS = (
-    Way(
-        "closed_form",
-        closed_form.swiglu,
-        order=2,
-        dtypes=EXACT,
-        vmap=False,
-        compiler=False,
-        autocast=False,
-        empty=False,
-        auto_order=2,
-    ),
+    closed_form_way(closed_form.swiglu, order=2, auto_order=2),
     Way("reference", reference.swiglu),
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way, under_autocast
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, triton_way, under_autocast
 from paper_repro.kernels.tied_attention import closed_form, reference
 from paper_repro.kernels.tied_attention.descent import Attention, Descent, TiedAttention
 from paper_repro.kernels.tied_attention.reference import Positions
@@ -158,20 +158,7 @@ def _definition() -> None:
 
 WAYS: tuple[Way[Callable[[], type[Attention] | None]], ...] = (
     triton_way(_fused, widest=WIDEST),
-    Way(
-        "closed_form",
-        _closed_form,
-        order=1,
-        dtypes=EXACT,
-        one_dtype=True,
-        transforms=False,
-        compiler=False,
-        autocast=False,
-        empty=False,
-        auto_on=("cpu",),
-        auto_order=1,
-        auto_large=True,
-    ),
+    closed_form_way(_closed_form, order=1, transforms=False, auto_on=("cpu",), auto_order=1, auto_large=True),
     Way("reference", _definition),
 )
 
