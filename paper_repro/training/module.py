@@ -165,11 +165,15 @@ class PaperModule(L.LightningModule):
             step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
 
+    def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
+        """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
+        return (self._compiled or self.loss_and_carry)(batch, draws, carry)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
         carry = self.carries[slot] if slot in self.carries else self.initial_carry(batch)
         draws = self.draws_of(batch, self.global_step, slot, self.device)
-        loss, carry = (self._compiled or self.loss_and_carry)(batch, draws, place(carry, self.device, None))
+        loss, carry = self.step_loss(batch, draws, place(carry, self.device, None))
         self.carries[slot] = map_tensors(Tensor.detach, carry)
         if self.trainer.loggers:
             self.log("train_loss", loss.detach(), on_step=True)

@@ -190,9 +190,8 @@ class Stepper:
         keep_unit_rows(self.optimizer)
         self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.drawn = 0
-        self._loss = module.loss_and_carry
         if step.compile and device.type != "meta":
-            self._loss = torch.compile(self._loss)
+            module.compile_loss()
 
     def loss(self) -> Tensor:
         """Return the loss of the next batch, with fresh draws; nothing is carried from step to step."""
@@ -202,7 +201,7 @@ class Stepper:
         # Tensors on the meta device have no autocast of their own, nor do their shapes depend on one.
         narrow = self.settings.precision == "bf16-mixed" and self.device.type != "meta"
         with torch.autocast(self.device.type, torch.bfloat16) if narrow else nullcontext():
-            found: Tensor = self._loss(batch, draws, carry)[0]
+            found: Tensor = self.module.step_loss(batch, draws, carry)[0]
         return found
 
     def gradients(self) -> Tensor:
