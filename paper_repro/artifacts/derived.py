@@ -8,17 +8,20 @@ from paper_repro.artifacts.artifact import Metric
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
 
+
+def gain(before: float, after: float) -> float:
+    """Return by how many percent the perplexity falls from one loss to another, both in nats per token."""
+    return 100 * (1 - math.exp(after - before))
+
+
 FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
     "exp": (1, math.exp),
     "log": (1, math.log),
     "difference": (2, lambda one, other: one - other),
     "ratio": (2, lambda one, other: one / other),
-    "gain": (2, lambda before, after: 100 * (1 - math.exp(after - before))),
+    "gain": (2, gain),
 }
-"""What ``derived`` may name, with the number of metrics that it takes.
-
-``gain`` takes two losses in nats per token: by how many percent the perplexity falls from the first to the second.
-"""
+"""What ``derived`` may name, with the number of metrics that it takes."""
 
 
 def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:

@@ -10,7 +10,17 @@ from paper_repro.artifacts import intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import NOT_RUN, S1, TRANSFORMER, Run, losses, not_below_the_floor, runs
+from paper_repro.papers.ebt.learning import (
+    NOT_RUN,
+    S1,
+    TRANSFORMER,
+    Run,
+    above_zero,
+    losses,
+    not_below_the_floor,
+    over_seeds,
+    runs,
+)
 
 BASE = {"size": "one", "width": "one"}
 
@@ -116,8 +126,4 @@ def above_at(view: View, candidate: list[Run], baseline: list[Run]) -> Judgement
         return NOT_RUN
     if (reason := not_below_the_floor(view, [*candidate, *baseline])) is not None:
         return reason
-    found = intervals.compare(losses(candidate), losses(baseline))
-    if found.count < 2:
-        return Judgement(UNDECIDED, f"difference {found.mean:+.4f}, one seed: not judged")
-    text = f"difference {found.mean:+.4f} [{found.low:.4f}, {found.high:.4f}]"
-    return Judgement(HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED, text)
+    return above_zero(*over_seeds(losses(candidate), losses(baseline)))

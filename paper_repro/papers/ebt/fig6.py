@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import Judgement
+from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.lines import fit_line
+from paper_repro.papers.ebt.learning import NOT_RUN
 from paper_repro.papers.ebt.thinking import (
-    NOT_RUN,
     VALIDATION,
     VALIDATION_LOSS,
     At,
@@ -19,7 +20,6 @@ from paper_repro.papers.ebt.thinking import (
     above,
     fewest,
     foreign,
-    gain,
     grids,
     most,
     not_below_the_floor,

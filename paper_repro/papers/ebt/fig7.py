@@ -8,9 +8,8 @@ from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import FLOOR, TRANSFORMER
+from paper_repro.papers.ebt.learning import FLOOR, NOT_RUN, TRANSFORMER, floor
 from paper_repro.papers.ebt.thinking import (
-    NOT_RUN,
     At,
     Grid,
     Seeds,
@@ -18,7 +17,6 @@ from paper_repro.papers.ebt.thinking import (
     difference,
     evaluations,
     fewest,
-    floor,
     foreign,
     grids,
     mean_gain,

@@ -8,16 +8,8 @@ from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import TRANSFORMER
-from paper_repro.papers.ebt.thinking import (
-    NOT_RUN,
-    OWN_SETS,
-    PAPER_SETS,
-    Seeds,
-    above,
-    difference,
-    not_below_the_floor,
-)
+from paper_repro.papers.ebt.learning import NOT_RUN, TRANSFORMER
+from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Seeds, above, difference, not_below_the_floor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

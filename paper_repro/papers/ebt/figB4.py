@@ -9,8 +9,8 @@ from paper_repro.artifacts.claims import Judgement, Place
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.lines import Line, fit_line
+from paper_repro.papers.ebt.learning import NOT_RUN
 from paper_repro.papers.ebt.thinking import (
-    NOT_RUN,
     ThinkingTable,
     above,
     difference,

@@ -92,11 +92,11 @@ def chosen(view: View, axis: str) -> list[str]:
     return [value for value in view.artifact.axes[axis].values if value in found]
 
 
-def floor(view: View) -> float | None:
-    """Return the loss of the bigram count on the evaluated documents; None where it was not computed."""
+def floor(view: View, metric: str = LOSS) -> float | None:
+    """Return a metric, the loss on the evaluated documents, of the bigram count; None where it was not computed."""
     for key in view.points:
         place = dict(key)
-        if place["model"] == FLOOR and (found := view.samples(LOSS, place)):
+        if place["model"] == FLOOR and (found := view.samples(metric, place)):
             return intervals.mean(list(found.values()))
     return None
 

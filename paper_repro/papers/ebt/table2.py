@@ -2,7 +2,8 @@
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.thinking import NOT_RUN, Seeds, above, difference, not_below_the_floor
+from paper_repro.papers.ebt.learning import NOT_RUN
+from paper_repro.papers.ebt.thinking import Seeds, above, difference, not_below_the_floor
 
 REMOVED = ("fixed_step_size", "fixed_steps", "no_noise", "no_replay")
 LITTLE = 0.25

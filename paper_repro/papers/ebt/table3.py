@@ -4,9 +4,8 @@ import numpy as np
 
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import S2, TRANSFORMER
+from paper_repro.papers.ebt.learning import NOT_RUN, S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import (
-    NOT_RUN,
     OWN_SETS,
     PAPER_SETS,
     VALIDATION_LOSS,

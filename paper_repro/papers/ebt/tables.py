@@ -1,11 +1,24 @@
 """The table of EBT's language models: a floor has a loss, and nothing of a training."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from paper_repro.artifacts import intervals, tables, verdicts
+from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.typesetting import Grid
+from paper_repro.artifacts.verdicts import NOT_RUN
+from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import FLOOR, LOSS, floor, labels, runs
+
+
+def without(found: Grid, view: View, of_training: Collection[str]) -> Grid:
+    """Leave empty what a finished row does not have, and in the rows of a floor the columns ``of_training``."""
+    rows = []
+    for (key, point), row in zip(view.points.items(), found.rows, strict=True):
+        empty = of_training if dict(key)["model"] == FLOOR else ()
+        finished = bool(view.judged(point))
+        cells = zip(found.headers, row, strict=True)
+        rows.append(["" if header in empty or (finished and cell == NOT_RUN) else cell for header, cell in cells])
+    return Grid(found.headers, rows)
 
 
 class LanguageTable(tables.Table):
@@ -18,17 +31,7 @@ class LanguageTable(tables.Table):
         found = super().grid(markup, chosen)
         kept = {axis.title for axis in self.artifact.axes.values()}
         kept |= set(self._metric_headers(self.artifact.metrics[LOSS]))
-        rows = []
-        for (key, point), row in zip(self.view.points.items(), found.rows, strict=True):
-            is_floor, finished = dict(key)["model"] == FLOOR, bool(self.view.judged(point))
-            pairs = zip(found.headers, row, strict=True)
-            rows.append(
-                [
-                    "" if (is_floor and header not in kept) or (finished and cell == verdicts.NOT_RUN) else cell
-                    for header, cell in pairs
-                ]
-            )
-        return Grid(found.headers, rows)
+        return without(found, self.view, {header for header in found.headers if header not in kept})
 
     def long_rows(self) -> list[dict[str, Any]]:
         return [row for row in super().long_rows() if row["model"] != FLOOR or row["quantity"] == LOSS]

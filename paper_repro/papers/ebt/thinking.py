@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from paper_repro.artifacts import intervals, tables, verdicts
+from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.typesetting import Grid as Lines
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import FLOOR
+from paper_repro.papers.ebt.learning import FLOOR, NOT_RUN, floor
+from paper_repro.papers.ebt.tables import without
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
@@ -19,7 +21,6 @@ VALIDATION_LOSS = "validation_loss"
 GRID = "thinking.csv"
 PAPER_SETS = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
 OWN_SETS = ("dyck-generated", "listops", "python", "shakespeare")
-NOT_RUN = Judgement(UNDECIDED, "not run")
 Seeds = dict[int, float]
 
 
@@ -64,11 +65,6 @@ def foreign(grid: Iterable[At]) -> list[str]:
 def evaluations(steps: int, samples: int) -> int:
     """Return the function evaluations of S steps of N samples: N S, and 1 for the energies of the last states."""
     return steps * samples + 1
-
-
-def gain(before: float, after: float) -> float:
-    """Return by how many percent the perplexity falls from one loss to another (definition C.1)."""
-    return 100 * (1 - math.exp(after - before))
 
 
 def fewest(grid: Iterable[At]) -> int:
@@ -121,18 +117,9 @@ def trained_tokens(view: View, place: Mapping[str, str]) -> int:
     return round(math.prod(view.counted(name, place) or 0.0 for name in ("steps", "batch", "window")))
 
 
-def floor(view: View, metric: str = VALIDATION_LOSS) -> float | None:
-    """Return the loss of the bigram count; None where it was not computed."""
-    for key in view.points:
-        place = dict(key)
-        if place["model"] == FLOOR and (found := view.samples(metric, place)):
-            return intervals.mean(list(found.values()))
-    return None
-
-
 def not_below_the_floor(view: View, places: Iterable[Place]) -> Judgement | None:
     """Return why the models at those places decide nothing: no floor, or one is not below it; None if they may."""
-    lowest = floor(view)
+    lowest = floor(view, VALIDATION_LOSS)
     if lowest is None:
         return Judgement(UNDECIDED, "no floor: the bigram count was not run")
     for place in places:
@@ -165,19 +152,8 @@ class ThinkingTable(tables.Table):
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Lines:
         names = [name for name in self.artifact.quantities if name not in self.shared] if chosen is None else chosen
-        found = super().grid(markup, names)
         settings = {column.title for column in self.artifact.columns.values()}
-        rows = []
-        for (key, point), row in zip(self.view.points.items(), found.rows, strict=True):
-            is_floor, finished = dict(key)["model"] == FLOOR, bool(self.view.judged(point))
-            pairs = zip(found.headers, row, strict=True)
-            rows.append(
-                [
-                    "" if (is_floor and header in settings) or (finished and cell == verdicts.NOT_RUN) else cell
-                    for header, cell in pairs
-                ]
-            )
-        return Lines(found.headers, rows)
+        return without(super().grid(markup, names), self.view, settings)
 
     def remarks(self) -> list[str]:
         return remarks_on_the_floor(self.view)

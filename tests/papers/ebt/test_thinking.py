@@ -13,11 +13,12 @@ from paper_repro.artifacts import catalogue, render, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.derived import gain
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
-from paper_repro.papers.ebt.thinking import PAPER_SETS, VALIDATION, evaluations, gain
+from paper_repro.papers.ebt.thinking import PAPER_SETS, VALIDATION, evaluations
 from paper_repro.tests.support.synthetic import write_record
 
 NAMES = ("table2", "table3", "fig6", "fig7", "figB3", "figB4")
