@@ -92,23 +92,15 @@ class PredictionDescent(PaperModule):
     ) -> None:
         super().__init__(model, optimizer, schedule)
         try:
-            self.thinking = settings_of(ThinkingSettings, thinking or {})
-            self.replay = None if replay is None else settings_of(ReplaySettings, replay)
+            self.thinking = _built(ThinkingSettings, thinking or {})
+            self.replay = None if replay is None else _built(ReplaySettings, replay)
             self.step_size_multiplier = positive("step_size_multiplier", step_size_multiplier)
         except (TypeError, ValueError) as error:
             raise UsageError(f"module: {error}") from error
-        self.check_steps(self.thinking.num_steps)
-
-    def check_steps(self, num_steps: int) -> None:
-        """Check whether a prediction of ``num_steps`` steps passes all landscapes.
-
-        Raises:
-            UsageError: it does not.
-        """
-        if self.model.num_landscapes > num_steps:
+        if model.num_landscapes > self.thinking.num_steps:
             raise UsageError(
-                f"model.num_landscapes={self.model.num_landscapes} is more than the {num_steps} steps of a prediction: "
-                "give module.thinking.num_steps at least as many, or fewer landscapes"
+                f"model.num_landscapes={model.num_landscapes} is more than the {self.thinking.num_steps} steps of a "
+                "prediction: give module.thinking.num_steps at least as many, or fewer landscapes"
             )
 
     def read(self, batch: Pair) -> Pair:
@@ -233,7 +225,7 @@ class PredictionDescent(PaperModule):
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-def settings_of(kind: Callable[..., Any], given: Any) -> Any:
+def _built(kind: Callable[..., Any], given: Any) -> Any:
     """Return settings as ``kind``, which a config may give as a mapping."""
     return kind(**given) if isinstance(given, Mapping) else given
 
