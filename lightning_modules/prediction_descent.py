@@ -109,12 +109,12 @@ class PredictionDescent(PaperModule):
 
     def noise(self, ids: Tensor, samples: int) -> Tensor:
         """Draw N predictions to begin with, standard normal logits (N, B, T, V), for contexts (B, T)."""
-        shape = (samples, *ids.shape, self.model.vocabulary_size)
+        shape = (samples, *ids.shape[:2], self.model.state_size)
         return torch.randn(shape, device=ids.device, dtype=self._floating_dtype())  # (N, B, T, V)
 
     def random_tensors(self, batch: Pair) -> dict[str, Distribution]:
-        rows, tokens = self.read(batch)[0].shape
-        found: dict[str, Distribution] = {"start": Normal((rows, tokens, self.model.vocabulary_size))}
+        rows, tokens = self.read(batch)[0].shape[:2]
+        found: dict[str, Distribution] = {"start": Normal((rows, tokens, self.model.state_size))}
         if self.replay is not None:
             found["keys"] = Uniform((self.replay.capacity,))
             rows += self.replay.rows
@@ -128,7 +128,7 @@ class PredictionDescent(PaperModule):
         if self.replay is None:
             return {}
         ids, targets = self.read(batch)  # (B, T)
-        words = self.model.vocabulary_size
+        words = self.model.state_size
         kept = words if self.replay.kept is None else min(self.replay.kept, words)
         needed = self.replay.capacity * ids.shape[1] * (kept * (2 if kept == words else 6) + 16)
         free = _free_bytes(ids.device)
@@ -219,7 +219,7 @@ class PredictionDescent(PaperModule):
         """Return logits (R, T, V), up to a constant for each token, of what the ring kept."""
         if "all" in kept:
             return kept["all"]
-        return spread(kept, self.model.vocabulary_size).clamp(min=torch.finfo(torch.float32).tiny).log()
+        return spread(kept, self.model.state_size).clamp(min=torch.finfo(torch.float32).tiny).log()
 
     def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)

@@ -1,11 +1,13 @@
 """Golden records of EBT on tokens, under our names: their linear weights are (outputs, inputs), as ours."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from paper_repro.models.ebt.image import DiT, ImageEBT
 from paper_repro.models.ebt.model import EBT
 from paper_repro.models.ebt.steps import ThinkingSettings
 from paper_repro.models.ebt.transformer import TransformerPlusPlus
@@ -114,3 +116,68 @@ def settings(record: dict[str, Any], listing: bool) -> ThinkingSettings:
         truncate=truncate,
         loss="last" if truncate else "mean",
     )
+
+
+IMAGE_ONCE = {
+    "energy_head": "energy_head.weight",
+    "final_mod_w": "trunk.final_modulation.weight",
+    "final_mod_b": "trunk.final_modulation.bias",
+    "condition": "landscapes.embedding.weight",
+    "alpha": "step_size_parameter",
+    "t_fc1_w": "time_embedding.0.weight",
+    "t_fc1_b": "time_embedding.0.bias",
+    "t_fc2_w": "time_embedding.2.weight",
+    "t_fc2_b": "time_embedding.2.bias",
+}
+IMAGE_IN_BLOCK = {
+    "qkv_": "attention.query_key_value.",
+    "proj_": "attention.output.",
+    "fc1_": "feed_forward.up.",
+    "fc2_": "feed_forward.down.",
+    "mod_": "modulation.",
+}
+
+
+def image_tensors(record: dict[str, Any], kind: str) -> dict[str, Tensor]:
+    """The record's weights (kind "w") or gradients (kind "g") of an image model, by our names.
+
+    Theirs has the numbers of an output patch ordered by row, column and channel.
+    """
+    patch = "patch_embedding" if "w/out_w" in record else "prediction_embedding"
+    names = {**IMAGE_ONCE, "patch_b": f"{patch}.bias"}
+    found = {ours: record[f"{kind}/{theirs}"] for theirs, ours in names.items() if f"{kind}/{theirs}" in record}
+    if f"{kind}/patch_w" in record:
+        found[f"{patch}.weight"] = record[f"{kind}/patch_w"].flatten(1)
+    side = size(record, "patch_size")
+    for theirs, ours in (("out_w", "output.weight"), ("out_b", "output.bias")):
+        if f"{kind}/{theirs}" in record:
+            whole = record[f"{kind}/{theirs}"].unflatten(0, (side, side, -1))
+            found[ours] = whole.movedim(2, 0).flatten(0, 2)
+    for layer in range(size(record, "num_transformer_blocks")):
+        for theirs, ours in IMAGE_IN_BLOCK.items():
+            for end, name in (("w", "weight"), ("b", "bias")):
+                key = f"{kind}/layer{layer}.{theirs}{end}"
+                if key in record:
+                    found[f"trunk.blocks.{layer}.{ours}{name}"] = record[key]
+    return found
+
+
+def build_image_model(record: dict[str, Any]) -> Any:
+    """The record's ImageEBT, or its DiT, in float64."""
+    image = record["x" if "w/out_w" in record else "real"]
+    sizes = {
+        "image_size": image.shape[-1],
+        "channels": image.shape[1],
+        "patch": size(record, "patch_size"),
+        "width": size(record, "embedding_dim"),
+        "num_heads": size(record, "multiheaded_attention_heads"),
+        "num_layers": size(record, "num_transformer_blocks"),
+        "hidden": len(record["w/layer0.fc1_w"]),
+    }
+    make: Callable[[], Any] = partial(DiT, **sizes)
+    if "w/out_w" not in record:
+        landscapes = len(record["w/condition"])
+        make = partial(ImageEBT, **sizes, num_landscapes=landscapes, learn_step_size="g/alpha" in record)
+    model = in_float64(make)
+    model.load_state_dict(image_tensors(record, "w"), strict=True)
+    return model

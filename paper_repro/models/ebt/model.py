@@ -5,6 +5,7 @@ Legend: B sequences, T tokens, V vocabulary (or the width of a continuous state)
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,17 @@ LEAST_STEP_SIZE = 1e-4
 class EnergyModel(nn.Module):
     """What training and thinking read of a model whose predictions descend an energy."""
 
-    vocabulary_size: int
-    """V."""
+    continuous: ClassVar[bool] = False
+    """Whether a prediction is what the model reads; else it is the logits of a distribution, which is read."""
     prediction_embedding: Projection
     """W, (D, V)."""
     step_size_parameter: nn.Parameter
     """Alpha as it is stored, ()."""
+
+    @property
+    def state_size(self) -> int:
+        """V, the numbers of a prediction."""
+        return self.prediction_embedding.weight.shape[1]
 
     @property
     def num_landscapes(self) -> int:
@@ -43,7 +49,7 @@ class EnergyModel(nn.Module):
     def energies(self, ids: Tensor) -> Energies:
         """Return the energy function of a context, ids (B, T): (embedded candidates, landscape) -> (N B, T).
 
-        Embedded candidates are (N B, T, D); row n B + b belongs to context b.
+        Embedded candidates are (N B, T, D); row n B + b belongs to context b.  A bias of W is the function's to add.
         """
         raise NotImplementedError
 

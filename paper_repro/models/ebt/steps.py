@@ -1,9 +1,10 @@
 """How EBT optimises a prediction: the step rules, and each technique of its training as a setting (EBT, 3.3, C.2).
 
-The state of a descent is a prediction, logits y, (B, T, V).  A step turns them into p = softmax(y), descends the energy
-of the embedded candidate e = W p, and returns the next logits.
+The state of a descent is a prediction y, (B, T, V).  Of tokens it is logits: a step turns them into p = softmax(y),
+descends the energy of the embedded candidate e = W p, and returns the next logits.  A continuous state, such as the
+patches of an image, is read as it is, e = W y, and descends by itself ("direct").
 
-Legend: B sequences (or N B predictions), T tokens, V vocabulary, D width, S steps.
+Legend: B sequences (or N B predictions), T tokens, V vocabulary or numbers of a state, D width, S steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from paper_repro.models.descent import walk
 
 Energies = Callable[[Tensor, int], Tensor]
 """Energies (B, T) of embedded candidates (B, T, D) on a landscape, given by its number."""
-RULES = ("code", "listing")
+CODE, LISTING, DIRECT = "code", "listing", "direct"
+RULES = (CODE, LISTING, DIRECT)
 LOSSES = ("mean", "last")
 NOISE_PLACES = ("before", "after")
 
@@ -27,7 +29,7 @@ class Thought(NamedTuple):
     """A prediction, and the energies of the state from which the step to it started."""
 
     prediction: Tensor
-    """Logits, (B, T, V)."""
+    """Logits, or a continuous state, (B, T, V)."""
     energy: Tensor
     """(B, T); zeros at the start."""
 
@@ -48,12 +50,14 @@ class ThinkingSettings:
     """S, the least if it is random."""
     most_steps: int | None = None
     """The most steps; S is uniform in num_steps ... most_steps for each batch.  None: S is num_steps."""
-    rule: str = "code"
-    """What a step does: y' = p - alpha dE/dp in EBT's code ("code"), y' = y - alpha dE/dy in equation 1 ("listing")."""
+    rule: str = CODE
+    """What a step does: y' = p - alpha dE/dp in EBT's code ("code"), or y' = y - alpha dE/dy, equation 1, where the
+    model reads p ("listing") or y itself ("direct").
+    """
     noise: float = 0.0
-    """Sigma of the Langevin noise, in logits."""
+    """Sigma of the Langevin noise, in the units of y."""
     noise_place: str = "before"
-    """Where noise is added: "before" the softmax, as in EBT's code, or "after" the step, as in equation 2."""
+    """Where noise is added: "before" the step, as in EBT's code on language, or "after" it, as in equation 2."""
     step_size_spread: float = 1.0
     """F: alpha is drawn uniformly from alpha/F ... F alpha for each token, once for all steps of a batch."""
     detach: bool = True
@@ -88,6 +92,7 @@ class PredictionStep:
     """One step of a prediction: a rule for ``models.descent``.
 
     With p = softmax(y + noise before), e = W p and g = dE/de: dE/dp = W^T g and dE/dy = p * (dE/dp - <p, dE/dp>).
+    Under the rule "direct" e = W y and dE/dy = W^T g.
 
     Args:
         energies: of the context.
@@ -132,20 +137,24 @@ class PredictionStep:
         return landscape_of_step(index, self.num_steps, self.num_landscapes)
 
     def energy(self, logits: Tensor, index: int) -> Tensor:
-        """Return the energies (B, T) of logits (B, T, V) on the landscape of step ``index``."""
-        return self.energies(torch.softmax(logits, -1) @ self.embedding.mT, self.landscape(index))
+        """Return the energies (B, T) of a prediction (B, T, V) on the landscape of step ``index``."""
+        return self.energies(self._read(logits) @ self.embedding.mT, self.landscape(index))
+
+    def _read(self, logits: Tensor) -> Tensor:
+        """Return what the model reads of a prediction, (B, T, V) both."""
+        return logits if self.settings.rule == DIRECT else torch.softmax(logits, -1)
 
     def _moved(self, logits: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
-        """Return the logits after a step, (B, T, V), and the energies before it, (B, T)."""
-        probabilities = torch.softmax(logits, -1)  # (B, T, V)
-        candidates = probabilities @ self.embedding.mT  # (B, T, D)
+        """Return the prediction after a step, (B, T, V), and the energies before it, (B, T)."""
+        read = self._read(logits)  # (B, T, V)
+        candidates = read @ self.embedding.mT  # (B, T, D)
         gradient, energy = torch.func.grad(self._total, has_aux=True)(candidates, landscape)  # (B, T, D), (B, T)
         change = self.step_size * gradient  # (B, T, D)
-        if self.settings.rule == "code":
-            moved = torch.addmm(probabilities.flatten(0, -2), change.flatten(0, -2), self.embedding, alpha=-1)
+        if self.settings.rule != LISTING:
+            moved = torch.addmm(read.flatten(0, -2), change.flatten(0, -2), self.embedding, alpha=-1)
             return moved.view_as(logits), energy
         change = change @ self.embedding  # (B, T, V)
-        return logits - probabilities * (change - (probabilities * change).sum(-1, keepdim=True)), energy
+        return logits - read * (change - (read * change).sum(-1, keepdim=True)), energy
 
     def _total(self, candidates: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
         energies = self.energies(candidates, landscape)  # (B, T)
@@ -160,6 +169,18 @@ def landscape_of_step(index: int, num_steps: int, num_landscapes: int) -> int:
 def first_thought(start: Tensor) -> Thought:
     """Return the state from which a descent begins, of logits (B, T, V)."""
     return Thought(start, start.new_zeros(start.shape[:-1]))
+
+
+def check_rule(rule: str, continuous: bool) -> None:
+    """Check whether a rule fits what a model reads.
+
+    Raises:
+        ValueError: it does not.
+    """
+    fitting = [name for name in RULES if (name == DIRECT) == continuous]
+    if rule not in fitting:
+        what = "a continuous state" if continuous else "distributions"
+        raise ValueError(f"rule={rule} does not fit a model that reads {what}: take {' or '.join(fitting)}")
 
 
 def check_noise(settings: ThinkingSettings, noise: Any) -> None:

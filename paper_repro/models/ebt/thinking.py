@@ -12,7 +12,16 @@ from torch import Tensor
 
 from paper_repro.models.descent import walk
 from paper_repro.models.ebt.model import EnergyModel
-from paper_repro.models.ebt.steps import Energies, PredictionStep, ThinkingSettings, check_noise, first_thought
+from paper_repro.models.ebt.steps import (
+    CODE,
+    DIRECT,
+    Energies,
+    PredictionStep,
+    ThinkingSettings,
+    check_noise,
+    check_rule,
+    first_thought,
+)
 
 
 class Considered(NamedTuple):
@@ -58,21 +67,24 @@ def think(
     Args:
         start: the predictions at first, logits (N, B, T, V); usually standard normal numbers.
         num_steps: S; with several landscapes each is descended for an equal share of them.
-        settings: rule and noise; the default has EBT's code step without noise.
+        settings: rule and noise; the default is the step of EBT's code, without noise.
         step_size: alpha; None: the model's own.
         noise: standard normal numbers (S, N B, T, V), or a function of the step's index; None without noise.
         energies: of ids; None: ``model.energies(ids)``.  Those of the last tokens alone want a start for these.
 
     Raises:
-        ValueError: no sample, no step, fewer steps than landscapes, a step size of 0 or below, ids as ``EBT.embed``, or
-            noise and ``settings`` that do not fit.
+        ValueError: no sample, no step, fewer steps than landscapes, a step size of 0 or below, ids as ``EBT.embed``, a
+            rule or noise that do not fit.
     """
     samples = len(start)
     if samples < 1:
         raise ValueError("start holds no sample: draw N >= 1 of them")
     if step_size is not None and not 0 < step_size < float("inf"):
         raise ValueError(f"step_size must be a positive finite number, got {step_size!r}")
-    settings = replace(settings or ThinkingSettings(), detach=True, truncate=False)
+    if settings is None:
+        settings = ThinkingSettings(rule=DIRECT if model.continuous else CODE)
+    check_rule(settings.rule, model.continuous)
+    settings = replace(settings, detach=True, truncate=False)
     with torch.no_grad():
         energies = model.energies(ids) if energies is None else energies
         alpha = model.step_size

@@ -8,7 +8,8 @@ Legend: B sequences, T tokens, D width, H heads, Y = D/H, M hidden width, L laye
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
@@ -47,18 +48,19 @@ class Modulation(NamedTuple):
 
 
 class Projection(nn.Module):
-    """x W^T for ``parts`` matrices of one shape side by side: (..., inputs) -> (..., parts outputs).
+    """x W^T, or x W^T + b, for ``parts`` matrices of one shape side by side: (..., inputs) -> (..., parts outputs).
 
-    Each matrix starts Xavier-normal by itself, with variance 2 / (inputs + outputs).
+    Each matrix starts Xavier-normal by itself, with variance 2 / (inputs + outputs); b starts at zero.
     """
 
-    def __init__(self, inputs: int, outputs: int, parts: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, parts: int = 1, biased: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(parts * outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(parts * outputs)) if biased else None
         nn.init.normal_(self.weight, std=math.sqrt(2 / (inputs + outputs)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight)  # (..., parts outputs)
+        return functional.linear(x, self.weight, self.bias)  # (..., parts outputs)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -71,11 +73,11 @@ class RMSNorm(nn.RMSNorm):
 class Attention(nn.Module):
     """Softmax attention with rotated queries and keys; (B, T, D) -> (B, T, D)."""
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int, num_heads: int, projection: type[Projection] = Projection) -> None:
         super().__init__()
         self.num_heads = check_heads(width, num_heads)
-        self.query_key_value = Projection(width, width, 3)
-        self.output = Projection(width, width)
+        self.query_key_value = projection(width, width, 3)
+        self.output = projection(width, width)
 
     def forward(self, x: Tensor, tables: RotaryTables | None, causal: bool) -> Tensor:
         """Let x, (B, T, D), attend to itself; ``tables`` None leaves the positions out."""
@@ -84,9 +86,10 @@ class Attention(nn.Module):
 
     def observed(self, x: Tensor, tables: RotaryTables) -> Observed:
         """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output nobody reads."""
-        width = x.shape[-1]
-        joined = functional.linear(x, self.query_key_value.weight[width:])  # (B, T, 2 D)
-        key, value = joined.unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (B, T, H, Y) each
+        width, joined = x.shape[-1], self.query_key_value
+        bias = None if joined.bias is None else joined.bias[width:]
+        read = functional.linear(x, joined.weight[width:], bias)  # (B, T, 2 D)
+        key, value = read.unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (B, T, H, Y) each
         return Observed(rotate(key, tables), value.transpose(1, 2))  # (B, H, T, Y) each
 
     def observe(self, x: Tensor, tables: RotaryTables) -> tuple[Tensor, Observed]:
@@ -132,19 +135,31 @@ class FeedForward(nn.Module):
         return found
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a trunk is made of; as it stands: EBT's on language."""
+
+    norm: Callable[[int, float], nn.Module] = RMSNorm
+    """Of a width and an eps."""
+    projection: type[Projection] = Projection
+    """Of attention."""
+    feed_forward: Callable[[int, int], nn.Module] = FeedForward
+    """Of D and M."""
+
+
 class Block(nn.Module):
-    """Attention, then SwiGLU, each x + gate * branch(modulated(RMSNorm(x))); without modulation the gate is 1.
+    """Attention, then feed-forward, each x + gate * branch(modulated(norm(x))); without modulation the gate is 1.
 
     ``modulation`` maps SiLU(c) of a condition c, (B or 1, D), to shift, scale and gate of both branches, in this order
     (adaLN of EBT's code, after DiT, arXiv 2212.09748).
     """
 
-    def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float, modulated: bool) -> None:
+    def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float, modulated: bool, parts: Parts) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(width, eps=norm_eps)
-        self.attention = Attention(width, num_heads)
-        self.feed_forward_norm = RMSNorm(width, eps=norm_eps)
-        self.feed_forward = FeedForward(width, hidden)
+        self.attention_norm = parts.norm(width, norm_eps)
+        self.attention = Attention(width, num_heads, parts.projection)
+        self.feed_forward_norm = parts.norm(width, norm_eps)
+        self.feed_forward = parts.feed_forward(width, hidden)
         self.modulation = nn.Linear(width, 6 * width) if modulated else None
 
     def forward(
@@ -196,15 +211,19 @@ class Block(nn.Module):
         return x + branch if modulation is None else x + modulation.gate * branch  # (B, T, D)
 
 
+LANGUAGE = Parts()
+
+
 class Trunk(nn.Module):
-    """L blocks and a final RMSNorm.
+    """L blocks and a final norm.
 
     Args:
         width, num_heads, num_layers: D, H, L.
         hidden: M; D if None, as in EBT's code.
-        norm_eps: of every RMSNorm.
+        norm_eps: of every norm.
         modulated: whether blocks and final norm are modulated by a condition (adaLN).
         block_length: the most positions; None leaves positions to the caller, with attention that has none of its own.
+        parts: norms, projections and feed-forward.
 
     Raises:
         ValueError: a size below one, heads that do not divide D (into even parts where positions are rotated).
@@ -219,6 +238,7 @@ class Trunk(nn.Module):
         norm_eps: float = NORM_EPS,
         modulated: bool = False,
         block_length: int | None = None,
+        parts: Parts = LANGUAGE,
     ) -> None:
         super().__init__()
         self.width = at_least("width", width)
@@ -226,9 +246,9 @@ class Trunk(nn.Module):
         hidden = width if hidden is None else at_least("hidden", hidden)
         eps = positive("norm_eps", norm_eps)
         self.blocks = nn.ModuleList(
-            Block(width, num_heads, hidden, eps, modulated) for _ in range(at_least("num_layers", num_layers))
+            Block(width, num_heads, hidden, eps, modulated, parts) for _ in range(at_least("num_layers", num_layers))
         )
-        self.final_norm = RMSNorm(width, eps=eps)
+        self.final_norm = parts.norm(width, eps)
         self.final_modulation = nn.Linear(width, 2 * width) if modulated else None
         self.rotary = block_length is not None
         if block_length is not None:
@@ -248,10 +268,14 @@ class Trunk(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = True, condition: Tensor | None = None) -> Tensor:
         """Return the final states, normalised, of a stream x, (B, T, D), that attends to itself."""
+        return self.final(self.states(x, causal, condition), condition)
+
+    def states(self, x: Tensor, causal: bool = True, condition: Tensor | None = None) -> Tensor:
+        """Return what the last block gives, (B, T, D), before the final norm."""
         tables = self.tables(0, x.shape[1]) if self.rotary else None
         for block in self.layers():
             x = block(x, tables, causal, condition)  # (B, T, D)
-        return self.final(x, condition)
+        return x
 
     def observe(self, x: Tensor, condition: Tensor | None = None) -> list[Observed]:
         """Return what each layer's predictions read of the observed stream x, (B, T, D).

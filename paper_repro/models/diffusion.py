@@ -1,0 +1,148 @@
+"""Denoising diffusion (arXiv 2006.11239) with a learned variance (arXiv 2102.09672), and sampling without noise (DDIM,
+arXiv 2010.02502): what EBT's baseline on images is trained and sampled by.
+
+x_t = sqrt(a_t) x + sqrt(1 - a_t) eps, with a_t the product of 1 - beta_s for s = 0 ... t.  A model gives for x_t and t
+the noise eps and v, which places the variance between its two bounds: (B, 2 C, ...).
+
+Legend: B images, C channels, t from 0 to 999.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from paper_repro.base.arguments import at_least
+
+NUM_TIMES = 1000
+FIRST_BETA, LAST_BETA = 1e-4, 0.02
+Model = Callable[[Tensor, Tensor], Tensor]
+"""Noised images (B, C, ...) and times (B,), int64, to (B, 2 C, ...)."""
+
+_BETAS = torch.linspace(FIRST_BETA, LAST_BETA, NUM_TIMES, dtype=torch.float64)  # (1000,)
+_KEPT = (1 - _BETAS).cumprod(0)  # (1000,), a_t
+_KEPT_BEFORE = torch.cat([torch.ones(1, dtype=torch.float64), _KEPT[:-1]])  # (1000,), a_{t-1}
+_VARIANCE = _BETAS * (1 - _KEPT_BEFORE) / (1 - _KEPT)  # (1000,), of q(x_{t-1} | x_t, x)
+_LEAST_LOG = torch.cat([_VARIANCE[1:2], _VARIANCE[1:]]).log()  # (1000,): the variance at 0 is 0
+_HALF_LEVEL = 1 / 255
+"""Half of the distance between two of 256 levels in [-1, 1]."""
+
+
+def signal(time: int) -> float:
+    """Return sqrt(a_t), what is left of an image at time t.
+
+    Raises:
+        ValueError: t outside 0 ... 999.
+    """
+    return math.sqrt(float(_KEPT[check_time(time)]))
+
+
+def noise_std(time: int) -> float:
+    """Return sqrt(1 - a_t), the standard deviation of the noise at time t; errors as ``signal``."""
+    return math.sqrt(1 - float(_KEPT[check_time(time)]))
+
+
+def check_time(time: int) -> int:
+    """Return a time if it is one.
+
+    Raises:
+        ValueError: it is outside 0 ... 999.
+    """
+    if at_least("time", time, 0) >= NUM_TIMES:
+        raise ValueError(f"time must lie in 0 ... {NUM_TIMES - 1}, got {time}")
+    return time
+
+
+def noised(images: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+    """Return x_t of images and standard normal numbers, (B, ...) each, at times (B,)."""
+    kept = _at(_KEPT, times, images)  # (B, 1, ...)
+    return kept.sqrt() * images + (1 - kept).sqrt() * noise
+
+
+def losses(model: Model, images: Tensor, times: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two terms of the hybrid loss, (B,) each; both count once.
+
+    The first is the mean squared error of the noise.  The second trains the variance alone: the divergence of the
+    model's step from q(x_{t-1} | x_t, x), at t = 0 the negative log-likelihood of the 256 levels, in bits per number.
+
+    Args:
+        images: in [-1, 1], (B, C, ...).
+        times: (B,), int64.
+        noise: standard normal, as the images.
+    """
+    x = noised(images, times, noise)
+    found, place = model(x, times).chunk(2, 1)  # (B, C, ...) each
+    squared = (found - noise).square().flatten(1).mean(1)  # (B,)
+    mean, log_variance = _step(x, _origin(x, times, found.detach()), times), _log_variance(place, times)
+    true_mean, true_log = _step(x, images, times), _at(_LEAST_LOG, times, images)
+    apart = (true_log - log_variance).exp() + (true_mean - mean).square() * (-log_variance).exp()
+    divergence = 0.5 * (log_variance - true_log - 1 + apart)
+    bits = torch.where(_wide(times == 0, images), -_level_log_likelihood(images, mean, log_variance), divergence)
+    return squared, bits.flatten(1).mean(1) / math.log(2)
+
+
+def ddim(model: Model, start: Tensor, time: int, passes: int | None = None) -> Iterator[Tensor]:
+    """Yield x after each step of DDIM without noise from x_t, (B, C, ...), down to time 0: t + 1 of them.
+
+    The image that the noise stands for is clipped to [-1, 1] at each step.  Several passes begin again at t with the
+    image that the one before gave, as EBT's script does.
+
+    Args:
+        passes: None: 1.
+
+    Raises:
+        ValueError: a time as ``check_time``, or ``passes`` below 1.
+    """
+    check_time(time)
+    x = start
+    for _ in range(at_least("passes", 1 if passes is None else passes)):
+        for now in range(time, -1, -1):
+            times = torch.full((len(x),), now, device=x.device)  # (B,)
+            origin = _origin(x, times, model(x, times).chunk(2, 1)[0]).clamp(-1, 1)
+            kept, before = float(_KEPT[now]), float(_KEPT_BEFORE[now])
+            noise = (x - math.sqrt(kept) * origin) / math.sqrt(1 - kept)
+            x = math.sqrt(before) * origin + math.sqrt(1 - before) * noise
+            yield x
+
+
+def _origin(x: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+    """Return the image of x_t that a noise stands for."""
+    kept = _at(_KEPT, times, x)
+    return (x - (1 - kept).sqrt() * noise) / kept.sqrt()
+
+
+def _step(x: Tensor, origin: Tensor, times: Tensor) -> Tensor:
+    """Return the mean of q(x_{t-1} | x_t, x)."""
+    from_origin = _BETAS * _KEPT_BEFORE.sqrt() / (1 - _KEPT)
+    from_noised = (1 - _KEPT_BEFORE) * (1 - _BETAS).sqrt() / (1 - _KEPT)
+    return _at(from_origin, times, x) * origin + _at(from_noised, times, x) * x
+
+
+def _log_variance(place: Tensor, times: Tensor) -> Tensor:
+    share = (place + 1) / 2
+    return share * _at(_BETAS.log(), times, place) + (1 - share) * _at(_LEAST_LOG, times, place)
+
+
+def _level_log_likelihood(images: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
+    """Return the log-probability of each number's level, under a normal law whose distribution function is taken by
+    tanh; the lowest and the highest level have all that lies beyond.
+    """
+    scale = (-0.5 * log_variance).exp()
+    below, above = (_normal_cdf(scale * (images - mean + side * _HALF_LEVEL)) for side in (-1, 1))
+    inside = (above - below).clamp(min=1e-12).log()
+    highest = torch.where(images > 0.999, (1 - below).clamp(min=1e-12).log(), inside)
+    return torch.where(images < -0.999, above.clamp(min=1e-12).log(), highest)
+
+
+def _normal_cdf(x: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _at(table: Tensor, times: Tensor, like: Tensor) -> Tensor:
+    """Return a table's entries at times (B,), (B, 1, ...), in the dtype and on the device of ``like``."""
+    return _wide(table.to(like.device)[times], like).to(like.dtype)
+
+
+def _wide(numbers: Tensor, like: Tensor) -> Tensor:
+    return numbers.view(-1, *[1] * (like.ndim - 1))
