@@ -16,12 +16,13 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.tokens import IGNORED
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt.model import EnergyModel
-from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, Thought, thoughts
+from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
 from paper_repro.training.carry import add, choose, empty_ring, largest, spread
 from paper_repro.training.draws import Distribution, Integers, Normal, Uniform
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule, Times
 
+Batch = Any
 Pair = tuple[Tensor, Tensor]
 _log = logging.getLogger(__name__)
 
@@ -55,27 +56,31 @@ class ReplaySettings:
 class _Step:
     """One batch, with what its replayed rows bring."""
 
-    ids: Tensor
-    """(B, T)."""
+    context: Tensor
+    """(B, T, ...)."""
     targets: Tensor
-    """(B, T), -100 where nothing counts."""
+    """(B, T, ...)."""
     start: Tensor
-    """Logits, (B, T, V)."""
+    """(B, T, V)."""
     settings: ThinkingSettings
 
 
 class PredictionDescent(PaperModule):
-    """The cross-entropy of predictions that descend a learned energy, differentiated through the descent.
+    """The error of predictions that descend a learned energy, differentiated through the descent.
+
+    As it stands predictions are logits that begin as normal numbers, and the error is the cross-entropy.
 
     Args:
         thinking: see ``ThinkingSettings``.
         step_size_multiplier: of the learning rate, for alpha, if that is learned; its rate ends where the others' do.
         replay: see ``ReplaySettings``; None: every prediction starts from noise.
 
-    Shape: ``read`` gives contexts and targets of a batch, (B, T) each, int64; targets of -100 do not count.
+    Shape: ``read`` gives contexts and targets of a batch, (B, T) each, int64; targets of -100 do not count.  A
+    continuous model has (B, T, V) in their place.
 
     Raises:
-        UsageError: settings out of range, or more landscapes than steps.
+        UsageError: settings out of range, a rule that does not fit the model, a ring for a continuous one, or more
+            landscapes than steps.
     """
 
     constants = frozenset({"num_steps"})
@@ -95,24 +100,35 @@ class PredictionDescent(PaperModule):
             self.thinking = _built(ThinkingSettings, thinking or {})
             self.replay = None if replay is None else _built(ReplaySettings, replay)
             self.step_size_multiplier = positive("step_size_multiplier", step_size_multiplier)
+            check_rule(self.thinking.rule, model.continuous)
         except (TypeError, ValueError) as error:
             raise UsageError(f"module: {error}") from error
+        if model.continuous and replay is not None:
+            raise UsageError("module.replay keeps distributions over tokens: leave it out where states are continuous")
         if model.num_landscapes > self.thinking.num_steps:
             raise UsageError(
                 f"model.num_landscapes={model.num_landscapes} is more than the {self.thinking.num_steps} steps of a "
                 "prediction: give module.thinking.num_steps at least as many, or fewer landscapes"
             )
 
-    def read(self, batch: Pair) -> Pair:
-        """Return contexts and targets of a batch, (B, T) each."""
+    def read(self, batch: Batch) -> Pair:
+        """Return contexts and targets of a batch, (B, T, ...) each."""
         return batch
+
+    def start(self, batch: Batch, draws: dict[str, Tensor]) -> Tensor:
+        """Return what the predictions of a batch begin with, (B, T, V); ``draws["start"]`` are standard normal."""
+        return draws["start"]
+
+    def error(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        """Return how far predictions (B, T, V) are from targets, (B, T, ...), as one number."""
+        return functional.cross_entropy(prediction.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
     def noise(self, ids: Tensor, samples: int) -> Tensor:
         """Draw N predictions to begin with, standard normal logits (N, B, T, V), for contexts (B, T)."""
         shape = (samples, *ids.shape[:2], self.model.state_size)
         return torch.randn(shape, device=ids.device, dtype=self._floating_dtype())  # (N, B, T, V)
 
-    def random_tensors(self, batch: Pair) -> dict[str, Distribution]:
+    def random_tensors(self, batch: Batch) -> dict[str, Distribution]:
         rows, tokens = self.read(batch)[0].shape[:2]
         found: dict[str, Distribution] = {"start": Normal((rows, tokens, self.model.state_size))}
         if self.replay is not None:
@@ -124,7 +140,7 @@ class PredictionDescent(PaperModule):
             found["num_steps"] = Integers(self.thinking.num_steps, self.thinking.longest)
         return found
 
-    def initial_carry(self, batch: Pair) -> Any:
+    def initial_carry(self, batch: Batch) -> Any:
         if self.replay is None:
             return {}
         ids, targets = self.read(batch)  # (B, T)
@@ -141,10 +157,10 @@ class PredictionDescent(PaperModule):
         entries = {"ids": ids, "targets": targets, "prediction": self._narrow(logits)}
         return empty_ring(self.replay.capacity, entries)
 
-    def loss_and_carry(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> tuple[Tensor, Any]:
+    def loss_and_carry(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> tuple[Tensor, Any]:
         step = self._with_replayed(batch, draws, carry)
         found = list(self._thoughts(step, draws))
-        each = [self._cross_entropy(thought.prediction, step.targets) for thought in found]
+        each = [self.error(thought.prediction, step.targets) for thought in found]
         loss = each[-1] if self.thinking.loss == "last" else torch.stack(each).mean()
         if self.replay is not None:
             ids, targets = self.read(batch)
@@ -152,7 +168,7 @@ class PredictionDescent(PaperModule):
             carry = add(carry, {"ids": ids, "targets": targets, "prediction": prediction})
         return loss, carry
 
-    def training_step(self, batch: Pair, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
         before = self.carries.get(slot)
         loss = super().training_step(batch, batch_idx)
@@ -173,24 +189,25 @@ class PredictionDescent(PaperModule):
         own = {"weight_decay": 0.0, "schedule": Times(schedule, self.step_size_multiplier)}
         return [{"params": trained}, {"params": [alpha], **own}]
 
-    def _with_replayed(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> _Step:
-        ids, targets = self.read(batch)
+    def _with_replayed(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> _Step:
+        context, targets = self.read(batch)
+        start = self.start(batch, draws)  # (B, T, V)
         settings, steps = self.thinking, draws.get("num_steps")
         if steps is not None and not (isinstance(steps, Tensor) and steps.is_meta):  # counted with the most steps
             settings = replace(settings, num_steps=int(steps), most_steps=None)
         if self.replay is None:
-            return _Step(ids, targets, draws["start"], settings)
-        old, there = choose(carry, draws["keys"], self.replay.rows, draws["start"].dtype)
+            return _Step(context, targets, start, settings)
+        old, there = choose(carry, draws["keys"], self.replay.rows, start.dtype)
         counted = torch.where(there[:, None], old["targets"], IGNORED)  # (R, T)
-        start = torch.cat([draws["start"], self._wide(old["prediction"])])  # (B + R, T, V)
-        return _Step(torch.cat([ids, old["ids"]]), torch.cat([targets, counted]), start, settings)
+        start = torch.cat([start, self._wide(old["prediction"])])  # (B + R, T, V)
+        return _Step(torch.cat([context, old["ids"]]), torch.cat([targets, counted]), start, settings)
 
     def _thoughts(self, step: _Step, draws: dict[str, Tensor]) -> Iterator[Thought]:
         alpha, spread_by = self.model.step_size, step.settings.step_size_spread
         if spread_by > 1:
             alpha = alpha * (1 / spread_by + (spread_by - 1 / spread_by) * draws["step_size"])  # (B, T, 1)
         rule = PredictionStep(
-            self.model.energies(step.ids),
+            self.model.energies(step.context),
             self.model.prediction_embedding.weight,
             alpha,
             step.settings.longest,
@@ -199,7 +216,7 @@ class PredictionDescent(PaperModule):
         )
         return thoughts(rule, step.start, normal_draws(step.start) if step.settings.noise else None)
 
-    def _failure(self, batch: Pair, draws: dict[str, Tensor], carry: Any) -> str:
+    def _failure(self, batch: Batch, draws: dict[str, Tensor], carry: Any) -> str:
         """Return at which inner step energies or predictions ceased to be finite."""
         step = self._with_replayed(batch, draws, carry)
         with torch.no_grad():
@@ -220,9 +237,6 @@ class PredictionDescent(PaperModule):
         if "all" in kept:
             return kept["all"]
         return spread(kept, self.model.state_size).clamp(min=torch.finfo(torch.float32).tiny).log()
-
-    def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
 def _built(kind: Callable[..., Any], given: Any) -> Any:

@@ -74,7 +74,7 @@ def losses(model: Model, images: Tensor, times: Tensor, noise: Tensor) -> tuple[
     x = noised(images, times, noise)
     found, place = model(x, times).chunk(2, 1)  # (B, C, ...) each
     squared = (found - noise).square().flatten(1).mean(1)  # (B,)
-    mean, log_variance = _step(x, _origin(x, times, found.detach()), times), _log_variance(place, times)
+    mean, log_variance = _step(x, origin(x, times, found.detach()), times), _log_variance(place, times)
     true_mean, true_log = _step(x, images, times), _at(_LEAST_LOG, times, images)
     apart = (true_log - log_variance).exp() + (true_mean - mean).square() * (-log_variance).exp()
     divergence = 0.5 * (log_variance - true_log - 1 + apart)
@@ -99,15 +99,15 @@ def ddim(model: Model, start: Tensor, time: int, passes: int | None = None) -> I
     for _ in range(at_least("passes", 1 if passes is None else passes)):
         for now in range(time, -1, -1):
             times = torch.full((len(x),), now, device=x.device)  # (B,)
-            origin = _origin(x, times, model(x, times).chunk(2, 1)[0]).clamp(-1, 1)
+            image = origin(x, times, model(x, times).chunk(2, 1)[0]).clamp(-1, 1)
             kept, before = float(_KEPT[now]), float(_KEPT_BEFORE[now])
-            noise = (x - math.sqrt(kept) * origin) / math.sqrt(1 - kept)
-            x = math.sqrt(before) * origin + math.sqrt(1 - before) * noise
+            noise = (x - math.sqrt(kept) * image) / math.sqrt(1 - kept)
+            x = math.sqrt(before) * image + math.sqrt(1 - before) * noise
             yield x
 
 
-def _origin(x: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-    """Return the image of x_t that a noise stands for."""
+def origin(x: Tensor, times: Tensor, noise: Tensor) -> Tensor:
+    """Return the image, (B, ...), that a noise stands for in x_t, (B, ...) both, at times (B,)."""
     kept = _at(_KEPT, times, x)
     return (x - (1 - kept).sqrt() * noise) / kept.sqrt()
 

@@ -46,23 +46,24 @@ class EnergyModel(nn.Module):
         """Alpha, (), not below 1e-4."""
         return self.step_size_parameter.clamp(min=LEAST_STEP_SIZE)
 
-    def energies(self, ids: Tensor) -> Energies:
-        """Return the energy function of a context, ids (B, T): (embedded candidates, landscape) -> (N B, T).
+    def energies(self, context: Tensor) -> Energies:
+        """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
 
         Embedded candidates are (N B, T, D); row n B + b belongs to context b.  A bias of W is the function's to add.
         """
         raise NotImplementedError
 
 
-class EBT(EnergyModel):
+class AutoregressiveEBT(EnergyModel):
     """E(context, candidate) for each position, whose gradient by the candidate drives the predictions.
 
-    A candidate is a distribution p over the V tokens.  It enters the trunk as e = W p (``prediction_embedding``), so
-    dE/dp = W^T dE/de: derivatives of the second order are taken in D dimensions, not in V.  Energies of different
-    positions do not depend on each other's candidates, so the gradient of their sum holds the gradient of each.
+    A candidate p, V numbers, enters the trunk as e = W p (``prediction_embedding``), so dE/dp = W^T dE/de: derivatives
+    of the second order are taken in D dimensions, not in V.  Energies of different positions do not depend on each
+    other's candidates, so the gradient of their sum holds the gradient of each.  A subclass says what W is and how the
+    context is embedded.
 
     Args:
-        vocabulary_size, block_length: V, and the most tokens of a context.
+        state_size, block_length: V, and the most positions of a context.
         width, num_heads, num_layers, hidden, norm_eps: see Trunk.
         variant: "default", "time_embed", "adaln" or "adaln_zero"; see ``models.ebt.landscape``.
         num_landscapes: energy landscapes that a prediction passes one after the other; 1 for "default".
@@ -77,7 +78,7 @@ class EBT(EnergyModel):
 
     def __init__(
         self,
-        vocabulary_size: int,
+        state_size: int,
         block_length: int,
         width: int,
         num_heads: int,
@@ -91,12 +92,10 @@ class EBT(EnergyModel):
         streams: str = "split",
     ) -> None:
         super().__init__()
-        self.vocabulary_size = at_least("vocabulary_size", vocabulary_size)
         self.block_length = at_least("block_length", block_length)
         self.variant, self.streams = one_of("variant", variant, VARIANTS), one_of("streams", streams, STREAMS)
         self.landscapes = landscapes(variant, num_landscapes, at_least("width", width))
-        self.token_embedding = nn.Embedding(vocabulary_size, width)
-        self.prediction_embedding = Projection(vocabulary_size, width)
+        self.add_embeddings(state_size, width)
         positions = block_length + 1 + self.landscapes.lead
         self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, self.landscapes.modulated, positions)
         self.energy_head = Projection(width, 1)
@@ -109,16 +108,16 @@ class EBT(EnergyModel):
     def num_landscapes(self) -> int:
         return self.landscapes.num_landscapes
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Return the tokens' embeddings (B, T, D) of ids, (B, T).
+    def add_embeddings(self, state_size: int, width: int) -> None:
+        """Give the model its ``prediction_embedding``, and what ``embed`` reads."""
+        raise NotImplementedError
 
-        Raises:
-            ValueError: as ``models.causal.embedded``.
-        """
-        return embedded(self.token_embedding, ids, self.block_length)
+    def embed(self, context: Tensor) -> Tensor:
+        """Return what enters the trunk, (B, T, D), of a context (B, T, ...)."""
+        raise NotImplementedError
 
-    def energies(self, ids: Tensor, last: int | None = None) -> Energies:
-        """Return the energy function of a context, ids (B, T): (embedded candidates, landscape) -> (N B, T).
+    def energies(self, context: Tensor, last: int | None = None) -> Energies:
+        """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
 
         Embedded candidates are (N B, T, D); row n B + b belongs to sequence b.  Of split streams the observed one is
         computed here, once for every landscape; all candidates and all steps share it.
@@ -128,14 +127,14 @@ class EBT(EnergyModel):
                 then.  None: T.
 
         Raises:
-            ValueError: P outside 1 ... T, or ids as ``embed``.
+            ValueError: P outside 1 ... T, or a context as ``embed``.
         """
-        known = self.embed(ids)  # (B, T, D)
+        known = self.embed(context)  # (B, T, D)
         if last is None and self.streams == "concatenated":
             return partial(self._concatenated, known)
-        if last is not None and at_least("last", last) > ids.shape[1]:
-            raise ValueError(f"last must be at most the {ids.shape[1]} tokens of the context, got {last}")
-        skipped = 0 if last is None else ids.shape[1] - last
+        if last is not None and at_least("last", last) > known.shape[1]:
+            raise ValueError(f"last must be at most the {known.shape[1]} positions of the context, got {last}")
+        skipped = 0 if last is None else known.shape[1] - last
         observed = [self.observe(known, landscape) for landscape in range(self.num_landscapes)]
         return lambda candidates, landscape: self.energies_of(candidates, observed[landscape], landscape, skipped)
 
@@ -156,3 +155,56 @@ class EBT(EnergyModel):
         states = concatenated_states(self.trunk, rows, candidates, self.landscapes.lead, condition)  # (N B, T, D)
         energies: Tensor = self.energy_head(states)  # (N B, T, 1)
         return energies.squeeze(-1)
+
+
+class EBT(AutoregressiveEBT):
+    """EBT on tokens: a candidate is a distribution over the vocabulary.
+
+    Args:
+        vocabulary_size: V.
+
+    The other arguments and errors are those of ``AutoregressiveEBT``.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden: int | None = None,
+        norm_eps: float = NORM_EPS,
+        variant: str = "default",
+        num_landscapes: int = 1,
+        step_size: float = 500.0,
+        learn_step_size: bool = True,
+        streams: str = "split",
+    ) -> None:
+        super().__init__(
+            at_least("vocabulary_size", vocabulary_size),
+            block_length,
+            width,
+            num_heads,
+            num_layers,
+            hidden,
+            norm_eps,
+            variant,
+            num_landscapes,
+            step_size,
+            learn_step_size,
+            streams,
+        )
+        self.vocabulary_size = vocabulary_size
+
+    def add_embeddings(self, state_size: int, width: int) -> None:
+        self.token_embedding = nn.Embedding(state_size, width)
+        self.prediction_embedding = Projection(state_size, width)
+
+    def embed(self, context: Tensor) -> Tensor:
+        """Return the tokens' embeddings (B, T, D) of ids, (B, T).
+
+        Raises:
+            ValueError: as ``models.causal.embedded``.
+        """
+        return embedded(self.token_embedding, context, self.block_length)

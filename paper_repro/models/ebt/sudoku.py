@@ -148,12 +148,12 @@ class SudokuEBT(EnergyModel):
             torch.tensor(positive("step_size", step_size)), requires_grad=learn_step_size
         )
 
-    def energies(self, ids: Tensor) -> Energies:
-        """Return the energy function of a board's givens, ids (B, 81): (embedded candidates, landscape) -> (N B, 81).
+    def energies(self, context: Tensor) -> Energies:
+        """Return the energy function of a board's givens, (B, 81): (embedded candidates, landscape) -> (N B, 81).
 
         Embedded candidates are (N B, 81, D); row n B + b belongs to board b.
         """
-        return partial(self._energies, ids, self.cells(ids))
+        return partial(self._energies, context, self.cells(context))
 
     def _energies(self, givens: Tensor, context: Tensor, candidates: Tensor, landscape: int) -> Tensor:
         if self.clamp_givens:

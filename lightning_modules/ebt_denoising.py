@@ -1,0 +1,169 @@
+"""EBT on images, section 4.4 and D.4: taking noise away by descending an energy, and by diffusion, the baseline.
+
+A batch is images (B, C, S, S) in [-1, 1].  Errors are counted on the scale of 8 bits, 0 to 255, after predictions are
+clipped to it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
+from torchmetrics import MeanMetric, Metric
+
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
+from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
+from paper_repro.metrics.images import MeanImagePSNR, PooledPSNR
+from paper_repro.metrics.regression import MeanSquaredError
+from paper_repro.models import diffusion
+from paper_repro.models.ebt.image import DiT, ImageEBT
+from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.models.ebt.thinking import think
+from paper_repro.training.draws import Distribution, Normal, Uniform
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Schedule
+
+LEVELS = 255.0
+
+
+def new_metrics() -> dict[str, Metric]:
+    """Return ``mse``, ``psnr`` of that error, and ``image_psnr``, the mean over images of each one's own."""
+    return {
+        "mse": MeanSquaredError(),
+        "psnr": PooledPSNR(data_range=LEVELS),
+        "image_psnr": MeanImagePSNR(data_range=LEVELS),
+    }
+
+
+def levels(images: Tensor) -> Tensor:
+    """Return images in [-1, 1] on the scale 0 ... 255, clipped to it."""
+    return (images.clamp(-1, 1) + 1) * (LEVELS / 2)
+
+
+def update_metrics(metrics: dict[str, Metric], found: Tensor, images: Tensor) -> None:
+    """Account for images that were found in the place of others, (B, C, S, S) both."""
+    for name in ("mse", "psnr", "image_psnr"):
+        metrics[name].update(levels(found), levels(images))
+
+
+class EBTDenoising(PredictionDescent):
+    """EBT on noised images: predictions begin there, and the error is Smooth L1.
+
+    Metrics of each split, after the steps of training and at the noise of training: ``loss``, and see ``new_metrics``.
+
+    Args:
+        time: t, of the noise of training, 0 ... 999.
+
+    The other arguments are those of ``PredictionDescent``; the model is an ImageEBT.
+
+    Raises:
+        UsageError: as ``PredictionDescent``, or a time outside the schedule.
+    """
+
+    model: ImageEBT
+
+    def __init__(
+        self,
+        model: ImageEBT,
+        optimizer: Callable[..., Optimizer],
+        schedule: Schedule,
+        thinking: ThinkingSettings | Mapping[str, Any] | None = None,
+        step_size_multiplier: float = 9000.0,
+        replay: ReplaySettings | Mapping[str, Any] | None = None,
+        time: int = 99,
+    ) -> None:
+        super().__init__(model, optimizer, schedule, thinking, step_size_multiplier, replay)
+        self.time = _time("time", time)
+
+    def read(self, batch: Tensor) -> Pair:
+        patches = self.model.patches.cut(batch)  # (B, T, V)
+        return patches, patches
+
+    def start(self, batch: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        patches = self.model.patches.cut(batch)  # (B, T, V)
+        return diffusion.signal(self.time) * patches + diffusion.noise_std(self.time) * draws["start"]
+
+    def error(self, prediction: Tensor, targets: Tensor) -> Tensor:
+        return functional.smooth_l1_loss(prediction, targets)
+
+    def denoised(self, noised: Tensor, num_steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the images (B, C, S, S) and their energies (B,) after 0, 1, ..., S steps from noised ones; None: as
+        many as in training.
+        """
+        steps = self.thinking.longest if num_steps is None else at_least("num_steps", num_steps)
+        start = self.model.patches.cut(noised)  # (B, T, V)
+        settings = replace(self.thinking, num_steps=steps, most_steps=None, noise=0.0)
+        for considered in think(self.model, start, start[None], steps, settings):
+            yield self.model.patches.joined(considered.predictions[0]), considered.energies[0].sum(-1)
+
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": MeanMetric(), **new_metrics()}
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
+        noised = diffusion.signal(self.time) * batch + diffusion.noise_std(self.time) * torch.randn_like(batch)
+        *_, (found, _) = self.denoised(noised)
+        metrics["loss"].update(self.error(found, batch), len(batch))
+        update_metrics(metrics, found, batch)
+
+
+class DiffusionDenoising(PaperModule):
+    """DiT on noised images: the hybrid loss at times drawn uniformly from 0 ... ``time``.
+
+    Metrics of each split: ``loss``; and, of the image that the predicted noise stands for after one pass at ``time``,
+    see ``new_metrics``.
+
+    Args:
+        time: the last time of training, 0 ... 999.
+
+    The model is a DiT.
+
+    Raises:
+        UsageError: a time outside the schedule.
+    """
+
+    model: DiT
+
+    def __init__(self, model: DiT, optimizer: Callable[..., Optimizer], schedule: Schedule, time: int = 99) -> None:
+        super().__init__(model, optimizer, schedule)
+        self.time = _time("time", time)
+
+    def random_tensors(self, batch: Tensor) -> dict[str, Distribution]:
+        return {"noise": Normal(tuple(batch.shape)), "times": Uniform((len(batch),))}
+
+    def loss_and_carry(self, batch: Tensor, draws: dict[str, Tensor], carry: Any) -> tuple[Tensor, Any]:
+        return self._loss(batch, draws["times"], draws["noise"]), carry
+
+    def denoised(self, noised: Tensor, time: int, passes: int = 1) -> Iterator[Tensor]:
+        """Yield the images (B, C, S, S) after each step of DDIM from ``time``; see ``diffusion.ddim``."""
+        return diffusion.ddim(self.model, noised, time, passes)
+
+    def estimate(self, noised: Tensor, time: int) -> Tensor:
+        """Return the images (B, C, S, S), clipped, that one pass finds in images noised at ``time``."""
+        times = torch.full((len(noised),), time, device=noised.device)  # (B,)
+        return diffusion.origin(noised, times, self.model(noised, times).chunk(2, 1)[0]).clamp(-1, 1)
+
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": MeanMetric(), **new_metrics()}
+
+    def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
+        noise, places = torch.randn_like(batch), torch.rand(len(batch), device=batch.device)
+        metrics["loss"].update(self._loss(batch, places, noise), len(batch))
+        noised = diffusion.signal(self.time) * batch + diffusion.noise_std(self.time) * noise
+        update_metrics(metrics, self.estimate(noised, self.time), batch)
+
+    def _loss(self, images: Tensor, places: Tensor, noise: Tensor) -> Tensor:
+        """Return the mean loss at times that lie at ``places``, (B,), in [0, 1)."""
+        times = (places * (self.time + 1)).long().clamp(max=self.time)  # (B,)
+        squared, bits = diffusion.losses(self.model, images, times, noise)
+        return (squared + bits).mean()
+
+
+def _time(name: str, value: int) -> int:
+    try:
+        return diffusion.check_time(value)
+    except ValueError as error:
+        raise UsageError(f"module.{name}: {error}") from error

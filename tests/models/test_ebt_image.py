@@ -1,0 +1,212 @@
+"""EBT on images and on frames, and diffusion: sizes, patches, starts, both streams, the sampler, what is refused."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paper_repro.models import diffusion
+from paper_repro.models.ebt.image import DiT, ImageEBT, Patches
+from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
+from paper_repro.models.ebt.model import AutoregressiveEBT
+from paper_repro.models.ebt.steps import DIRECT, PredictionStep, ThinkingSettings, thoughts
+from paper_repro.models.ebt.thinking import think
+from paper_repro.tests.support.golden_ebt import in_float64
+from paper_repro.training.counting import num_parameters
+
+IMAGE: dict[str, Any] = {"image_size": 8, "patch": 4, "width": 16, "num_heads": 2, "num_layers": 2}
+FRAMES: dict[str, Any] = {"state_size": 6, "block_length": 5, "width": 8, "num_heads": 2, "num_layers": 2}
+SETTINGS = ThinkingSettings(rule=DIRECT, num_steps=2)
+LARGE: dict[str, Any] = {"image_size": 128, "patch": 16, "width": 1536, "num_heads": 16, "num_layers": 24}
+
+
+def shaken(make: Callable[[], Any]) -> Any:
+    """A model in float64 whose weights are all other than at their start."""
+    torch.manual_seed(0)
+    model: nn.Module = in_float64(make)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name != "step_size_parameter":
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model
+
+
+@pytest.mark.parametrize(("kind", "millions"), [(ImageEBT, 685.9), (DiT, 691.0)])
+def test_the_paper_s_sizes(kind: type[ImageEBT | DiT], millions: float) -> None:
+    with torch.device("meta"):
+        model = kind(**LARGE)
+    # The paper's code counts the fixed positions of the patches, too.
+    found = num_parameters(model) + model.patches.positions.numel()
+    assert round(found / 1e6, 1) == millions
+
+
+def test_patches_are_what_a_convolution_reads_and_are_joined_again() -> None:
+    torch.manual_seed(0)
+    images, weight = torch.randn(2, 3, 8, 8), torch.randn(16, 3, 4, 4)
+    patches = Patches(8, 4, 3, 16)
+    cut = patches.cut(images)
+    convolved = functional.conv2d(images, weight, stride=4).flatten(2).mT  # (B, T, D)
+    torch.testing.assert_close(cut @ weight.flatten(1).T, convolved)
+    assert torch.equal(patches.joined(cut), images)
+    with pytest.raises(ValueError, match=r"\(B, 3, 8, 8\)"):
+        patches.cut(images[:, :1])
+
+
+def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> None:
+    model = ImageEBT(**IMAGE)
+    images, noised = torch.randn(2, 2, 3, 8, 8).unbind()
+    start = model.patches.cut(noised)
+    step = PredictionStep(model.energies(start), model.prediction_embedding.weight, model.step_size, 1, 1, SETTINGS)
+    (thought,) = thoughts(step, start)
+    assert not thought.energy.any() and torch.equal(thought.prediction, start)
+    functional.smooth_l1_loss(thought.prediction, model.patches.cut(images)).backward()
+    moved = [name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()]
+    assert moved == ["energy_head.weight"]
+
+
+def test_an_image_s_gradient_is_that_of_its_mean_energy() -> None:
+    model = shaken(lambda: ImageEBT(**IMAGE, step_size=2.0))
+    images = torch.randn(3, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    embedded = model.patches.cut(images) @ model.prediction_embedding.weight.mT
+    model.patch_energies(embedded).mean(1).sum().backward()
+    assert images.grad is not None
+    start = model.patches.cut(images.detach())
+    _, last = think(model, start, start[None], 1)
+    torch.testing.assert_close(model.patches.joined(last.predictions[0]), images.detach() - 2 * images.grad)
+
+
+@pytest.mark.parametrize("variant", ["default", "time_embed", "adaln"])
+def test_streams_of_frames_are_equal_with_all_gradients(variant: str) -> None:
+    landscapes = 1 if variant == "default" else 2
+    sizes = {**FRAMES, "variant": variant, "num_landscapes": landscapes, "step_size": 0.5}
+    split, concatenated = (shaken(partial(LatentEBT, **sizes, streams=name)) for name in ("split", "concatenated"))
+    frames = torch.randn(2, 5, 6, dtype=torch.float64)
+    start, target = torch.randn(2, 2, 5, 6, dtype=torch.float64).unbind()
+    settings = replace(SETTINGS, detach=False)
+    for model in (split, concatenated):
+        step = PredictionStep(
+            model.energies(frames), model.prediction_embedding.weight, model.step_size, 2, landscapes, settings
+        )
+        *_, last = thoughts(step, start)
+        functional.smooth_l1_loss(last.prediction, target).backward()
+    others = dict(concatenated.named_parameters())
+    for name, parameter in split.named_parameters():
+        assert parameter.grad is not None, name
+        torch.testing.assert_close(parameter.grad, others[name].grad, rtol=1e-12, atol=1e-12, msg=name)
+
+
+def test_the_energy_of_a_frame_is_that_of_its_context_and_candidate() -> None:
+    model: AutoregressiveEBT = shaken(lambda: LatentEBT(**FRAMES))
+    frames = torch.randn(1, 4, 6, dtype=torch.float64)
+    candidates = torch.randn(1, 4, 6, dtype=torch.float64) @ model.prediction_embedding.weight.mT
+    before = model.energies(frames)(candidates, 0)
+    changed = frames.clone()
+    changed[:, 2] += 1
+    torch.testing.assert_close(model.energies(changed)(candidates, 0)[:, :2], before[:, :2])
+    assert (model.energies(changed)(candidates, 0)[:, 2:] != before[:, 2:]).all()
+    # An observed frame enters as it would as a candidate.
+    torch.testing.assert_close(
+        model.embed(frames), frames @ model.prediction_embedding.weight.mT + model.prediction_embedding.bias
+    )
+
+
+def test_frames_that_do_not_fit_are_refused() -> None:
+    for model in (LatentEBT(**FRAMES).energies, LatentTransformer(**FRAMES)):
+        for shape in ((1, 6, 6), (1, 5, 7), (5, 6), (1, 0, 6)):
+            with pytest.raises(ValueError, match=r"\(B, T, 6\)"):
+                model(torch.zeros(shape))
+    assert LatentTransformer(**FRAMES)(torch.zeros(2, 5, 6)).shape == (2, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"patch": 3}, "do not tile"),
+        ({"width": 6}, "multiple of 4"),
+        ({"step_size": 0.0}, "step_size"),
+        ({"channels": 0}, "channels"),
+        ({"num_landscapes": 0}, "num_landscapes"),
+    ],
+)
+def test_images_that_cannot_be_read(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ImageEBT(**{**IMAGE, **wrong})
+
+
+def test_a_rule_has_to_fit_what_the_model_reads() -> None:
+    model = ImageEBT(**IMAGE)
+    start = torch.zeros(1, 1, 4, 48)
+    with pytest.raises(ValueError, match="take direct"):
+        next(think(model, start[0], start, 1, ThinkingSettings()))
+
+
+def known(noise: Tensor) -> diffusion.Model:
+    """A model that knows the noise, and places the variance at its upper bound."""
+    return lambda x, times: torch.cat([noise, torch.ones_like(noise)], 1)
+
+
+def test_the_levels_of_noise_are_the_paper_s() -> None:
+    assert diffusion.signal(99) ** 2 == pytest.approx(0.89702, abs=1e-5)
+    assert diffusion.noise_std(99) == pytest.approx(0.3209, abs=1e-4)
+    assert diffusion.signal(199) ** 2 == pytest.approx(0.65904, abs=1e-5)
+    assert diffusion.noise_std(199) == pytest.approx(0.5839, abs=1e-4)
+    for time in (-1, 1000, 1.5):
+        with pytest.raises(ValueError, match="time"):
+            diffusion.signal(time)  # type: ignore[arg-type]
+
+
+def test_the_divergence_is_that_of_two_normal_laws() -> None:
+    torch.manual_seed(0)
+    images, noise = torch.rand(2, 2, 3, 4, 4, dtype=torch.float64).unbind()
+    times = torch.tensor([7, 93])
+    wrong = noise + 0.1
+    _, bits = diffusion.losses(known(wrong), images, times, noise)
+    for row, time in enumerate(times.tolist()):
+        beta = 1e-4 + (0.02 - 1e-4) * time / 999
+        kept = diffusion.signal(time) ** 2
+        before = diffusion.signal(time - 1) ** 2
+        x = diffusion.noised(images, times, noise)[row]
+        origin = (x - math.sqrt(1 - kept) * wrong[row]) / math.sqrt(kept)
+        means = [
+            (math.sqrt(before) * beta * image + math.sqrt(1 - beta) * (1 - before) * x) / (1 - kept)
+            for image in (images[row], origin)
+        ]
+        true = torch.distributions.Normal(means[0], math.sqrt(beta * (1 - before) / (1 - kept)))
+        found = torch.distributions.Normal(means[1], math.sqrt(beta))
+        expected = torch.distributions.kl_divergence(true, found).mean() / math.log(2)
+        torch.testing.assert_close(bits[row], expected)
+
+
+def test_at_time_zero_the_levels_have_one_probability_together() -> None:
+    levels = torch.linspace(-1, 1, 256, dtype=torch.float64).view(-1, 1, 1, 1)
+    image, times = torch.full_like(levels, 0.3), torch.zeros(256, dtype=torch.int64)
+    noise = torch.zeros_like(levels)
+    # The model finds the image 0.3 in each x, so that each level is scored by the same law.
+    x = diffusion.noised(levels, times, noise)
+    kept = diffusion.signal(0) ** 2
+    found = (x - math.sqrt(kept) * image) / math.sqrt(1 - kept)
+    _, bits = diffusion.losses(known(found), levels, times, noise)
+    assert float((-bits * math.log(2)).exp().sum()) == pytest.approx(1, abs=2e-3)
+
+
+def test_a_model_that_knows_the_noise_finds_the_image_by_any_steps() -> None:
+    torch.manual_seed(0)
+    image, noise = torch.rand(2, 1, 3, 4, 4, dtype=torch.float64).unbind()
+    start = diffusion.noised(image, torch.tensor([20]), noise)
+
+    def model(x: Tensor, times: Tensor) -> Tensor:
+        kept = diffusion.signal(int(times[0])) ** 2
+        return known((x - math.sqrt(kept) * image) / math.sqrt(1 - kept))(x, times)
+
+    found = list(diffusion.ddim(model, start, 20))
+    assert len(found) == 21
+    torch.testing.assert_close(found[-1], image)
+    assert len(list(diffusion.ddim(model, start, 20, passes=2))) == 42
+    with pytest.raises(ValueError, match="passes"):
+        next(diffusion.ddim(model, start, 20, passes=0))
