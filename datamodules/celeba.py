@@ -16,25 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from paper_repro.base.arguments import at_least
 from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import cached, sha256_of_file
-from paper_repro.datamodules.images import (
-    TEST,
-    TRAIN,
-    VAL,
-    MaskedImageData,
-    Pixels,
-    interval,
-    random_resized_crop,
-    resized,
-)
+from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL, ImageSource
+from paper_repro.datamodules.images import MaskedImageData
+from paper_repro.datamodules.pixels import Pixels, interval, random_resized_crop, resized
 
 SIDE = 178
 SHAPE = (SIDE, SIDE, 3)
 BYTES = SIDE * SIDE * 3
 MANIFEST = "manifest.json"
 FORMAT = 1
+PREPARE = "python scripts/prepare_data.py celeba --download"
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ def _sha256_once(path: str, size: int, changed: int, stamps: Path | None) -> str
     return cached(stamps / f"images-{key[:20]}.txt", lambda: sha256_of_file(Path(path)).encode()).decode()
 
 
-class CelebAData(MaskedImageData):
+class CelebAImages(ImageSource):
     """CelebA's official splits "train", "val" and "test".
 
     An evaluated image is its central square resized to H x H; a training image is a random crop of that square, see
@@ -130,13 +125,10 @@ class CelebAData(MaskedImageData):
 
     Args:
         files: ``{manifest: PATH}``, relative to ``data_root``, $PAPER_REPRO_DATA or the repository's data/.
+        size: H.
         scale: of a crop's area over the square's, uniform between these two.
         ratio: of a crop's width over its height, uniform in its logarithm.
-        data_root: the first folder in which the manifest is looked for.
-        cache: folder that remembers which files were checked; None: they are checked once a process.
         prepare: the command that makes the files, named where they are absent or wrong.
-
-    The other arguments are those of ``MaskedImageData``.
 
     Raises:
         ValueError: an argument out of range.
@@ -146,28 +138,15 @@ class CelebAData(MaskedImageData):
         self,
         files: Mapping[str, str],
         size: int = 120,
-        cell: int = 20,
-        mask_ratio: float = 0.5,
-        batch_size: int = 128,
-        evaluation_batch_size: int | None = None,
-        num_evaluation_images: int | None = 2_000,
         scale: Sequence[float] = (0.9, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
-        seed: int = 0,
-        evaluation_seed: int = 0,
-        data_root: str | Path | None = None,
-        cache: str | Path | None = None,
-        prepare: str = "python scripts/prepare_data.py celeba --download",
+        prepare: str = PREPARE,
     ) -> None:
-        super().__init__(
-            size, cell, mask_ratio, batch_size, evaluation_batch_size, num_evaluation_images, seed, evaluation_seed
-        )
-        self.files = dict(files)
+        self.files, self.size = dict(files), at_least("size", size)
         if set(self.files) != {"manifest"}:
             raise ValueError(f"files must name manifest, got {', '.join(self.files) or 'none'}")
         self.scale, self.ratio = interval("scale", scale, 1.0), interval("ratio", ratio)
-        self.data_root, self.prepare = data_root, prepare
-        self.cache = None if cache is None else Path(cache)
+        self.prepare = prepare
         self._maps: dict[Path, Pixels] = {}
 
     @property
@@ -218,7 +197,7 @@ class CelebAData(MaskedImageData):
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the files."""
-        self.prepare_data()
+        _ = self.counts
         return {"manifest": sha256_of_file(self._manifest())}
 
     def _manifest(self) -> Path:
@@ -226,3 +205,47 @@ class CelebAData(MaskedImageData):
         if path is None or not path.is_file():
             raise UsageError(absent(self.files["manifest"], self.data_root, self.prepare))
         return path
+
+
+class CelebAData(MaskedImageData):
+    """CelebA's images with cells blanked.
+
+    Args:
+        data_root: the first folder in which the manifest is looked for.
+        cache: folder that remembers which files were checked; None: they are checked once a process.
+
+    The other arguments are those of ``CelebAImages`` and ``MaskedImageData``.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        size: int = 120,
+        cell: int = 20,
+        mask_ratio: float = 0.5,
+        batch_size: int = 128,
+        evaluation_batch_size: int | None = None,
+        num_evaluation_images: int | None = 2_000,
+        scale: Sequence[float] = (0.9, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        seed: int = 0,
+        evaluation_seed: int = 0,
+        data_root: str | Path | None = None,
+        cache: str | Path | None = None,
+        prepare: str = PREPARE,
+    ) -> None:
+        super().__init__(
+            CelebAImages(files, size, scale, ratio, prepare),
+            cell,
+            mask_ratio,
+            batch_size,
+            evaluation_batch_size,
+            num_evaluation_images,
+            seed,
+            evaluation_seed,
+            data_root,
+            cache,
+        )

@@ -20,7 +20,8 @@ from paper_repro.base.files import (
     write_atomically,
 )
 from paper_repro.datamodules.celeba import MANIFEST, SHAPE, SIDE, Manifest, Shard, check_shard
-from paper_repro.datamodules.images import TEST, TRAIN, VAL, Pixels, UnfitImageError, decode
+from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
+from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode
 from paper_repro.datamodules.shard_writing import LOCK, PROGRESS, told_of_the_disk
 
 HUB = "flwrlabs/celeba"

@@ -16,7 +16,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import celeba_preparation
 from paper_repro.datamodules.celeba import CelebAData
 from paper_repro.datamodules.celeba_preparation import Source
-from paper_repro.datamodules.images import PhotographData
+from paper_repro.datamodules.image_sources import HalvedPhotographs
 from paper_repro.scripts import prepare_data
 
 SPLITS = {"train": 7, "val": 2, "test": 3}
@@ -30,7 +30,7 @@ NAMES = {  # the split file lists them out of order
 @pytest.fixture(scope="module")
 def photographs() -> dict[str, bytes]:
     """Twelve JPEGs of CelebA's size, by name."""
-    whole = PhotographData().photographs["train"]
+    whole = HalvedPhotographs(120).photographs["train"]
     content = {}
     for index, name in enumerate(sorted(name for names in NAMES.values() for name in names)):
         pixels = whole[index % 2][10 * index : 10 * index + 218, 20 * index : 20 * index + 178]
@@ -85,13 +85,13 @@ def test_every_image_is_the_central_square_of_its_jpeg_in_the_order_of_the_split
     out = prepare(celeba)
     assert "train: 7 images\nval: 2 images\ntest: 3 images\n" in capsys.readouterr().out
     data = opened(out)
-    assert data.counts == SPLITS and data.splits == ("train", "val", "test")
+    assert data.source.counts == SPLITS and data.splits == ("train", "val", "test")
     for split, names in NAMES.items():
         for index, name in enumerate(names):
             square = Image.open(io.BytesIO(photographs[name])).crop((0, 20, 178, 198))
-            assert np.array_equal(data.square(split, index), np.asarray(square))
+            assert np.array_equal(data.source.square(split, index), np.asarray(square))
             small = square.resize((120, 120), Image.Resampling.BILINEAR)
-            assert np.array_equal(data.image(split, index), np.asarray(small))
+            assert np.array_equal(data.source.image(split, index), np.asarray(small))
     assert prepare_data.main(["celeba", "--verify", "--to", str(out)]) == 0
     files = ["test-00000.bin", *(f"train-0000{index}.bin" for index in range(3)), "val-00000.bin"]
     assert sorted(path.name for path in (out / "celeba").glob("*.bin")) == files
@@ -140,9 +140,9 @@ def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photog
     noted = {name: reason for shard in manifest["shards"] for name, reason in shard["skipped"].items()}
     assert set(noted) == set(reasons) and all(reasons[name] in reason for name, reason in noted.items())
     data = opened(out)
-    assert data.counts == {"train": 4, "val": 1, "test": 1}
+    assert data.source.counts == {"train": 4, "val": 1, "test": 1}
     square = Image.open(io.BytesIO(photographs["000012.jpg"])).crop((0, 20, 178, 198))
-    assert np.array_equal(data.square("test", 0), np.asarray(square))
+    assert np.array_equal(data.source.square("test", 0), np.asarray(square))
 
     assert "6 of 12 images are unfit" in refusal("--from", str(celeba), "--to", str(out))
     for name in reasons:

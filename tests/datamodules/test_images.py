@@ -12,22 +12,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.images import (
-    DigitData,
-    MaskedImageData,
-    PhotographData,
-    Pixels,
-    UnfitImageError,
-    decode,
-    random_box,
-    random_resized_crop,
-    resized,
-)
+from paper_repro.datamodules.image_sources import Digits, Faces, HalvedPhotographs, ImageSource, Photographs
+from paper_repro.datamodules.images import DigitData, ImageData, MaskedImageData, PhotographData
+from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode, random_box, random_resized_crop, resized
 from paper_repro.models.cet.model import CET
 
 
-class Numbered(MaskedImageData):
+class Numbers(ImageSource):
     """Images of one value each: their number, plus 100 for testing; a batch then tells which images it holds."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -36,9 +31,12 @@ class Numbered(MaskedImageData):
     def image(self, split: str, index: int) -> Pixels:
         return np.full((self.size, self.size, 3), index + (100 if split == "test" else 0), np.uint8)
 
+    def data_hashes(self) -> dict[str, str]:
+        return {}
 
-def numbered(**settings: Any) -> Numbered:
-    return Numbered(**{"size": 6, "cell": 2, "batch_size": 4, **settings})
+
+def numbered(size: int = 6, **settings: Any) -> MaskedImageData:
+    return MaskedImageData(Numbers(size), **{"cell": 2, "batch_size": 4, **settings})
 
 
 def numbers(images: torch.Tensor) -> list[int]:
@@ -106,32 +104,32 @@ def test_what_is_evaluated_depends_on_its_own_seed_alone() -> None:
 
 def test_no_pixel_of_a_photograph_is_in_both_splits() -> None:
     data = PhotographData(size=24, cell=4)
+    source = data.source
+    assert isinstance(source, HalvedPhotographs)
     names = ("china.jpg", "flower.jpg")
     (folder,) = importlib.util.find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr]
     whole = [np.asarray(Image.open(f"{folder}/datasets/images/{name}")) for name in names]
-    for photograph, left, right in zip(whole, data.photographs["train"], data.photographs["test"], strict=True):
+    for photograph, left, right in zip(whole, source.photographs["train"], source.photographs["test"], strict=True):
         assert np.array_equal(np.concatenate([left, right], 1), photograph)
         assert (left.shape, right.shape) == ((427, 480, 3), (427, 160, 3))
-    assert data.counts == {"train": 2 * 404 * 457, "test": 2 * 404 * 137}
+    assert data.source.counts == {"train": 2 * 404 * 457, "test": 2 * 404 * 137}
     corners = {0: (0, 0, 0), 456: (0, 0, 456), 457: (0, 1, 0), 404 * 457 - 1: (0, 403, 456), 404 * 457: (1, 0, 0)}
     for index, (photograph_, top, left_) in corners.items():
-        assert np.array_equal(data.image("train", index), whole[photograph_][top : top + 24, left_ : left_ + 24])
-    assert np.array_equal(data.image("test", data.counts["test"] - 1), whole[1][-24:, -24:])
+        assert np.array_equal(data.source.image("train", index), whole[photograph_][top : top + 24, left_ : left_ + 24])
+    assert np.array_equal(data.source.image("test", data.source.counts["test"] - 1), whole[1][-24:, -24:])
     with pytest.raises(IndexError, match=r"split 'test' has 110696 images, got index 110696"):
-        data.image("test", 110_696)
+        data.source.image("test", 110_696)
     hashes = data.data_hashes()
-    assert set(hashes) == {"train", "test"} and hashes != PhotographData.data_hashes(_dimmed(data))
-
-
-def _dimmed(data: PhotographData) -> PhotographData:
-    other = PhotographData(size=24, cell=4)
-    other.__dict__["photographs"] = {split: [part // 2 for part in parts] for split, parts in data.photographs.items()}
-    return other
+    dimmed = HalvedPhotographs(24)
+    dimmed.__dict__["photographs"] = {
+        split: [part // 2 for part in parts] for split, parts in source.photographs.items()
+    }
+    assert set(hashes) == {"train", "test"} and hashes != dimmed.data_hashes()
 
 
 def test_digits_fill_the_range_and_go_through_the_model() -> None:
     data = DigitData()
-    assert data.counts == {"train": 1_438, "test": 359}
+    assert data.source.counts == {"train": 1_438, "test": 359}
     masked, images = next(iter(data.evaluation_batches("train")))
     assert images.shape == (32, 1, 8, 8) and (float(images.min()), float(images.max())) == (-1.0, 1.0)
     rows = np.loadtxt(io.StringIO("\n".join(map(str, images[0].flatten().tolist()))))
@@ -261,3 +259,54 @@ def test_stand_ins_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (PhotographData(), DigitData()):
         with pytest.raises(UsageError, match="which scikit-learn ships: run: pip install scikit-learn"):
             data.prepare_data()
+
+
+def test_photographs_are_for_training_or_for_testing_and_shrunk_by_means() -> None:
+    source = Photographs(size=16, shrink=4)
+    (folder,) = importlib.util.find_spec("skimage").submodule_search_locations  # type: ignore[union-attr]
+    whole = np.asarray(Image.open(f"{folder}/data/astronaut.png")).astype(float)
+    first = source.photographs["test"][0]
+    assert first.shape == (128, 128, 3) and len(source.photographs["train"]) == 7
+    assert np.abs(first[2, 3] - whole[8:12, 12:16].mean((0, 1))).max() <= 0.5
+    image = source.image("train", 5)
+    assert np.array_equal(source.augmented(5, [[0.9] * 4]), image)
+    assert np.array_equal(source.augmented(5, [[0.1] * 4]), image[:, ::-1])
+    with pytest.raises(UsageError, match=r"data\.size=300: the photographs hold"):
+        _ = Photographs(300, shrink=4).counts
+    with pytest.raises(ValueError, match="shrink"):
+        Photographs(shrink=0)
+
+
+def test_faces_are_cut_at_random_and_evaluated_at_the_centre() -> None:
+    source = Faces(23)
+    assert source.counts == {"train": 80, "test": 20}
+    whole = source.faces["train"][3]
+    assert whole.shape == (25, 25, 1) and whole.max() > 200
+    assert np.array_equal(source.image("train", 3), whole[1:24, 1:24])
+    assert np.array_equal(source.augmented(3, [[0.9, 0.99, 0.0, 0.0]]), whole[2:25, 0:23])
+    assert np.array_equal(source.augmented(3, [[0.1, 0.99, 0.0, 0.0]]), whole[2:25, 0:23][:, ::-1])
+    assert ImageData(source, batch_size=5).train_batch(0).shape == (5, 1, 23, 23)
+    with pytest.raises(ValueError, match="at most 25"):
+        Faces(26)
+
+
+def test_images_may_bring_their_labels() -> None:
+    data = ImageData(Digits(), batch_size=6, labelled=True)
+    images, labels = data.train_batch(2)
+    assert images.shape == (6, 1, 8, 8) and labels.dtype == torch.int64
+    examples = data.example_batch()
+    assert [part.shape for part in examples] == [images.shape, labels.shape]
+    plain = ImageData(Digits(), batch_size=6)
+    assert torch.equal(plain.train_batch(2), images) and plain.example_batch().shape == images.shape
+    held = [label for _, some in data.evaluation_batches("test") for label in some.tolist()]
+    digits = [label for _, some in data.evaluation_batches("train") for label in some.tolist()]
+    assert len(held) == 359 and set(held) == set(digits) == set(range(10))
+    with pytest.raises(ValueError, match="no labels"):
+        ImageData(Faces(), labelled=True)
+
+
+def test_masked_batches_hold_the_images_of_plain_ones() -> None:
+    for split in ("train", "test"):
+        plain = next(iter(ImageData(Digits(), batch_size=6).evaluation_batches(split)))
+        _, images = next(iter(DigitData(batch_size=6).evaluation_batches(split)))
+        assert torch.equal(plain, images)

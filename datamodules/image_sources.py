@@ -1,0 +1,312 @@
+"""Where images come from, apart from what is done to them: photographs, faces and digits of installed packages.
+
+Letters: N images of a split, H image side, C channels.
+"""
+
+import gzip
+import hashlib
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode, packaged
+
+TRAIN, VAL, TEST = "train", "val", "test"
+PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+TEST_SHARE, DIGIT_TEST_SHARE = 4, 5
+"""For testing: of a photograph's columns one in four, those on the right; of the digits one in five, the last."""
+DIGIT_SIDE, DIGIT_WHITE = 8, 16
+FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
+SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"
+PHOTOGRAPH_SET: dict[str, Mapping[str, Sequence[str]]] = {
+    TRAIN: {
+        "skimage": [
+            "chelsea.png",
+            "rocket.jpg",
+            "motorcycle_left.png",
+            "hubble_deep_field.jpg",
+            "retina.jpg",
+            "ihc.png",
+        ],
+        "sklearn": ["china.jpg"],
+    },
+    TEST: {"skimage": ("astronaut.png", "coffee.png"), "sklearn": ("flower.jpg",)},
+}
+"""Whole photographs are for training or for testing."""
+FOLDERS = {"skimage": ("data", SKIMAGE), "sklearn": ("datasets/images", SKLEARN)}
+
+
+class ImageSource(ABC):
+    """Square images of one size, in splits.
+
+    Images are uint8, (H, H, C); 0 stands for black and ``white`` for white.
+    """
+
+    channels: ClassVar[int] = 3
+    white: ClassVar[int] = 255
+    num_classes: int = 0
+    """Of the labels; 0: there are none."""
+    size: int
+    """H."""
+    data_root: str | Path | None = None
+    cache: Path | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, TEST)
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """N of each split, opened and checked on first use.
+
+        Raises:
+            UsageError: the images are absent or not what they must be.
+        """
+
+    @abstractmethod
+    def image(self, split: str, index: int) -> Pixels:
+        """Return one image of a split, (H, H, C)."""
+
+    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
+        """Return one training image, (H, H, C), changed at random: ``draws`` are 10 times 4 numbers uniform
+        in [0, 1).
+        """
+        return self.image(TRAIN, index)
+
+    def label(self, split: str, index: int) -> int:
+        """Return the class of one image, 0 ... ``num_classes`` - 1.
+
+        Raises:
+            NotImplementedError: these images have none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no labels")
+
+    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
+        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
+        the usual places, and none.
+        """
+        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
+
+    @abstractmethod
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of what the splits hold."""
+
+
+class Squares(ImageSource):
+    """Every square of H x H pixels in parts of photographs; a subclass says which.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = at_least("size", size)
+
+    @property
+    @abstractmethod
+    def photographs(self) -> Mapping[str, list[Pixels]]:
+        """Each split's parts of photographs, (height, width, 3).
+
+        Raises:
+            UsageError: they are not there or damaged, or no square fits.
+        """
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        return {split: sum(map(self._places, parts)) for split, parts in self.photographs.items()}
+
+    def image(self, split: str, index: int) -> Pixels:
+        place = index
+        for part in self.photographs[split]:
+            if place < self._places(part):
+                top, left = divmod(place, part.shape[1] - self.size + 1)
+                return part[top : top + self.size, left : left + self.size]
+            place -= self._places(part)
+        raise IndexError(f"split {split!r} has {self.counts[split]} images, got index {index}")
+
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of the pixels of each split, as they were decoded here."""
+        return {
+            split: hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+            for split, parts in self.photographs.items()
+        }
+
+    def _places(self, part: Pixels) -> int:
+        return (part.shape[0] - self.size + 1) * (part.shape[1] - self.size + 1)
+
+    def _check(self, parts: Sequence[Pixels], where: str) -> None:
+        least = min(min(part.shape[:2]) for part in parts)
+        if self.size > least:
+            raise UsageError(f"data.size={self.size}: {where} hold {least} at most: give less")
+
+
+class HalvedPhotographs(Squares):
+    """Squares in scikit-learn's two photographs (640 x 427): for training those within the left three quarters of
+    both, for testing those within the right one; no pixel is in both splits.
+
+    ``size`` is at most 160.
+    """
+
+    @cached_property
+    def photographs(self) -> Mapping[str, list[Pixels]]:
+        whole = [_photograph("sklearn", name) for name in PHOTOGRAPHS]
+        borders = [photograph.shape[1] - photograph.shape[1] // TEST_SHARE for photograph in whole]
+        parts = list(zip(whole, borders, strict=True))
+        found = {TRAIN: [part[:, :end] for part, end in parts], TEST: [part[:, end:] for part, end in parts]}
+        self._check([part for split in found.values() for part in split], "the photographs' right quarters")
+        return found
+
+
+class Photographs(Squares):
+    """Squares in ten colour photographs of scikit-image and scikit-learn: seven for training, three for testing.
+
+    A training image is mirrored at random.
+
+    Args:
+        size: H.
+        shrink: the photographs are made so many times smaller, each pixel the mean of a square.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    def __init__(self, size: int = 32, shrink: int = 2) -> None:
+        super().__init__(size)
+        self.shrink = at_least("shrink", shrink)
+
+    @cached_property
+    def photographs(self) -> Mapping[str, list[Pixels]]:
+        found = {
+            split: [
+                _shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some
+            ]
+            for split, names in PHOTOGRAPH_SET.items()
+        }
+        self._check([part for split in found.values() for part in split], "the photographs")
+        return found
+
+    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
+        image = self.image(TRAIN, index)
+        return image[:, ::-1] if draws[0][0] < 0.5 else image
+
+
+class Faces(ImageSource):
+    """The 100 grey faces of 25 x 25 pixels that scikit-image brings along, of Labeled Faces in the Wild.
+
+    The first 80 are for training, the last 20 for testing.  A training image is cut at a random place and mirrored at
+    random; an evaluated one is the centre.
+
+    Args:
+        size: H, at most 25.
+
+    Raises:
+        ValueError: a size out of range.
+    """
+
+    channels = 1
+
+    def __init__(self, size: int = 24) -> None:
+        if at_least("size", size) > FACE_SIDE:
+            raise ValueError(f"size must be at most {FACE_SIDE}, the faces' own, got {size}")
+        self.size = size
+
+    @cached_property
+    def faces(self) -> Mapping[str, Pixels]:
+        """Each split's, (N, 25, 25, 1).
+
+        Raises:
+            UsageError: they are not there, or damaged.
+        """
+        content = packaged("skimage", "data/lfw_subset.npy", SKIMAGE)
+        try:
+            whole = np.load(io.BytesIO(content), allow_pickle=False)
+            faces = np.rint(whole[:NUM_FACES].reshape(NUM_FACES, FACE_SIDE, FACE_SIDE, 1) * 255).astype(np.uint8)
+        except (OSError, EOFError, ValueError, IndexError) as error:
+            raise UsageError(f"scikit-image's faces cannot be read ({error}): install {SKIMAGE} again") from error
+        return {TRAIN: faces[:NUM_TRAIN_FACES], TEST: faces[NUM_TRAIN_FACES:]}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {split: len(faces) for split, faces in self.faces.items()}
+
+    def image(self, split: str, index: int) -> Pixels:
+        first = (FACE_SIDE - self.size) // 2
+        return self.faces[split][index][first : first + self.size, first : first + self.size]
+
+    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
+        side, down, across, _ = draws[0]
+        top, left = (int(share * (FACE_SIDE - self.size + 1)) for share in (down, across))
+        image = self.faces[TRAIN][index][top : top + self.size, left : left + self.size]
+        return image[:, ::-1] if side < 0.5 else image
+
+    def data_hashes(self) -> dict[str, str]:
+        return {split: hashlib.sha256(faces.tobytes()).hexdigest() for split, faces in self.faces.items()}
+
+
+class Digits(ImageSource):
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 grey pixels, 0 to 16; the label is the digit.
+
+    The first 1,438 are for training, the last 359 for testing.
+    """
+
+    channels = 1
+    white = DIGIT_WHITE
+    num_classes = 10
+    size = DIGIT_SIDE
+
+    @cached_property
+    def digits(self) -> Mapping[str, Pixels]:
+        """Each split's, (N, 8, 8, 1).
+
+        Raises:
+            UsageError: they are not there, or damaged.
+        """
+        return {split: rows[:, :-1].reshape(-1, DIGIT_SIDE, DIGIT_SIDE, 1) for split, rows in self._rows.items()}
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Pixels]:
+        """64 pixels and the label of each digit."""
+        content = packaged("sklearn", "datasets/data/digits.csv.gz", SKLEARN)
+        try:
+            rows = np.loadtxt(io.BytesIO(gzip.decompress(content)), delimiter=",").astype(np.uint8)
+            rows = rows.reshape(-1, DIGIT_SIDE**2 + 1)
+        except (OSError, EOFError, ValueError, IndexError) as error:
+            raise UsageError(f"scikit-learn's digits cannot be read ({error}): install {SKLEARN} again") from error
+        border = len(rows) - len(rows) // DIGIT_TEST_SHARE
+        return {TRAIN: rows[:border], TEST: rows[border:]}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {split: len(digits) for split, digits in self.digits.items()}
+
+    def image(self, split: str, index: int) -> Pixels:
+        return self.digits[split][index]
+
+    def label(self, split: str, index: int) -> int:
+        return int(self._rows[split][index, -1])
+
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of each split's pixels."""
+        return {split: hashlib.sha256(digits.tobytes()).hexdigest() for split, digits in self.digits.items()}
+
+
+def _photograph(package: str, name: str) -> Pixels:
+    folder, install = FOLDERS[package]
+    try:
+        return decode(packaged(package, f"{folder}/{name}", install))
+    except UnfitImageError as error:
+        raise UsageError(f"{install}'s {name}: {error}: install {install} again") from error
+
+
+def _shrunk(pixels: Pixels, factor: int) -> Pixels:
+    height, width = (side // factor for side in pixels.shape[:2])
+    squares = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
+    return np.rint(squares.mean((1, 3), dtype=np.float64)).astype(np.uint8)
