@@ -113,8 +113,7 @@ class EBTDenoising(PredictionDescent):
 class DiffusionDenoising(PaperModule):
     """DiT on noised images: the hybrid loss at times drawn uniformly from 0 ... ``time``.
 
-    Metrics of each split: ``loss``; and, of the image that the predicted noise stands for after one pass at ``time``,
-    see ``new_metrics``.
+    Metrics of each split: ``loss``; and, of the image that one step of DDIM finds at ``time``, see ``new_metrics``.
 
     Args:
         time: the last time of training, 0 ... 999.
@@ -137,15 +136,6 @@ class DiffusionDenoising(PaperModule):
     def loss_and_carry(self, batch: Tensor, draws: dict[str, Tensor], carry: Any) -> tuple[Tensor, Any]:
         return self._loss(batch, draws["times"], draws["noise"]), carry
 
-    def denoised(self, noised: Tensor, time: int, passes: int = 1) -> Iterator[Tensor]:
-        """Yield the images (B, C, S, S) after each step of DDIM from ``time``; see ``diffusion.ddim``."""
-        return diffusion.ddim(self.model, noised, time, passes)
-
-    def estimate(self, noised: Tensor, time: int) -> Tensor:
-        """Return the images (B, C, S, S), clipped, that one pass finds in images noised at ``time``."""
-        times = torch.full((len(noised),), time, device=noised.device)  # (B,)
-        return diffusion.origin(noised, times, self.model(noised, times).chunk(2, 1)[0]).clamp(-1, 1)
-
     def new_metrics(self) -> dict[str, Metric]:
         return {"loss": MeanMetric(), **new_metrics()}
 
@@ -153,7 +143,8 @@ class DiffusionDenoising(PaperModule):
         noise, places = torch.randn_like(batch), torch.rand(len(batch), device=batch.device)
         metrics["loss"].update(self._loss(batch, places, noise), len(batch))
         noised = diffusion.signal(self.time) * batch + diffusion.noise_std(self.time) * noise
-        update_metrics(metrics, self.estimate(noised, self.time), batch)
+        (found,) = diffusion.ddim(self.model, noised, self.time, 1)
+        update_metrics(metrics, found, batch)
 
     def _loss(self, images: Tensor, places: Tensor, noise: Tensor) -> Tensor:
         """Return the mean loss at times that lie at ``places``, (B,), in [0, 1)."""

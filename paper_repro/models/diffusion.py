@@ -82,27 +82,31 @@ def losses(model: Model, images: Tensor, times: Tensor, noise: Tensor) -> tuple[
     return squared, bits.flatten(1).mean(1) / math.log(2)
 
 
-def ddim(model: Model, start: Tensor, time: int, passes: int | None = None) -> Iterator[Tensor]:
-    """Yield x after each step of DDIM without noise from x_t, (B, C, ...), down to time 0: t + 1 of them.
+def ddim(model: Model, start: Tensor, time: int, num_steps: int | None = None, passes: int = 1) -> Iterator[Tensor]:
+    """Yield x after each step of DDIM without noise from x_t, (B, C, ...), down to the image.
 
     The image that the noise stands for is clipped to [-1, 1] at each step.  Several passes begin again at t with the
     image that the one before gave, as EBT's script does.
 
     Args:
-        passes: None: 1.
+        num_steps: of a pass, at evenly spaced times, t the first of them; None: t + 1, at each time.
+        passes: how often.
 
     Raises:
-        ValueError: a time as ``check_time``, or ``passes`` below 1.
+        ValueError: a time as ``check_time``, ``num_steps`` outside 1 ... t + 1, or ``passes`` below 1.
     """
-    check_time(time)
+    count = check_time(time) + 1 if num_steps is None else at_least("num_steps", num_steps)
+    if count > time + 1:
+        raise ValueError(f"num_steps must be at most the {time + 1} times from {time} down to 0, got {num_steps}")
+    places = [round(index * (time + 1) / count) - 1 for index in range(count, 0, -1)]
     x = start
-    for _ in range(at_least("passes", 1 if passes is None else passes)):
-        for now in range(time, -1, -1):
+    for _ in range(at_least("passes", passes)):
+        for now, following in zip(places, [*places[1:], None], strict=True):
             times = torch.full((len(x),), now, device=x.device)  # (B,)
             image = origin(x, times, model(x, times).chunk(2, 1)[0]).clamp(-1, 1)
-            kept, before = float(_KEPT[now]), float(_KEPT_BEFORE[now])
+            kept, after = float(_KEPT[now]), 1.0 if following is None else float(_KEPT[following])
             noise = (x - math.sqrt(kept) * image) / math.sqrt(1 - kept)
-            x = math.sqrt(before) * image + math.sqrt(1 - before) * noise
+            x = math.sqrt(after) * image + math.sqrt(1 - after) * noise
             yield x
 
 

@@ -87,15 +87,6 @@ def test_levels_are_clipped() -> None:
     assert levels(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0])).tolist() == [0, 0, 127.5, 255, 255]
 
 
-def test_one_pass_of_diffusion_estimates_the_image() -> None:
-    module = DiffusionDenoising(DiT(**IMAGE), OPTIMIZER, Constant(), time=9)
-    noised = batch_of(module)
-    # At its start the model's noise is zero.
-    expected = (noised / diffusion.signal(9)).clamp(-1, 1)
-    torch.testing.assert_close(module.estimate(noised, 9), expected)
-    assert len(list(module.denoised(noised, 9))) == 10
-
-
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(UsageError, match=r"module\.time"):
         denoising(time=1000)

@@ -208,5 +208,25 @@ def test_a_model_that_knows_the_noise_finds_the_image_by_any_steps() -> None:
     assert len(found) == 21
     torch.testing.assert_close(found[-1], image)
     assert len(list(diffusion.ddim(model, start, 20, passes=2))) == 42
-    with pytest.raises(ValueError, match="passes"):
-        next(diffusion.ddim(model, start, 20, passes=0))
+    for count in (1, 2, 5, 20):
+        *before, last = diffusion.ddim(model, start, 20, count)
+        assert len(before) == count - 1
+        torch.testing.assert_close(last, image)
+    for wrong in ({"passes": 0}, {"num_steps": 0}, {"num_steps": 22}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            next(diffusion.ddim(model, start, 20, **wrong))
+
+
+def test_one_step_finds_the_clipped_image_and_fewer_steps_visit_spaced_times() -> None:
+    seen: list[int] = []
+
+    def model(x: Tensor, times: Tensor) -> Tensor:
+        seen.append(int(times[0]))
+        return known(torch.zeros_like(x))(x, times)
+
+    start = torch.full((1, 3, 2, 2), 3.0)
+    (found,) = diffusion.ddim(model, start, 9, 1)
+    assert torch.equal(found, torch.ones_like(start))
+    list(diffusion.ddim(model, start, 9, 5))
+    list(diffusion.ddim(model, start, 9, 3, passes=2))
+    assert seen == [9, 9, 7, 5, 3, 1, 9, 6, 2, 9, 6, 2]

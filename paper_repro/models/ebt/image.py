@@ -157,7 +157,7 @@ class ImageEBT(EnergyModel):
 
     def states(self, candidates: Tensor, landscape: int = 0) -> Tensor:
         """Return what the last block gives, (B, T, D), of W patch, (B, T, D)."""
-        rows = candidates + self.prediction_embedding.bias + self.patches.positions  # (B, T, D)
+        rows = self.prediction_embedding.shifted(candidates) + self.patches.positions  # (B, T, D)
         return self.trunk.states(rows, False, self.landscapes.condition(landscape))
 
     def features(self, images: Tensor) -> Tensor:

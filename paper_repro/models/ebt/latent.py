@@ -72,8 +72,8 @@ class LatentEBT(AutoregressiveEBT):
         return found
 
     def energies(self, context: Tensor, last: int | None = None) -> Energies:
-        of_embedded, bias = super().energies(context, last), self.prediction_embedding.bias
-        return lambda candidates, landscape: of_embedded(candidates + bias, landscape)
+        of_embedded = super().energies(context, last)
+        return lambda candidates, landscape: of_embedded(self.prediction_embedding.shifted(candidates), landscape)
 
 
 class LatentTransformer(nn.Module):

@@ -62,6 +62,10 @@ class Projection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)  # (..., parts outputs)
 
+    def shifted(self, product: Tensor) -> Tensor:
+        """Add b, where there is one, to x W^T, (..., parts outputs)."""
+        return product if self.bias is None else product + self.bias
+
 
 class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x^2) + eps) * weight: (..., D) -> (..., D); energies that contain it are differentiated twice."""

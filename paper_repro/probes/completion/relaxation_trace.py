@@ -20,7 +20,8 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet.energy import CETClamped, CETState
 from paper_repro.models.cet.model import CET
 from paper_repro.models.descent import Trajectory
-from paper_repro.probes.completion.tools import completing, first_images, png
+from paper_repro.probes.completion.tools import completing, first_images
+from paper_repro.probes.pictures import png
 from paper_repro.training.module import PaperModule
 
 EVERY = 300

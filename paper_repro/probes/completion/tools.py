@@ -1,11 +1,7 @@
-"""What CET's probes share: the model and images they look at, and images as a file."""
-
-import struct
-import zlib
+"""What CET's probes share: the model and the images that they look at."""
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
@@ -13,12 +9,6 @@ from paper_repro.models.cet.model import CET
 from paper_repro.training.module import PaperModule
 
 SPLIT = "test"
-PIXELS = 90_000
-"""Pixels of a strip at most: at three bytes each a photograph's stay below the size that an attachment may have."""
-COLOR_TYPES = {1: 0, 3: 2}
-"""PNG's, by the number of channels."""
-SUB = b"\x01"
-"""PNG's filter that stores each byte less the one of the pixel before it."""
 
 
 def completing(module: PaperModule, probe: str) -> CET:
@@ -52,27 +42,3 @@ def first_images(data: CounterBasedDataModule, count: int, device: torch.device)
         )
     first, second = (torch.cat(parts)[:count].to(device) for parts in (masked, images))
     return first, second
-
-
-def png(images: Tensor) -> bytes:
-    """Encode images (B, C, H, H) in [-1, 1] as one PNG of 8 bits; large ones at a half, a third ... of their side.
-
-    Raises:
-        ValueError: neither one nor three channels.
-    """
-    count, channels, height, _ = images.shape
-    if channels not in COLOR_TYPES:
-        raise ValueError(f"a PNG has 1 or 3 channels, got {channels}")
-    smaller = next(n for n in range(1, height + 1) if count * (height // n) ** 2 <= PIXELS or n == height)
-    tiles = F.avg_pool2d(images.float().clamp(-1, 1), smaller)
-    pixels = tiles.add(1).mul(127.5).round().to(torch.uint8).cpu()
-    strip = pixels.permute(2, 0, 3, 1).flatten(1, 2)  # (H, B H, C)
-    before = F.pad(strip, (0, 0, 1, 0))[:, :-1]
-    rows = b"".join(SUB + bytes(row) for row in (strip - before).flatten(1).tolist())
-    header = struct.pack(">IIBBBBB", strip.shape[1], strip.shape[0], 8, COLOR_TYPES[channels], 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*part) for part in parts)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

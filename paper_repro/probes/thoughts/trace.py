@@ -97,7 +97,7 @@ def trace(
     """
     energies_of = model.energies(ids, last) if isinstance(model, EBT) else model.energies(ids)
     places = ids.shape[1] if last is None else last
-    shape = (places, model.vocabulary_size)  # (T, V)
+    shape = (places, model.state_size)  # (T, V)
     alpha = model.step_size
 
     def drawn(index: int) -> Tensor:

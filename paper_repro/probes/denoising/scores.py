@@ -1,0 +1,68 @@
+"""What denoising is judged by: noised images, the same for every model, floor and seed, and errors on 8 bits."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import mix
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.datamodules.image_sources import TEST
+from paper_repro.datamodules.images import ImageData
+from paper_repro.lightning_modules.ebt_denoising import new_metrics, update_metrics
+from paper_repro.models import diffusion
+
+LEVELS: Mapping[str, int] = {"in": 99, "out": 199}
+"""Times of the noise: that of training, and a higher one, which EBT's code takes and the paper does not give."""
+KINDS = ("psnr", "image_psnr", "mse")
+
+
+@dataclass(frozen=True)
+class Noised:
+    """A batch at one level of noise."""
+
+    images: Tensor
+    """(B, C, H, H) in [-1, 1]."""
+    noised: Tensor
+    """(B, C, H, H)."""
+
+
+def plain_images(data: CounterBasedDataModule) -> ImageData:
+    """Return the data if they are images as they are.
+
+    Raises:
+        UsageError: they are others.
+    """
+    if type(data) is not ImageData or data.labelled:
+        raise UsageError(f"denoising takes plain images, ImageData without labels, the data are {type(data).__name__}")
+    return data
+
+
+def noised_batches(data: ImageData, time: int, split: str = TEST) -> Iterator[Noised]:
+    """Yield the evaluated images of a split with noise that follows from ``data.evaluation_seed`` and the time.
+
+    Raises:
+        ValueError: a time outside the schedule.
+    """
+    signal, std = diffusion.signal(time), diffusion.noise_std(time)
+    generator = torch.Generator().manual_seed(mix(data.evaluation_seed, "denoising", split, time))
+    for images in data.evaluation_batches(split):
+        noise = torch.randn(images.shape, generator=generator)  # (B, C, H, H)
+        yield Noised(images, signal * images + std * noise)
+
+
+class Scores:
+    """Errors of found images, added up over batches."""
+
+    def __init__(self) -> None:
+        self.metrics = new_metrics()
+
+    def update(self, found: Tensor, images: Tensor) -> None:
+        """Account for images (B, C, H, H) that were found in the place of others."""
+        update_metrics(self.metrics, found.cpu(), images.cpu())
+
+    def compute(self) -> dict[str, float]:
+        """Return ``psnr``, ``image_psnr`` and ``mse``."""
+        return {kind: float(self.metrics[kind].compute()) for kind in KINDS}
