@@ -16,7 +16,7 @@ import numpy as np
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode, packaged
+from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode, packaged, shrunk
 
 TRAIN, VAL, TEST = "train", "val", "test"
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
@@ -185,9 +185,7 @@ class Photographs(Squares):
     @cached_property
     def photographs(self) -> Mapping[str, list[Pixels]]:
         found = {
-            split: [
-                _shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some
-            ]
+            split: [shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some]
             for split, names in PHOTOGRAPH_SET.items()
         }
         self._check([part for split in found.values() for part in split], "the photographs")
@@ -304,9 +302,3 @@ def _photograph(package: str, name: str) -> Pixels:
         return decode(packaged(package, f"{folder}/{name}", install))
     except UnfitImageError as error:
         raise UsageError(f"{install}'s {name}: {error}: install {install} again") from error
-
-
-def _shrunk(pixels: Pixels, factor: int) -> Pixels:
-    height, width = (side // factor for side in pixels.shape[:2])
-    squares = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
-    return np.rint(squares.mean((1, 3), dtype=np.float64)).astype(np.uint8)

