@@ -4,8 +4,7 @@ A batch is images (B, C, S, S) in [-1, 1].  Errors are counted on the scale of 8
 clipped to it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,46 +13,21 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric
 
-from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
-from paper_repro.metrics.images import MeanImagePSNR, PooledPSNR
-from paper_repro.metrics.regression import MeanSquaredError
+from paper_repro.metrics.denoising import new_errors, update_errors
 from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT
+from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
 from paper_repro.models.ebt.steps import ThinkingSettings
-from paper_repro.models.ebt.thinking import think
 from paper_repro.training.draws import Distribution, Normal, Uniform
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
-
-LEVELS = 255.0
-
-
-def new_metrics() -> dict[str, Metric]:
-    """Return ``mse``, ``psnr`` of that error, and ``image_psnr``, the mean over images of each one's own."""
-    return {
-        "mse": MeanSquaredError(),
-        "psnr": PooledPSNR(data_range=LEVELS),
-        "image_psnr": MeanImagePSNR(data_range=LEVELS),
-    }
-
-
-def levels(images: Tensor) -> Tensor:
-    """Return images in [-1, 1] on the scale 0 ... 255, clipped to it."""
-    return (images.clamp(-1, 1) + 1) * (LEVELS / 2)
-
-
-def update_metrics(metrics: dict[str, Metric], found: Tensor, images: Tensor) -> None:
-    """Account for images that were found in the place of others, (B, C, S, S) both."""
-    for name in ("mse", "psnr", "image_psnr"):
-        metrics[name].update(levels(found), levels(images))
 
 
 class EBTDenoising(PredictionDescent):
     """EBT on noised images: predictions begin there, and the error is Smooth L1.
 
-    Metrics of each split, after the steps of training and at the noise of training: ``loss``, and see ``new_metrics``.
+    Metrics of each split, after the steps of training and at the noise of training: ``loss``, and see ``new_errors``.
 
     Args:
         time: t, of the noise of training, 0 ... 999.
@@ -90,30 +64,20 @@ class EBTDenoising(PredictionDescent):
     def error(self, prediction: Tensor, targets: Tensor) -> Tensor:
         return functional.smooth_l1_loss(prediction, targets)
 
-    def denoised(self, noised: Tensor, num_steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the images (B, C, S, S) and their energies (B,) after 0, 1, ..., S steps from noised ones; None: as
-        many as in training.
-        """
-        steps = self.thinking.longest if num_steps is None else at_least("num_steps", num_steps)
-        start = self.model.patches.cut(noised)  # (B, T, V)
-        settings = replace(self.thinking, num_steps=steps, most_steps=None, noise=0.0)
-        for considered in think(self.model, start, start[None], steps, settings):
-            yield self.model.patches.joined(considered.predictions[0]), considered.energies[0].sum(-1)
-
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": MeanMetric(), **new_metrics()}
+        return {"loss": MeanMetric(), **new_errors()}
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
         noised = diffusion.signal(self.time) * batch + diffusion.noise_std(self.time) * torch.randn_like(batch)
-        *_, (found, _) = self.denoised(noised)
+        *_, (found, _) = denoised(self.model, noised, self.thinking.longest, self.thinking)
         metrics["loss"].update(self.error(found, batch), len(batch))
-        update_metrics(metrics, found, batch)
+        update_errors(metrics, found, batch)
 
 
 class DiffusionDenoising(PaperModule):
     """DiT on noised images: the hybrid loss at times drawn uniformly from 0 ... ``time``.
 
-    Metrics of each split: ``loss``; and, of the image that one step of DDIM finds at ``time``, see ``new_metrics``.
+    Metrics of each split: ``loss``; and, of the image that one step of DDIM finds at ``time``, see ``new_errors``.
 
     Args:
         time: the last time of training, 0 ... 999.
@@ -137,14 +101,14 @@ class DiffusionDenoising(PaperModule):
         return self._loss(batch, draws["times"], draws["noise"]), carry
 
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": MeanMetric(), **new_metrics()}
+        return {"loss": MeanMetric(), **new_errors()}
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
         noise, places = torch.randn_like(batch), torch.rand(len(batch), device=batch.device)
         metrics["loss"].update(self._loss(batch, places, noise), len(batch))
         noised = diffusion.signal(self.time) * batch + diffusion.noise_std(self.time) * noise
         (found,) = diffusion.ddim(self.model, noised, self.time, 1)
-        update_metrics(metrics, found, batch)
+        update_errors(metrics, found, batch)
 
     def _loss(self, images: Tensor, places: Tensor, noise: Tensor) -> Tensor:
         """Return the mean loss at times that lie at ``places``, (B,), in [0, 1)."""

@@ -115,7 +115,7 @@ def test_metrics_import_torch_and_torchmetrics_and_heavy_extras_inside_functions
 
 def test_datamodules_import_torch_lightning_and_datasets() -> None:
     packages = {"torch", "lightning", "datasets", "numpy", "scipy"}
-    assert wrong("datamodules", packages, {"datamodules"}, {"tokenizers", "PIL"}) == []
+    assert wrong("datamodules", packages, {"datamodules"}, {"tokenizers", "PIL", "av"}) == []
 
 
 def test_training_imports_no_model_and_no_experiment() -> None:
@@ -133,7 +133,7 @@ def test_lightning_modules_import_models_training_and_metrics() -> None:
 def test_probes_import_what_they_measure_and_no_trainer() -> None:
     rooms = {"probes", "models", "datamodules", "metrics", "evaluation", "training", "cells.tasks"}
     rooms.add("kernels.preferences")  # counts are of the ops' definitions
-    assert wrong("paper_repro/probes", {"torch"}, rooms) == []
+    assert wrong("paper_repro/probes", {"torch"}, rooms, {"skimage"}) == []
     trained = [item for path in files("paper_repro/probes") for item in imports(path) if ".training." in item.name]
     assert [item.where for item in trained if item.name.split(".")[2] not in ("probe", "module", "counting")] == []
 

@@ -136,7 +136,7 @@ REACHABLE_BUT_FOREIGN = [
     "paper_repro.training.launch.main",
     "paper_repro.training.checkpoints.load",
     "paper_repro.training.schedules.Cosine.factor",
-    "paper_repro.metrics.scaling.np.load",
+    "paper_repro.metrics.speedup.np.load",
     "paper_repro.models.llama.at_least",
     "paper_repro.probes.reference_texts.instantiate",
     "torch.optim.lr_scheduler.math.exp",

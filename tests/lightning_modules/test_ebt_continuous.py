@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
-from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising, levels
+from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising
 from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
 from paper_repro.lightning_modules.prediction_descent import ReplaySettings
+from paper_repro.metrics.denoising import levels
 from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT
+from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
 from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
 from paper_repro.models.ebt.steps import DIRECT, ThinkingSettings
 from paper_repro.training.module import PaperModule
@@ -79,7 +80,7 @@ def test_the_noised_image_is_the_start_and_smooth_l1_the_error() -> None:
     noise = module.model.patches.joined(draws["start"])
     noised = diffusion.noised(batch, torch.full((4,), 99), noise)
     torch.testing.assert_close(loss, functional.smooth_l1_loss(noised, batch))
-    images = [image for image, _ in module.denoised(noised, 3)]
+    images = [image for image, _ in denoised(module.model, noised, 3)]
     assert len(images) == 4 and all(torch.equal(image, images[0]) for image in images)
 
 

@@ -6,6 +6,9 @@ Legend: B images, C channels, S image side, P patch side, T = (S/P)^2 patches, V
 N predictions for each image.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,7 +16,8 @@ from torch.nn import functional
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.models.ebt.landscape import ZeroStepModulation
 from paper_repro.models.ebt.model import EnergyModel
-from paper_repro.models.ebt.steps import Energies
+from paper_repro.models.ebt.steps import DIRECT, Energies, ThinkingSettings
+from paper_repro.models.ebt.thinking import think
 from paper_repro.models.ebt.trunk import Parts, Projection, Trunk
 
 NORM_EPS = 1e-6
@@ -163,6 +167,24 @@ class ImageEBT(EnergyModel):
     def features(self, images: Tensor) -> Tensor:
         """Return the last block's states (B, T, D) of images (B, C, S, S), for a probe."""
         return self.states(self.patches.cut(images) @ self.prediction_embedding.weight.mT)
+
+
+def denoised(
+    model: ImageEBT, noised: Tensor, num_steps: int, settings: ThinkingSettings | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the images (B, C, S, S) and their energies (B,) after 0, 1, ..., S steps from noised ones.
+
+    Args:
+        num_steps: S.
+        settings: of training, whose noise is left out; None: EBT's.
+
+    Raises:
+        ValueError: as ``think``.
+    """
+    start = model.patches.cut(noised)  # (B, T, V)
+    settings = replace(settings or ThinkingSettings(rule=DIRECT), num_steps=num_steps, most_steps=None, noise=0.0)
+    for considered in think(model, start, start[None], num_steps, settings):
+        yield model.patches.joined(considered.predictions[0]), considered.energies[0].sum(-1)
 
 
 class DiT(nn.Module):

@@ -6,7 +6,6 @@ Letters: B images, C channels, H image side, R reach of a filter, F = (2 R + 1)^
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -123,4 +122,4 @@ def _smoothed(images: Tensor, weight: float) -> Tensor:
     except ImportError as error:
         raise UsageError("total variation needs scikit-image: run: pip install scikit-image") from error
     found = [denoise_tv_chambolle(image.double().numpy(), weight, channel_axis=0) for image in images]
-    return torch.from_numpy(np.stack(found)).to(images.dtype)
+    return torch.stack([torch.from_numpy(image) for image in found]).to(images.dtype)

@@ -11,12 +11,11 @@ from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.image_sources import TEST
 from paper_repro.datamodules.images import ImageData
-from paper_repro.lightning_modules.ebt_denoising import new_metrics, update_metrics
+from paper_repro.metrics.denoising import new_errors, update_errors
 from paper_repro.models import diffusion
 
 LEVELS: Mapping[str, int] = {"in": 99, "out": 199}
 """Times of the noise: that of training, and a higher one, which EBT's code takes and the paper does not give."""
-KINDS = ("psnr", "image_psnr", "mse")
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,12 @@ class Scores:
     """Errors of found images, added up over batches."""
 
     def __init__(self) -> None:
-        self.metrics = new_metrics()
+        self.metrics = new_errors()
 
     def update(self, found: Tensor, images: Tensor) -> None:
         """Account for images (B, C, H, H) that were found in the place of others."""
-        update_metrics(self.metrics, found.cpu(), images.cpu())
+        update_errors(self.metrics, found.cpu(), images.cpu())
 
     def compute(self) -> dict[str, float]:
         """Return ``psnr``, ``image_psnr`` and ``mse``."""
-        return {kind: float(self.metrics[kind].compute()) for kind in KINDS}
+        return {kind: float(metric.compute()) for kind, metric in self.metrics.items()}

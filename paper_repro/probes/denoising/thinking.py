@@ -15,14 +15,18 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
-from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising
 from paper_repro.models import diffusion
-from paper_repro.probes.denoising.scores import KINDS, LEVELS, Scores, noised_batches, plain_images
+from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
+from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.probes.denoising.scores import LEVELS, Scores, noised_batches, plain_images
 from paper_repro.probes.pictures import png
+from paper_repro.probes.thinking import settings_of
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "denoising.csv"
 ORIGINAL = "original.png"
+Denoiser = tuple[ImageEBT | DiT, ThinkingSettings | None]
+"""A model, and how it descends in a pass; None: it diffuses."""
 
 
 class Way(NamedTuple):
@@ -85,88 +89,74 @@ class Denoising:
         """Denoise the images, which are the same for every model and seed.
 
         Raises:
-            UsageError: a module that does not denoise, or data other than plain images.
+            UsageError: a model that does not denoise, or data other than plain images.
         """
-        if not isinstance(module, EBTDenoising | DiffusionDenoising):
-            raise UsageError(f"probes.denoising: {type(module).__name__} does not denoise images")
-        images = plain_images(data)
+        model, images = module.model, plain_images(data)
+        if not isinstance(model, ImageEBT | DiT):
+            raise UsageError(f"probes.denoising: {type(model).__name__} does not denoise images")
+        settings = settings_of(module) if isinstance(model, ImageEBT) else None
         found, rows = Findings(), ["level,steps,passes,nfe,psnr,image_psnr,mse,energy"]
-        for level, time in self.levels.items():
-            self._measure_level(found, rows, module, images, level, time)
+        for level in self.levels:
+            self._measure_level(found, rows, (model, settings), images, level)
         found.attachments[ATTACHMENT] = ("\n".join(rows) + "\n").encode()
         return found
 
-    def _measure_level(
-        self,
-        found: Findings,
-        rows: list[str],
-        module: EBTDenoising | DiffusionDenoising,
-        data: ImageData,
-        level: str,
-        time: int,
-    ) -> None:
-        ways = self._ways(module, level, time)
-        scores, energies = {way: Scores() for way in ways}, dict.fromkeys(ways, 0.0)
-        chosen, count = self._chosen(module, level), 0
+    def _measure_level(self, found: Findings, rows: list[str], by: Denoiser, data: ImageData, level: str) -> None:
+        time, steps = self.levels[level], by[1].longest if by[1] else 0
+        chosen = Way(steps, self.passes[level])
+        ways = self._ways(steps, level)
+        scores, energies, count = {way: Scores() for way in ways}, dict.fromkeys(ways, 0.0), 0
         for batch in noised_batches(data, time):
-            noised = batch.noised.to(module.device)
             if not count:
-                some = slice(0, self.shown)
-                found.attachments[ORIGINAL] = png(batch.images[some])
-                found.attachments[f"{level}_noised.png"] = png(batch.noised[some])
-            for way, (denoised, energy) in _found(module, noised, time, ways):
-                scores[way].update(denoised, batch.images)
+                found.attachments[ORIGINAL] = png(batch.images[: self.shown])
+                found.attachments[f"{level}_noised.png"] = png(batch.noised[: self.shown])
+            noised = batch.noised.to(next(by[0].parameters()).device)
+            for way, denoised_images, energy in _found(by, noised, time, ways):
+                scores[way].update(denoised_images, batch.images)
                 energies[way] += float(energy.sum())
                 if way == chosen and not count:
-                    found.attachments[f"{level}_found.png"] = png(denoised[: self.shown])
+                    found.attachments[f"{level}_found.png"] = png(denoised_images[: self.shown])
             count += len(noised)
         computed = {way: own.compute() for way, own in scores.items()}
         for way, numbers in computed.items():
-            last = f"{energies[way] / count:.8g}" if isinstance(module, EBTDenoising) else ""
             cells = (level, way.steps or time + 1, way.passes, way.evaluations(time))
-            rows.append(",".join([*map(str, cells), *(f"{numbers[kind]:.8g}" for kind in KINDS), last]))
+            last = f"{energies[way] / count:.8g}" if by[1] else ""
+            rows.append(",".join([*map(str, cells), *(f"{number:.8g}" for number in numbers.values()), last]))
         found.metrics |= {f"{level}_{kind}": value for kind, value in computed[chosen].items()}
         found.metrics[f"{level}_nfe"] = float(chosen.evaluations(time))
-        if isinstance(module, DiffusionDenoising):
+        if not by[1]:
             for name, factor in (("equal", 1), ("double", 2)):
-                found.metrics[f"{level}_psnr_{name}"] = computed[self._short(level, time, factor)]["psnr"]
+                found.metrics[f"{level}_psnr_{name}"] = computed[self._short(level, factor)]["psnr"]
 
-    def _chosen(self, module: PaperModule, level: str) -> Way:
-        steps = module.thinking.longest if isinstance(module, EBTDenoising) else 0
-        return Way(steps, self.passes[level])
-
-    def _short(self, level: str, time: int, factor: int) -> Way:
-        """Return one pass of DDIM with ``factor`` times as many steps as the level has passes."""
-        return Way(min(factor * self.passes[level], time + 1), 1)
-
-    def _ways(self, module: PaperModule, level: str, time: int) -> list[Way]:
+    def _ways(self, steps: int, level: str) -> list[Way]:
+        """Return how a level's images are denoised; 0 steps stand for diffusion."""
         most = max(self.most_passes, self.passes[level])
-        ways = [Way(self._chosen(module, level).steps, passes) for passes in range(1, most + 1)]
-        if isinstance(module, DiffusionDenoising):
-            short = [Way(steps, 1) for steps in self.steps if steps <= time + 1]
-            ways += [*short, *(self._short(level, time, factor) for factor in (1, 2))]
+        ways = [Way(steps, passes) for passes in range(1, most + 1)]
+        if not steps:
+            ways += [Way(count, 1) for count in self.steps if count <= self.levels[level] + 1]
+            ways += [self._short(level, factor) for factor in (1, 2)]
         return list(dict.fromkeys(ways))
 
+    def _short(self, level: str, factor: int) -> Way:
+        """Return one pass of DDIM with ``factor`` times as many steps as the level has passes."""
+        return Way(min(factor * self.passes[level], self.levels[level] + 1), 1)
 
-def _found(
-    module: EBTDenoising | DiffusionDenoising, noised: Tensor, time: int, ways: Sequence[Way]
-) -> Iterator[tuple[Way, tuple[Tensor, Tensor]]]:
-    """Yield what each way finds in images (B, C, H, H), with its energies, (B,), zeros where there are none."""
-    none = torch.zeros(len(noised))
-    if isinstance(module, EBTDenoising):
-        length = module.thinking.longest
+
+def _found(by: Denoiser, noised: Tensor, time: int, ways: Sequence[Way]) -> Iterator[tuple[Way, Tensor, Tensor]]:
+    """Yield what each way finds in images (B, C, H, H), and its energies, (B,), zeros where there are none."""
+    model, settings = by
+    if isinstance(model, ImageEBT):
         ends = {way.steps * way.passes: way for way in ways}
-        for index, state in enumerate(module.denoised(noised, max(ends))):
-            if index in ends and index % length == 0:
-                yield ends[index], state
+        for index, (images, energies) in enumerate(denoised(model, noised, max(ends), settings)):
+            if index in ends:
+                yield ends[index], images, energies
         return
-    longest: dict[int, list[Way]] = {}
-    for way in ways:
-        longest.setdefault(way.steps, []).append(way)
+    none = torch.zeros(len(noised))
     with torch.no_grad():
-        for steps, own in longest.items():
-            each, last = steps or time + 1, max(way.passes for way in own)
-            ends = {way.passes * each: way for way in own}
-            for index, image in enumerate(diffusion.ddim(module.model, noised, time, each, last), 1):
+        for count in dict.fromkeys(way.steps for way in ways):
+            own = [way for way in ways if way.steps == count]
+            ends = {way.evaluations(time): way for way in own}
+            each = diffusion.ddim(model, noised, time, count or None, max(way.passes for way in own))
+            for index, images in enumerate(each, 1):
                 if index in ends:
-                    yield ends[index], (image, none)
+                    yield ends[index], images, none
