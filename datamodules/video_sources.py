@@ -61,7 +61,7 @@ def decode_clip(content: bytes, shrink: int = 1) -> Clip:
     frames: list[Pixels] = []
     times: list[float] = []
     try:
-        with av.open(io.BytesIO(content)) as container:
+        with av.open(io.BytesIO(content), "r") as container:
             if not container.streams.video:
                 raise UnfitVideoError("no video stream")
             for frame in container.decode(container.streams.video[0]):
@@ -71,7 +71,7 @@ def decode_clip(content: bytes, shrink: int = 1) -> Clip:
                     raise UnfitVideoError(
                         f"frames of {frame.width} x {frame.height} cannot be made {shrink} times smaller"
                     )
-                frames.append(shrunk(frame.to_ndarray(format="rgb24"), shrink))
+                frames.append(shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink))
                 times.append(float(frame.time) if frame.time is not None else float(len(times)))
     except av.FFmpegError as error:
         raise UnfitVideoError(f"{len(content):,} bytes that are no whole clip ({error})") from error
