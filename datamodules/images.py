@@ -17,25 +17,20 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
+from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
 
-Pixels = NDArray[np.uint8]
 TRAIN, VAL, TEST = "train", "val", "test"
 TRIES = 10
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 TEST_SHARE, DIGIT_TEST_SHARE = 4, 5
 """For testing: of a photograph's columns one in four, those on the right; of the digits one in five, the last."""
 DIGIT_SIDE, DIGIT_WHITE = 8, 16
-
-
-class UnfitImageError(ValueError):
-    """An image that cannot be used; the message says what was found."""
 
 
 class MaskedImageData(CounterBasedDataModule):
@@ -170,29 +165,6 @@ class MaskedImageData(CounterBasedDataModule):
 @lru_cache(maxsize=4)
 def _order(length: int, seed: int) -> Tensor:
     return permutation(length, seed)
-
-
-def decode(content: bytes, size: tuple[int, int] | None = None) -> Pixels:
-    """Return the pixels, (height, width, 3), of an encoded RGB image of ``size``, (width, height); None: of any.
-
-    Raises:
-        UnfitImageError: it is damaged, or of another mode (grey, RGBA, palette, 16 bit) or size.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.mode != "RGB":
-                raise UnfitImageError(f"mode {image.mode}, expected RGB, 8 bits each")
-            if size is not None and image.size != size:
-                found, wanted = ("x".join(map(str, pair)) for pair in (image.size, size))
-                raise UnfitImageError(f"{found} pixels, expected {wanted}")
-            return np.asarray(image)
-    except UnfitImageError:
-        raise
-    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, EOFError, struct.error ...
-        reason = str(error).split("<", 1)[0].strip() or type(error).__name__  # an object's address would follow
-        raise UnfitImageError(f"{len(content):,} bytes that are no whole image ({reason})") from error
 
 
 def resized(pixels: Pixels, size: int) -> Pixels:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
 from paper_repro.datamodules.images import (
     DigitData,
     MaskedImageData,
     PhotographData,
-    Pixels,
-    UnfitImageError,
-    decode,
     random_box,
     random_resized_crop,
     resized,
