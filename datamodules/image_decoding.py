@@ -29,6 +29,7 @@ MOST_PIXELS = 2**26
 EXACT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Pillow's modes whose opaque images have an RGB image with the same colours."""
 GREY = ("1", "L", "LA")
+OPAQUE = 255
 DEEP = ";16"
 """The mark of 16 bits in the name that Pillow's decoders have for what they read."""
 
@@ -110,15 +111,15 @@ def _rgb(image: "Image") -> tuple["Image", bool]:
         raise UnfitImageError("several frames, expected one image")
     if mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
         image = image.convert("RGBA")
-        least = image.getchannel("A").getextrema()[0]
-        if not isinstance(least, int) or least < np.iinfo(np.uint8).max:
+        if image.getchannel("A").getextrema() != (OPAQUE, OPAQUE):
             raise UnfitImageError(f"mode {mode}, partly transparent, expected opaque colours")
     return image.convert("RGB"), mode in GREY
 
 
 def _stored_mode(image: "Image") -> str:
     """Return Pillow's name for what the file holds, before it is decoded; empty where its decoder has none."""
-    arguments = image.tile[0].args if getattr(image, "tile", None) else ""
+    tiles = getattr(image, "tile", None)
+    arguments = tiles[0].args if tiles else ""
     first = arguments[0] if isinstance(arguments, tuple) else arguments
     return first if isinstance(first, str) else ""
 
