@@ -191,6 +191,8 @@ class Manifest:
         Raises:
             ValueError, KeyError, TypeError, AttributeError: something is missing, or not what it must be.
         """
+        if not self.arrays:
+            raise ValueError("no arrays")
         for shard in self.shards:
             self.items(shard)
 

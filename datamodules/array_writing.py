@@ -68,7 +68,7 @@ class ShardFolder(Generic[M]):
             UsageError: they are others.
         """
         found, wanted = _flat(earlier), _flat(self.settings)
-        for key in sorted({*found, *wanted}):
+        for key in [*wanted, *found]:
             if found.get(key) != wanted.get(key):
                 raise UsageError(
                     f"{self.folder} was prepared with {key} {found.get(key)}, asked for is {wanted.get(key)}: "

@@ -11,19 +11,8 @@ from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_file
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.image_shards import StoredImages
-from paper_repro.datamodules.images import (
-    TEST,
-    TRAIN,
-    VAL,
-    MaskedImageData,
-    interval,
-    random_resized_crop,
-    resized,
-)
-
-SIDE = 178
-SHAPE = (SIDE, SIDE, 3)
+from paper_repro.datamodules.image_shards import FACE_SHAPE, TEST, TRAIN, VAL, StoredImages
+from paper_repro.datamodules.images import MaskedImageData, interval, random_resized_crop, resized
 
 
 class CelebAData(MaskedImageData):
@@ -87,7 +76,7 @@ class CelebAData(MaskedImageData):
         """
         path = self._manifest()
         try:
-            return StoredImages(path, self.splits, None if self.cache is None else self.cache / "images", SHAPE)
+            return StoredImages(path, self.splits, None if self.cache is None else self.cache / "images", FACE_SHAPE)
         except UsageError as error:
             raise UsageError(f"{error}; run: {self.prepare}") from error
 

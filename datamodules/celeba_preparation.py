@@ -9,12 +9,10 @@ from typing import Any
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_file
 from paper_repro.datamodules import image_preparation
-from paper_repro.datamodules.celeba import SHAPE, SIDE
 from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
 from paper_repro.datamodules.image_preparation import Source, encoded
-from paper_repro.datamodules.image_shards import ImageManifest
+from paper_repro.datamodules.image_shards import FACE_SHAPE, FACE_SIDE, TEST, TRAIN, VAL, ImageManifest
 from paper_repro.datamodules.image_sources import first_of, from_rows, hub_rows, parquet_rows
-from paper_repro.datamodules.images import TEST, TRAIN, VAL
 
 HUB = "flwrlabs/celeba"
 """eurecom-ds/celeba is another copy."""
@@ -25,7 +23,7 @@ PARTITION_PLACES = (PARTITION, f"Eval/{PARTITION}")
 IMAGES = "img_align_celeba"
 IMAGE_PLACES = (f"{IMAGES}/{IMAGES}", IMAGES, f"Img/{IMAGES}")
 HUB_SPLITS = {TRAIN: ("train",), VAL: ("valid", "validation", "val"), TEST: ("test",)}
-ALIGNED = (178, 218)
+ALIGNED = (FACE_SIDE, 218)
 """Width and height of the aligned images."""
 SHARD_IMAGES = 1024
 EXPECTED = f"a folder with {IMAGES}/ and {PARTITION}, or with the parquet files of {HUB}"
@@ -96,12 +94,12 @@ class AlignedSquare:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return SHAPE
+        return FACE_SHAPE
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that the pixels depend on, beside the image."""
-        return {"side": SIDE}
+        return {"side": FACE_SIDE}
 
     def __call__(self, content: bytes) -> tuple[Pixels, bool]:
         """Return the square of an encoded image, (178, 178, 3); no grey image is turned into RGB.
@@ -112,8 +110,8 @@ class AlignedSquare:
         pixels = decode(content, ALIGNED)
         if (pixels == pixels[0, 0]).all():
             raise UnfitImageError(f"every pixel is {tuple(pixels[0, 0].tolist())}, expected a photograph")
-        top = (ALIGNED[1] - SIDE) // 2
-        return pixels[top : top + SIDE], False
+        top = (ALIGNED[1] - FACE_SIDE) // 2
+        return pixels[top : top + FACE_SIDE], False
 
 
 def write(folder: Path, source: Source, skip: bool = False, **options: Any) -> ImageManifest:

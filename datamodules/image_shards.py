@@ -10,6 +10,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.array_shards import Array, Manifest, StoredArrays
 from paper_repro.datamodules.image_decoding import Pixels
 
+TRAIN, VAL, TEST = "train", "val", "test"
 IMAGES, LABELS, GREY = "images", "labels", "grey"
 """Names of the arrays, and of the count of grey images, which are stored as three equal channels."""
 CLASSES = "classes"
@@ -17,8 +18,9 @@ CLASSES = "classes"
 PIXEL = np.dtype(np.uint8)
 LABEL = np.dtype("<i4")
 MOST_NAMED = 5
-OLD_SHAPE = (178, 178, 3)
-"""The images of the manifests that did not give their shape: CelebA's."""
+FACE_SIDE = 178
+FACE_SHAPE = (FACE_SIDE, FACE_SIDE, 3)
+"""CelebA's images, the only ones of the manifests that did not give a shape."""
 
 
 class ImageManifest(Manifest):
@@ -45,7 +47,7 @@ class ImageManifest(Manifest):
         """Return the settings as they are written today; once they stood apart, without the shape."""
         if "settings" not in settings:
             return settings
-        return {**settings["settings"], "arrays": {IMAGES: Array(PIXEL, OLD_SHAPE).to_json()}}
+        return {**settings["settings"], "arrays": {IMAGES: Array(PIXEL, FACE_SHAPE).to_json()}}
 
     def check_settings(self) -> None:
         super().check_settings()

@@ -10,7 +10,7 @@ from typing import Any
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.image_preparation import Labels, Source, encoded
-from paper_repro.datamodules.images import TRAIN, VAL
+from paper_repro.datamodules.image_shards import TRAIN, VAL
 
 COLUMN, LABEL_COLUMN = "image", "label"
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")

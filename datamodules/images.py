@@ -24,8 +24,8 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
+from paper_repro.datamodules.image_shards import TEST, TRAIN
 
-TRAIN, VAL, TEST = "train", "val", "test"
 TRIES = 10
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 TEST_SHARE, DIGIT_TEST_SHARE = 4, 5

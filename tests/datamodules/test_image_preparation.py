@@ -176,15 +176,15 @@ def test_parquet_files_and_the_hub_give_the_same_images_and_labels(
 def test_wrong_labels_are_named(jpegs: dict[str, list[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    def message(label: Any, **labels: list[Any]) -> str:
+    def message(to: str, label: Any, **labels: list[Any]) -> str:
         monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows(jpegs, label, **labels))
-        return refusal("imagenet", "--download", "--size", str(SIZE), "--to", str(tmp_path / "out"))
+        return refusal("imagenet", "--download", "--size", str(SIZE), "--to", str(tmp_path / to))
 
     number = datasets.Value("int64")
-    assert "1 of 11 images are unfit: val 1: label -1, expected 0 to 2" in message(number, val=[0, -1, 2, 1])
-    assert "val 3: label 3, expected 0 to 2" in message(number, val=[0, 1, 2, 3])
-    assert "val 0: label None" in message(number, val=[None, 1, 2, 1])
-    assert "column 'label' holds" in message(datasets.Value("string"), train=["a"] * 7, val=["a"] * 4)
+    assert "1 of 11 images are unfit: val 1: label -1, expected 0 to 2" in message("below", number, val=[0, -1, 2, 1])
+    assert "val 3: label 3, expected 0 to 2" in message("above", number, val=[0, 1, 2, 3])
+    assert "val 0: label None" in message("none", number, val=[None, 1, 2, 1])
+    assert "column 'label' holds" in message("text", datasets.Value("string"), train=["a"] * 7, val=["a"] * 4)
     no_label = {split: some.remove_columns("label") for split, some in rows(jpegs, number).items()}
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: no_label)
     found = refusal("imagenet", "--download", "--to", str(tmp_path / "out"))
@@ -279,7 +279,7 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes_and_leaves_no_work
     folder = imagenet.parent / "killed"
     command = [sys.executable, "-c", KILLED, str(imagenet), str(folder)]
     process = subprocess.Popen([*command, "2"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(folder.glob("train-*.bin")) and time.monotonic() < deadline:
         time.sleep(0.005)
     workers = psutil.Process(process.pid).children(recursive=True)
