@@ -17,12 +17,15 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import cached
 from paper_repro.base.seeds import mix
 from paper_repro.base.tokens import IGNORED
+from paper_repro.datamodules.array_shards import stamp_of
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.text import TRAIN, ShardData
-from paper_repro.datamodules.token_shards import CHUNK, TokenStream, stamp_of
+from paper_repro.datamodules.token_shards import DOCUMENTS, TokenStream
 
 Ids = Sequence[int] | npt.NDArray[np.uint16]
 LENGTHS_DTYPE = np.dtype("<u4")
+CHUNK = 2**22
+"""Ids that are read at a time."""
 LEAST_TOKENS = 2
 """A document of one token has nothing to predict."""
 
@@ -158,7 +161,7 @@ class DocumentData(ShardData):
 
     def _documents(self, split: str, stream: TokenStream) -> DocumentStream:
         lengths = self._lengths(stream)
-        wanted = sum(shard.documents for shard in self.manifest.of(split)) if self.manifest else len(lengths)
+        wanted = sum(shard.counts[DOCUMENTS] for shard in self.manifest.of(split)) if self.manifest else len(lengths)
         if len(lengths) != wanted:
             raise UsageError(
                 f"{self.files['manifest']}: split {split!r} has {len(lengths):,} ends of text (id {self.end_of_text}), "

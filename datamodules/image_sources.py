@@ -16,9 +16,10 @@ import numpy as np
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode, packaged, shrunk
+from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
+from paper_repro.datamodules.image_shards import TEST, TRAIN
+from paper_repro.datamodules.pixels import packaged, shrunk
 
-TRAIN, VAL, TEST = "train", "val", "test"
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 TEST_SHARE, DIGIT_TEST_SHARE = 4, 5
 """For testing: of a photograph's columns one in four, those on the right; of the digits one in five, the last."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, permutation
-from paper_repro.datamodules.image_sources import DIGIT_SIDE, TRAIN, Digits, HalvedPhotographs, ImageSource
-from paper_repro.datamodules.pixels import Pixels
+from paper_repro.datamodules.image_decoding import Pixels
+from paper_repro.datamodules.image_shards import TRAIN
+from paper_repro.datamodules.image_sources import DIGIT_SIDE, Digits, HalvedPhotographs, ImageSource
 
 TRIES = 10
 

@@ -1,45 +1,15 @@
-"""Pixels of images: decoded, resized, cropped at random; and images that installed packages bring along."""
+"""Pixels of images: resized, cropped at random; and images that installed packages bring along."""
 
 import importlib.util
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paper_repro.base.arguments import positive
 from paper_repro.base.errors import UsageError
-
-Pixels = NDArray[np.uint8]
-
-
-class UnfitImageError(ValueError):
-    """An image that cannot be used; the message says what was found."""
-
-
-def decode(content: bytes, size: tuple[int, int] | None = None) -> Pixels:
-    """Return the pixels, (height, width, 3), of an encoded RGB image of ``size``, (width, height); None: of any.
-
-    Raises:
-        UnfitImageError: it is damaged, or of another mode (grey, RGBA, palette, 16 bit) or size.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.mode != "RGB":
-                raise UnfitImageError(f"mode {image.mode}, expected RGB, 8 bits each")
-            if size is not None and image.size != size:
-                found, wanted = ("x".join(map(str, pair)) for pair in (image.size, size))
-                raise UnfitImageError(f"{found} pixels, expected {wanted}")
-            return np.asarray(image)
-    except UnfitImageError:
-        raise
-    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, EOFError, struct.error ...
-        reason = str(error).split("<", 1)[0].strip() or type(error).__name__  # an object's address would follow
-        raise UnfitImageError(f"{len(content):,} bytes that are no whole image ({reason})") from error
+from paper_repro.datamodules.image_decoding import Pixels
 
 
 def resized(pixels: Pixels, size: int) -> Pixels:

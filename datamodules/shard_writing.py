@@ -1,7 +1,5 @@
 """Documents to token shards, shard by shard, so that a preparation that was killed goes on where it was."""
 
-import contextlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,12 +8,12 @@ import numpy as np
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
-from paper_repro.datamodules.token_shards import DTYPE, MANIFEST, MOST_IDS, TOKENIZER, Manifest, Shard, check_shard
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.datamodules.array_shards import Shard
+from paper_repro.datamodules.array_writing import ShardFolder, held
+from paper_repro.datamodules.token_shards import BYTES, DOCUMENTS, DTYPE, MOST_IDS, TOKENIZER, TOKENS, TokenManifest
 from paper_repro.datamodules.tokenizers import END_TOKENS, BytePairTokenizer
 
-PROGRESS = "progress.json"
-LOCK = ".lock"
 SHARD_TOKENS = 2**26
 DOCUMENTS_AT_ONCE = 512
 
@@ -35,7 +33,7 @@ def write_shards(
     tokenizer: BytePairTokenizer,
     shard_tokens: int = SHARD_TOKENS,
     say: Callable[[str], None] = print,
-) -> Manifest:
+) -> TokenManifest:
     """Encode every document, the end of text after each, into shards of whole documents.
 
     A shard is closed by the document that brings it to ``shard_tokens``.  Each is written whole or not at all, and then
@@ -50,10 +48,19 @@ def write_shards(
     for split, documents in splits.items():
         if not len(documents):
             raise UsageError(f"split {split!r} has no documents: give a larger corpus")
-    with told_of_the_disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / LOCK):
-            return _Writing(folder, settings, tokenizer, say).run(splits)
+    with held(folder):
+        writing = TokenFolder(folder, settings, tokenizer, say)
+
+        def make(name: str, split: str, first: int) -> Shard:
+            shard = writing.encode(name, split, _slices(splits[split], first), shard_tokens)
+            last = first + shard.counts[DOCUMENTS]
+            say(f"{name}: documents {first:,} to {last:,} of {len(splits[split]):,}")
+            return shard
+
+        writing.known()  # compares the settings before a file is changed
+        writing.put_tokenizer()
+        counts = {split: len(documents) for split, documents in splits.items()}
+        return writing.finish(writing.in_order(counts, make, lambda shard: shard.counts[DOCUMENTS] if shard else 0))
 
 
 def settings_of(source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size: Any) -> dict[str, Any]:
@@ -75,19 +82,6 @@ def settings_of(source: Mapping[str, Any], tokenizer: BytePairTokenizer, **size:
     }
 
 
-@contextlib.contextmanager
-def told_of_the_disk(folder: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into a UsageError that says how to go on."""
-    try:
-        yield
-    except OSError as error:
-        place = error.filename or folder
-        raise UsageError(
-            f"{place}: could not be written ({error.strerror}); what is finished stays: make room, or mend the "
-            "folder, and give the same command again"
-        ) from error
-
-
 def end_of_text(tokenizer: BytePairTokenizer) -> int:
     """Return the id that is written after each document.
 
@@ -106,8 +100,8 @@ def end_of_text(tokenizer: BytePairTokenizer) -> int:
     return tokenizer.end_of_text
 
 
-class ShardFolder:
-    """What every preparation does in its folder: settings compared, shards encoded, checked and noted.
+class TokenFolder(ShardFolder[TokenManifest]):
+    """A folder in which documents are encoded.
 
     Args:
         folder: that of the shards.
@@ -119,34 +113,15 @@ class ShardFolder:
     def __init__(
         self, folder: Path, settings: dict[str, Any], tokenizer: BytePairTokenizer, say: Callable[[str], None] = print
     ) -> None:
-        self.folder, self.settings, self.tokenizer, self.say = folder, settings, tokenizer, say
+        super().__init__(folder, settings, TokenManifest, say)
+        self.tokenizer = tokenizer
         self.end = settings["tokenizer"]["end_of_text"]
 
-    def compare(self, earlier: Mapping[str, Any]) -> None:
-        """Compare the settings of an earlier call.
+    def put_tokenizer(self) -> None:
+        """Write the tokenizer beside the shards."""
+        self.put(TOKENIZER, self.tokenizer.to_bytes())
 
-        Raises:
-            UsageError: they are others.
-        """
-        found, wanted = _flat(earlier), _flat(self.settings)
-        for key in sorted({*found, *wanted}):
-            if found.get(key) != wanted.get(key):
-                raise UsageError(
-                    f"{self.folder} was prepared with {key} {found.get(key)}, asked for is {wanted.get(key)}: "
-                    "remove the folder, or prepare into another with --to"
-                )
-
-    def is_whole(self, shard: Shard, tell: bool = True) -> bool:
-        """Return whether the file is what was noted; with ``tell``, log where it is not."""
-        try:
-            check_shard(self.folder / shard.file, shard.tokens, shard.sha256, self.tokenizer.vocabulary_size, None)
-        except UsageError as error:
-            if tell:
-                self.say(f"{error}; it is made again")
-            return False
-        return True
-
-    def write(self, name: str, split: str, texts: Iterable[Sequence[str]], most_tokens: float) -> Shard:
+    def encode(self, name: str, split: str, texts: Iterable[Sequence[str]], most_tokens: float) -> Shard:
         """Encode texts, read some at a time, into one shard; the one that brings it to ``most_tokens`` is its last.
 
         Without a text there is no file, and a shard of no documents comes back.
@@ -163,74 +138,10 @@ class ShardFolder:
         whole = bytes(content)
         if whole:
             self.put(name, whole)
-        return Shard(name, split, documents, len(whole) // DTYPE.itemsize, size, sha256_of_bytes(whole))
-
-    def note(self, name: str, shards: Iterable[Shard]) -> Manifest:
-        """Write the settings and what is finished into the file ``name``."""
-        manifest = Manifest(self.settings, tuple(shards))
-        self.put(name, manifest.to_bytes())
-        return manifest
-
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file whole, and remove what a call that was killed left of it."""
-        for part in self.folder.glob(f".{name}.*{PART_SUFFIX}"):
-            part.unlink()
-        write_atomically(self.folder / name, content)
-
-
-class _Writing(ShardFolder):
-    def run(self, splits: Mapping[str, Documents]) -> Manifest:
-        known = {shard.file: shard for shard in self._known()}
-        self.put(TOKENIZER, self.tokenizer.to_bytes())
-        shards: list[Shard] = []
-        for split, documents in splits.items():
-            first = index = 0
-            while first < len(documents):
-                name = f"{split}-{index:05d}.bin"
-                shard = known.get(name)
-                if shard is None or not self.is_whole(shard):
-                    shard = self.write(name, split, _slices(documents, first), self.settings["shard_tokens"])
-                    self.say(f"{name}: documents {first:,} to {first + shard.documents:,} of {len(documents):,}")
-                shards.append(shard)
-                known[name] = shard
-                self.note(PROGRESS, known.values())
-                first, index = first + shard.documents, index + 1
-        manifest = self.note(MANIFEST, shards)
-        (self.folder / PROGRESS).unlink()
-        return manifest
-
-    def _known(self) -> Sequence[Shard]:
-        """Return the shards that an earlier call finished, if it had the same settings."""
-        path = next((path for name in (PROGRESS, MANIFEST) if (path := self.folder / name).is_file()), None)
-        if path is None:
-            return ()
-        earlier = Manifest.read(path)
-        self.compare(earlier.settings)
-        return earlier.shards
+        counts = {DOCUMENTS: documents, TOKENS: len(whole) // DTYPE.itemsize, BYTES: size}
+        return Shard(name, split, counts, sha256_of_bytes(whole))
 
 
 def _slices(documents: Documents, first: int) -> Iterator[Sequence[str]]:
     for start in range(first, len(documents), DOCUMENTS_AT_ONCE):
         yield documents[start : start + DOCUMENTS_AT_ONCE]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": json.dumps(value)}
-    return found
-
-
-def verify(path: Path) -> Manifest:
-    """Read every shard that a manifest names, again, and its tokenizer.
-
-    Raises:
-        UsageError: what is missing, truncated, altered or of another tokenizer.
-    """
-    manifest = Manifest.read(path)
-    tokenizer = BytePairTokenizer.load(path.parent / manifest.settings["tokenizer"]["file"])
-    if tokenizer.fingerprint != manifest.fingerprint:
-        raise UsageError(f"{path.parent / TOKENIZER}: another tokenizer than the shards were made with")
-    for shard in manifest.shards:
-        check_shard(path.parent / shard.file, shard.tokens, shard.sha256, manifest.vocabulary_size, None)
-    return manifest

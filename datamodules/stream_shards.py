@@ -18,15 +18,10 @@ import numpy as np
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import locked
-from paper_repro.datamodules.shard_writing import (
-    DOCUMENTS_AT_ONCE,
-    LOCK,
-    PROGRESS,
-    ShardFolder,
-    settings_of,
-    told_of_the_disk,
-)
-from paper_repro.datamodules.token_shards import DTYPE, MANIFEST, TOKENIZER, Manifest, Shard
+from paper_repro.datamodules.array_shards import MANIFEST, Shard
+from paper_repro.datamodules.array_writing import LOCK, PROGRESS, held, shard_name
+from paper_repro.datamodules.shard_writing import DOCUMENTS_AT_ONCE, TokenFolder, settings_of
+from paper_repro.datamodules.token_shards import DOCUMENTS, DTYPE, TOKENS, TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 SHARD_DOCUMENTS = 2**16
@@ -65,7 +60,7 @@ def write_streams(
     shard_documents: int = SHARD_DOCUMENTS,
     rank: Rank = ALONE,
     say: Callable[[str], None] = print,
-) -> Manifest | None:
+) -> TokenManifest | None:
     """Encode streams, the end of text after each document, into shards of ``shard_documents`` documents.
 
     A part without a number of documents ends with the document that brings its tokens, ends of text among them, to
@@ -82,22 +77,20 @@ def write_streams(
     settings = settings_of(
         source, tokenizer, shard_documents=at_least("shard_documents", shard_documents), max_tokens=max_tokens
     )
-    with told_of_the_disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / f"{LOCK}-{rank.index}"):
-            return _Streaming(folder, settings, tokenizer, say).run(parts, rank)
+    with held(folder, f"{LOCK}-{rank.index}"):
+        return _Streaming(folder, settings, tokenizer, say).run(parts, rank)
 
 
-class _Streaming(ShardFolder):
-    def run(self, parts: Sequence[Part], rank: Rank) -> Manifest | None:
+class _Streaming(TokenFolder):
+    def run(self, parts: Sequence[Part], rank: Rank) -> TokenManifest | None:
         self.block: int = self.settings["shard_documents"]
         self.limited = {part.split for part in parts if part.documents is None}
         self.notes = f"progress-{rank.index}.json" if rank.index else PROGRESS
         self.reading: tuple[Part, Iterator[str]] | None = None
         self.place = 0
         with locked(self.folder / LOCK):
-            self._known()
-            self.put(TOKENIZER, self.tokenizer.to_bytes())
+            self._known_to_all()
+            self.put_tokenizer()
         self.own = self._noted(self.folder / self.notes)
         for part in parts:
             self._share(part, rank)
@@ -107,7 +100,7 @@ class _Streaming(ShardFolder):
     def _noted(self, path: Path) -> dict[str, Shard]:
         """Return the shards in a file of notes that are what this call would write."""
         try:
-            earlier = Manifest.read(path)
+            earlier = TokenManifest.read(path)
         except FileNotFoundError:  # never written, or just removed by the rank that wrote the manifest
             return {}
         wanted, found = self.settings[MAX_TOKENS], earlier.settings.get(MAX_TOKENS)
@@ -120,10 +113,10 @@ class _Streaming(ShardFolder):
         return {
             shard.file: shard
             for shard in earlier.shards
-            if wanted == found or shard.split not in self.limited or shard.documents == self.block
+            if wanted == found or shard.split not in self.limited or shard.counts[DOCUMENTS] == self.block
         }
 
-    def _known(self) -> dict[str, Shard]:
+    def _known_to_all(self) -> dict[str, Shard]:
         """Return the shards that any rank, now or earlier, has noted."""
         known = self._noted(self.folder / MANIFEST)
         for path in sorted(self.folder.glob(NOTES)):
@@ -131,24 +124,24 @@ class _Streaming(ShardFolder):
         return known | self._noted(self.folder / self.notes)
 
     def is_whole(self, shard: Shard, tell: bool = True) -> bool:
-        return not shard.documents or super().is_whole(shard, tell)
+        return not shard.counts[DOCUMENTS] or super().is_whole(shard, tell)
 
     def _share(self, part: Part, rank: Rank) -> None:
         """Write the blocks of a part that belong to this rank, until those before are known to be enough."""
         for index in itertools.count(rank.index, rank.count):
-            known = self._known()
+            known = self._known_to_all()
             before = (known.get(_name(part, earlier)) for earlier in range(index))
-            left = self._most_tokens(part) - sum(shard.tokens for shard in before if shard)
+            left = self._most_tokens(part) - sum(shard.counts[TOKENS] for shard in before if shard)
             if left <= 0 or index * self.block >= (part.documents or inf):
                 return
             shard = known.get(_name(part, index))
             if shard is None or not self.is_whole(shard):
                 shard = self._write_block(part, index, left)
-            if not index and not shard.documents:
+            if not index and not shard.counts[DOCUMENTS]:
                 raise UsageError(f"split {part.split!r} has no documents: give a larger corpus")
             self.own[shard.file] = shard
             self.note(self.notes, self.own.values())
-            if shard.documents < self.block:
+            if shard.counts[DOCUMENTS] < self.block:
                 return
 
     def _most_tokens(self, part: Part) -> float:
@@ -156,9 +149,10 @@ class _Streaming(ShardFolder):
 
     def _write_block(self, part: Part, index: int, most_tokens: float) -> Shard:
         first = index * self.block
-        shard = self.write(_name(part, index), part.split, self._texts(part, first), most_tokens)
-        if shard.documents:
-            self.say(f"{shard.file}: documents {first:,} to {first + shard.documents:,}, {shard.tokens:,} tokens")
+        shard = self.encode(_name(part, index), part.split, self._texts(part, first), most_tokens)
+        documents, tokens = shard.counts[DOCUMENTS], shard.counts[TOKENS]
+        if documents:
+            self.say(f"{shard.file}: documents {first:,} to {first + documents:,}, {tokens:,} tokens")
         return shard
 
     def _texts(self, part: Part, first: int) -> Iterator[Sequence[str]]:
@@ -173,7 +167,7 @@ class _Streaming(ShardFolder):
             self.place += len(texts)
             yield texts
 
-    def _assembled(self, parts: Sequence[Part]) -> Manifest | None:
+    def _assembled(self, parts: Sequence[Part]) -> TokenManifest | None:
         shards = self._finished() or self._gathered(parts)
         if not shards:
             return None
@@ -189,7 +183,7 @@ class _Streaming(ShardFolder):
         damaged.
         """
         try:
-            manifest = Manifest.read(self.folder / MANIFEST)
+            manifest = TokenManifest.read(self.folder / MANIFEST)
         except FileNotFoundError:
             return []
         whole = manifest.settings == self.settings and all(
@@ -204,15 +198,15 @@ class _Streaming(ShardFolder):
         if not all(found):
             return []
         for part, blocks in zip(parts, found, strict=True):  # cut only now: the notes of a shard cut no longer hold
-            left = self._most_tokens(part) - sum(shard.tokens for shard in blocks[:-1])
+            left = self._most_tokens(part) - sum(shard.counts[TOKENS] for shard in blocks[:-1])
             if self._goes_beyond(blocks[-1], left):
                 blocks[-1] = self._write_block(part, len(blocks) - 1, left)
-            shards += [shard for shard in blocks if shard.documents]
+            shards += [shard for shard in blocks if shard.counts[DOCUMENTS]]
         return shards
 
     def _found(self, part: Part) -> list[Shard]:
         """Return the blocks of a part up to the one that is enough; none if one is missing."""
-        known = self._known()
+        known = self._known_to_all()
         blocks: list[Shard] = []
         left = self._most_tokens(part)
         while left > 0 and len(blocks) * self.block < (part.documents or inf):
@@ -222,18 +216,18 @@ class _Streaming(ShardFolder):
                 self.say(f"{name} is still to come from another rank")
                 return []
             blocks.append(shard)
-            left -= shard.tokens
-            if shard.documents < self.block:
+            left -= shard.counts[TOKENS]
+            if shard.counts[DOCUMENTS] < self.block:
                 break
         return blocks
 
     def _goes_beyond(self, shard: Shard, most_tokens: float) -> bool:
         """Return whether ``most_tokens`` are reached before a shard's last document."""
-        if shard.tokens < most_tokens:
+        if shard.counts[TOKENS] < most_tokens:
             return False
         ends = np.flatnonzero(np.fromfile(self.folder / shard.file, DTYPE) == self.end)
         return len(ends) > 1 and int(ends[-2]) + 1 >= most_tokens
 
 
 def _name(part: Part, index: int) -> str:
-    return f"{part.split}-{index:05d}.bin"
+    return shard_name(part.split, index)

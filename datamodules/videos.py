@@ -12,7 +12,7 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
-from paper_repro.datamodules.image_sources import TRAIN
+from paper_repro.datamodules.image_shards import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
 
 

@@ -16,6 +16,10 @@
     prepare_data.py celeba --from DIR              CelebA from img_align_celeba/ and list_eval_partition.txt, or from
                                                    the hub's parquet files, to 19 GB of pixels
     prepare_data.py celeba --download              the same from the hub
+    prepare_data.py coco --from DIR --workers 16   COCO 2014 from train2014/ and val2014/, or from parquet files, as
+                                                   squares of --size 128; or --download
+    prepare_data.py imagenet --from DIR            ImageNet-1k with labels, from train/ and val/ with a folder for each
+                                                   class, or from parquet files; or --download
     prepare_data.py sudoku --from DIR              SATNet's features.pt and labels.pt and RRN's test.csv (sudoku-hard),
                                                    anywhere below DIR
     prepare_data.py docstrings --verify            read everything again that was prepared; changes nothing
@@ -31,8 +35,10 @@
     --tokenizer PATH    tokenizer.json (byte-level as GPT-2's, or with byte fallback as LLaMA-2's), or a folder with one
                         or with vocab.json and merges.txt; or gpt2, the default of openwebtext and pg19, or llama,
                         that of slimpajama, or gpt-neox, that of redpajama and fineweb; docstrings trains its own
-    --hub NAME          CelebA's copy on the hub, flwrlabs/celeba        (celeba)
-    --on-corrupt WHAT   of images that are damaged or of another size or mode: refuse, naming them, or skip   (celeba)
+    --hub NAME          the data set's name on the hub          (celeba, coco, imagenet, as are the next two)
+    --on-corrupt WHAT   of images that are damaged, or cannot be RGB without a change of colours: refuse or skip them
+    --workers N         processes that decode images, 1; the files do not depend on it
+    --size N            side of an image in pixels, 128; others lie in folders of their own, coco-64    (coco, imagenet)
 
 What is streamed (slimpajama, redpajama, fineweb) may be prepared by several processes that see one folder: torchrun
 --nproc-per-node 4 scripts/prepare_data.py slimpajama ...; each encodes its share of the blocks ($RANK of $WORLD_SIZE),
@@ -55,12 +61,13 @@ from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 
 if TYPE_CHECKING:
+    from paper_repro.datamodules.array_shards import Manifest
     from paper_repro.datamodules.shard_writing import Documents
-    from paper_repro.datamodules.token_shards import Manifest
     from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 FLAGS = ("--verify", "--download", "--help", "-h")
 COMMON = ("to",)
+IMAGES = (*COMMON, "folder", "from", "hub", "on-corrupt", "workers")
 CORPUS = (*COMMON, "folder", "max-documents", "shard-tokens", "tokenizer")
 STREAMED = (*COMMON, "folder", "max-tokens", "shard-documents", "tokenizer", "from")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -71,7 +78,9 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "slimpajama": STREAMED,
     "redpajama": (*STREAMED, "val-documents"),
     "fineweb": (*STREAMED, "val-documents"),
-    "celeba": (*COMMON, "folder", "from", "hub", "on-corrupt"),
+    "celeba": IMAGES,
+    "coco": (*IMAGES, "size"),
+    "imagenet": (*IMAGES, "size"),
     "sudoku": (*COMMON, "from"),
 }
 SETTINGS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
@@ -80,6 +89,7 @@ SHAKESPEARE = "tinyshakespeare/input.txt"
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+DEFAULT_SIDE = 128
 PG19_TEXTS = "pg19-texts"
 SECONDS_OF_SILENCE = 60
 
@@ -106,11 +116,9 @@ def main(arguments: Sequence[str]) -> int:
         "shakespeare": _shakespeare,
         "docstrings": _docstrings,
         "pg19": _pg19,
-        "slimpajama": partial(_streamed, "slimpajama"),
-        "redpajama": partial(_streamed, "redpajama"),
-        "fineweb": partial(_streamed, "fineweb"),
-        "celeba": _celeba,
         "sudoku": _sudoku,
+        **{corpus: partial(_streamed, corpus) for corpus in ("slimpajama", "redpajama", "fineweb")},
+        **{images: partial(_images, images) for images in ("celeba", "coco", "imagenet")},
     }
     prepare[name](words, root)
     return 0
@@ -285,34 +293,31 @@ def _streamed(name: str, words: Words, root: Path) -> None:
         _summary(folder, manifest)
 
 
-def _celeba(words: Words, root: Path) -> None:
-    from paper_repro.datamodules import celeba, celeba_preparation
+def _images(name: str, words: Words, root: Path) -> None:
+    from paper_repro.datamodules import celeba_preparation, encoded_images, image_preparation
+    from paper_repro.datamodules.image_decoding import CentralSquare
+    from paper_repro.datamodules.image_shards import ImageManifest
 
-    folder = root / words.settings.get("folder", "celeba")
-    path = folder / celeba.MANIFEST
+    side = _number(words, "size", None) or DEFAULT_SIDE
+    folder = root / words.settings.get("folder", name if side == DEFAULT_SIDE else f"{name}-{side}")
     if "--verify" in words.flags:
-        if not path.is_file():
-            raise UsageError(f"{path} is not there: give the command without --verify to prepare the data")
-        try:
-            manifest = celeba_preparation.verify(path)
-        except UsageError as error:
-            raise UsageError(f"{error}; give the command without --verify to make it again") from error
+        _verify(folder, ImageManifest)
+        return
+    given, hub = words.settings.get("from"), words.settings.get("hub")
+    on_corrupt = words.settings.get("on-corrupt", image_preparation.REFUSE)
+    if on_corrupt not in image_preparation.ON_CORRUPT:
+        raise UsageError(f"--on-corrupt {on_corrupt}: give {' or '.join(image_preparation.ON_CORRUPT)}")
+    if (given is None) == ("--download" not in words.flags) or (given is not None and hub is not None):
+        raise UsageError(f"{name}: give either --from DIR, or --download to get it from the hub (--hub names a copy)")
+    path = None if given is None else Path(given).expanduser()
+    skip, workers = on_corrupt == image_preparation.SKIP, _number(words, "workers", None) or 1
+    if name == "celeba":
+        source = celeba_preparation.load(path, hub)
+        manifest = celeba_preparation.write(folder, source, skip, workers=workers)
     else:
-        given, hub = words.settings.get("from"), words.settings.get("hub")
-        on_corrupt = words.settings.get("on-corrupt", celeba_preparation.REFUSE)
-        if on_corrupt not in celeba_preparation.ON_CORRUPT:
-            raise UsageError(f"--on-corrupt {on_corrupt}: give {' or '.join(celeba_preparation.ON_CORRUPT)}")
-        if (given is None) == ("--download" not in words.flags) or (given is not None and hub is not None):
-            raise UsageError(
-                "celeba: give either --from DIR, or --download to get it from the hub (--hub names a copy)"
-            )
-        source = celeba_preparation.load(Path(given).expanduser() if given else None, hub or celeba_preparation.HUB)
-        manifest = celeba_preparation.write(folder, source, on_corrupt == celeba_preparation.SKIP)
-    for split, images in manifest.totals().items():
-        print(f"{split}: {images:,} images")
-    if manifest.skipped:
-        print(f"left out {len(manifest.skipped):,}: {celeba_preparation.named(manifest.skipped)}")
-    print(f"{path}: whole, {len(manifest.shards)} files")
+        source = encoded_images.load(name, path, hub)
+        manifest = image_preparation.write(folder, source, CentralSquare(side), skip, workers=workers)
+    _summary(folder, manifest)
 
 
 def _sudoku(words: Words, root: Path) -> None:
@@ -370,25 +375,24 @@ def _write_shards(
     _summary(folder, shard_writing.write_shards(folder, splits, source, tokenizer, size))
 
 
-def _verify(folder: Path) -> None:
-    from paper_repro.datamodules import shard_writing
-    from paper_repro.datamodules.token_shards import MANIFEST
+def _verify(folder: Path, kind: "type[Manifest] | None" = None) -> None:
+    """Read again what a manifest of token shards, or of another kind, names."""
+    from paper_repro.datamodules.array_shards import MANIFEST
+    from paper_repro.datamodules.token_shards import TokenManifest
 
     if not (folder / MANIFEST).is_file():
         raise UsageError(f"{folder / MANIFEST} is not there: give the command without --verify to prepare the data")
     try:
-        _summary(folder, shard_writing.verify(folder / MANIFEST))
+        manifest = (kind or TokenManifest).read(folder / MANIFEST)
+        manifest.verify(folder)
     except UsageError as error:
         raise UsageError(f"{error}; give the command without --verify to make it again") from error
+    _summary(folder, manifest)
 
 
 def _summary(folder: Path, manifest: "Manifest") -> None:
-    for split, total in manifest.totals().items():
-        tokens = total["tokens"]
-        print(
-            f"{split}: {total['documents']:,} documents, {tokens:,} tokens, {total['bytes'] / tokens:.3f} bytes a token"
-        )
-    print(f"{folder / 'manifest.json'}: whole, {len(manifest.shards)} shards, {manifest.vocabulary_size} token ids")
+    print("\n".join(manifest.summary()))
+    print(f"{folder / 'manifest.json'}: whole, {len(manifest.shards)} shards")
 
 
 if __name__ == "__main__":

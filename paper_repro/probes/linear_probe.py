@@ -17,7 +17,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
-from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.images import ImageData
 from paper_repro.models.ebt.image import DiT, ImageEBT
 from paper_repro.training.module import PaperModule
@@ -66,7 +65,7 @@ class LinearProbe:
 
     The features are the mean over patches of the last block's states (EBT, D.3).  Images are brought to the model's
     size, each pixel repeated or the mean of several, and grey ones to three equal channels.  Metrics: shares between 0
-    and 1 of test images, ``top_1`` and ``top_5``.
+    and 1 of the images of the last split, ``top_1`` and ``top_5``.
 
     Args:
         data: the section of the labelled images, an ImageData with ``labelled: true``.
@@ -123,14 +122,17 @@ class LinearProbeFloor(Task):
 
 
 def accuracies(features: Features, data: ImageData, settings: LinearSettings, seed: int) -> dict[str, float]:
-    """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of the test images.
+    """Train a linear classifier on the training images, and return ``top_1`` and ``top_5`` of those of
+    the last split.
 
     Raises:
         UsageError: the images have no labels.
     """
     if not data.labelled:
         raise UsageError("a linear probe needs labels: give an ImageData with labelled=true")
-    (inputs, labels), (tested, expected) = (_gathered(features, data, split) for split in (TRAIN, TEST))
+    (inputs, labels), (tested, expected) = (
+        _gathered(features, data, split) for split in (data.splits[0], data.splits[-1])
+    )
     mean, std = inputs.mean(0), inputs.std(0).clamp(min=LEAST_STD)  # (D,) each
     inputs, tested = (inputs - mean) / std, (tested - mean) / std
     classifier = _trained(inputs, labels, data.source.num_classes, settings, seed)

@@ -15,7 +15,7 @@ from paper_repro.base import data_files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import celeba_preparation
 from paper_repro.datamodules.celeba import CelebAData
-from paper_repro.datamodules.celeba_preparation import Source
+from paper_repro.datamodules.image_preparation import Source
 from paper_repro.datamodules.image_sources import HalvedPhotographs
 from paper_repro.scripts import prepare_data
 
@@ -306,12 +306,12 @@ def test_training_refuses_what_is_not_what_the_manifest_says(celeba: Path) -> No
         return str(caught.value)
 
     (folder / "val-00000.bin").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert "val-00000.bin: altered: its SHA-256 is" in found()
+    assert "val-00000.bin: this shard is altered: its SHA-256 is" in found()
     assert "altered" in refusal("--verify", "--to", str(out))
     (folder / "val-00000.bin").write_bytes(whole[:-1])
     assert "190,103 bytes, expected 190,104, 2 images of 178 x 178" in found()
     (folder / "val-00000.bin").unlink()
-    assert "this file of images is missing" in found()
+    assert "val-00000.bin: this shard is missing" in found()
     manifest = json.loads((folder / "manifest.json").read_bytes())
     kept = [shard for shard in manifest["shards"] if shard["split"] != "val"]
     (folder / "manifest.json").write_text(json.dumps({**manifest, "shards": kept}))

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
+from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
 from paper_repro.datamodules.image_sources import Digits, Faces, HalvedPhotographs, ImageSource, Photographs
 from paper_repro.datamodules.images import DigitData, ImageData, MaskedImageData, PhotographData
-from paper_repro.datamodules.pixels import Pixels, UnfitImageError, decode, random_box, random_resized_crop, resized
+from paper_repro.datamodules.pixels import random_box, random_resized_crop, resized
 from paper_repro.models.cet.model import CET
 
 

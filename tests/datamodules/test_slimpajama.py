@@ -19,7 +19,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import slimpajama
 from paper_repro.datamodules.stream_shards import Part, Rank, write_streams
 from paper_repro.datamodules.text import TokenData
-from paper_repro.datamodules.token_shards import Manifest
+from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -66,7 +66,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def texts(folder: Path, split: str) -> list[str]:
-    shards = Manifest.read(folder / "manifest.json").of(split)
+    shards = TokenManifest.read(folder / "manifest.json").of(split)
     ids = np.concatenate([np.fromfile(folder / shard.file, np.uint16) for shard in shards]).tolist()
     ends = [index for index, token in enumerate(ids) if token == TOKENIZER.end_of_text]
     assert ends[-1] == len(ids) - 1
@@ -83,7 +83,7 @@ def test_the_sources_own_splits_are_written_in_order_and_read(corpus: Path) -> N
     folder = prepare(corpus, "out")
     assert texts(folder, "train") == TRAIN
     assert texts(folder, "val") == HELD_OUT["validation"][:KEPT] and texts(folder, "test") == HELD_OUT["test"][:KEPT]
-    totals = Manifest.read(folder / "manifest.json").totals()["train"]
+    totals = TokenManifest.read(folder / "manifest.json").totals()["train"]
     assert totals == {"documents": 120, "tokens": ENDS[-1], "bytes": sum(len(text.encode()) for text in TRAIN)}
     assert prepare_data.main(["slimpajama", "--verify", "--to", str(corpus / "out")]) == 0
     data = slimpajama.SlimPajamaData({"manifest": "slimpajama/manifest.json"}, 4, 64, 1, data_root=corpus / "out")
@@ -182,7 +182,7 @@ def parts(hook: Any = None, at: int = -1) -> list[Part]:
     return [Part("train", read), Part("val", lambda first: iter(HELD_OUT["test"][first:]), BLOCK)]
 
 
-def write(folder: Path, rank: Rank, most: int | None, streams: list[Part] | None = None) -> Manifest | None:
+def write(folder: Path, rank: Rank, most: int | None, streams: list[Part] | None = None) -> TokenManifest | None:
     source = {"name": "test"}
     return write_streams(folder, streams or parts(), source, TOKENIZER, most, BLOCK, rank, say=lambda _: None)
 
@@ -215,7 +215,7 @@ def test_ranks_at_the_same_time_make_the_files_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("most", [ENDS[14], ENDS[19], ENDS[24]])
 def test_a_rank_that_ends_after_the_manifest_leaves_the_folder_clean(tmp_path: Path, most: int) -> None:
     write(tmp_path / "alone", Rank(), most)
-    finished: list[Manifest | None] = []
+    finished: list[TokenManifest | None] = []
 
     def others() -> None:
         finished.append(write(tmp_path / "shared", Rank(0, 2), most))
@@ -228,7 +228,7 @@ def test_a_rank_that_ends_after_the_manifest_leaves_the_folder_clean(tmp_path: P
 
 def test_nothing_is_cut_before_all_blocks_are_there(tmp_path: Path) -> None:
     write(tmp_path / "alone", Rank(), ENDS[24])
-    found: list[Manifest | None] = []
+    found: list[TokenManifest | None] = []
 
     def val(first: int) -> Iterator[str]:
         found.append(write(tmp_path / "shared", Rank(1, 2), ENDS[24]))
@@ -342,7 +342,7 @@ def test_the_hub_is_read_in_llamas_ids_that_lie_among_the_data(corpus: Path, mon
     assert prepare_data.main(words) == 0
     folder = corpus / "out" / "slimpajama"
     assert texts(folder, "train") == TRAIN[:21]
-    source = Manifest.read(folder / "manifest.json").settings["source"]
+    source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert (source["from"], source["revision"]) == (slimpajama.HUB, slimpajama.REVISION)
 
 

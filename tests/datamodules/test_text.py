@@ -9,7 +9,7 @@ import torch
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import CharacterData, StreamData, TokenData
-from paper_repro.datamodules.token_shards import Manifest
+from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 PROSE = "".join(f"Line {index}: to be, or not to be.\n" for index in range(60))
@@ -171,8 +171,8 @@ def test_nanogpts_two_files_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None:
-    def manifest() -> Manifest:
-        return Manifest.read(tmp_path / "corpus" / "manifest.json")
+    def manifest() -> TokenManifest:
+        return TokenManifest.read(tmp_path / "corpus" / "manifest.json")
 
     data = shards(tmp_path)
     data.prepare_data()
@@ -192,12 +192,12 @@ def test_damaged_shards_are_refused_with_what_mends_them(tmp_path: Path) -> None
 
 
 def test_a_shard_is_hashed_once_and_again_when_it_changed(tmp_path: Path) -> None:
-    from paper_repro.datamodules import token_shards
+    from paper_repro.datamodules import array_shards
 
     shards(tmp_path, cache=tmp_path / "cache").prepare_data()
     stamps = sorted((tmp_path / "cache" / "shards").glob("*.json"))
-    assert len(stamps) == len(Manifest.read(tmp_path / "corpus" / "manifest.json").shards)
-    token_shards._content_once.cache_clear()
+    assert len(stamps) == len(TokenManifest.read(tmp_path / "corpus" / "manifest.json").shards)
+    array_shards._content_once.cache_clear()
     times = [path.stat().st_mtime_ns for path in stamps]
     opened(tmp_path, cache=tmp_path / "cache").prepare_data()
     assert [path.stat().st_mtime_ns for path in stamps] == times

@@ -14,7 +14,7 @@ from paper_repro.base import data_files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import tokenizers, web_documents
 from paper_repro.datamodules.documents import DocumentData
-from paper_repro.datamodules.token_shards import Manifest
+from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer, known
 from paper_repro.datamodules.web_documents import RedPajamaFiles, is_val, sample_names
 from paper_repro.scripts import prepare_data
@@ -54,7 +54,7 @@ def prepare(folder: Path, name: str, to: str, *words: str) -> Path:
 
 
 def written(folder: Path, split: str) -> list[str]:
-    shards = Manifest.read(folder / "manifest.json").of(split)
+    shards = TokenManifest.read(folder / "manifest.json").of(split)
     ids = np.concatenate([np.fromfile(folder / shard.file, np.uint16) for shard in shards])
     return [TOKENIZER.decode(part[:-1].tolist()) for part in np.split(ids, np.flatnonzero(ids == 0) + 1)[:-1]]
 
@@ -72,7 +72,7 @@ def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: 
     folder = prepare(tmp_path, name, "out", "--from", str(tmp_path / "web"))
     assert written(folder, "train") == expected("train", texts) and written(folder, "val") == expected("val", texts)
     assert 0 < len(expected("val", texts)) < 30
-    source = Manifest.read(folder / "manifest.json").settings["source"]
+    source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert (source["name"], source["column"], source["from"]) == (name, COLUMNS[name], "local files")
     data = DocumentData({"manifest": f"{name}/manifest.json"}, 4, 8, 2, data_root=tmp_path / "out")
     assert data.train_batch(0)[0].shape == (4, 8) and data.splits == ("train", "val")
@@ -142,7 +142,7 @@ def test_redpajama_is_streamed_from_its_publisher_past_missing_and_broken_files(
     monkeypatch.setattr(web_documents, "sample_names", lambda: ["a", "b", "c", "d"])
     folder = prepare(tmp_path, "redpajama", "out", "--download")
     assert written(folder, "train") == expected("train") and written(folder, "val") == expected("val")
-    source = Manifest.read(folder / "manifest.json").settings["source"]
+    source = TokenManifest.read(folder / "manifest.json").settings["source"]
     assert source["from"] == "togethercomputer/RedPajama-Data-V2, sample-100B"
     rows = RedPajamaFiles([publisher.format(name) for name in "abcd"])
     assert [row["raw_content"] for row in rows.skip(45)] == TEXTS[45:]

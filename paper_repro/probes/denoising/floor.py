@@ -14,7 +14,7 @@ from paper_repro.base.arguments import one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import data_of
-from paper_repro.datamodules.image_sources import TRAIN
+from paper_repro.datamodules.image_shards import TRAIN
 from paper_repro.datamodules.images import ImageData
 from paper_repro.models import diffusion
 from paper_repro.probes.denoising.scores import LEVELS, Scores, noised_batches, plain_images

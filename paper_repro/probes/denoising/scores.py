@@ -9,7 +9,6 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.datamodules.image_sources import TEST
 from paper_repro.datamodules.images import ImageData
 from paper_repro.metrics.denoising import new_errors, update_errors
 from paper_repro.models import diffusion
@@ -39,12 +38,16 @@ def plain_images(data: CounterBasedDataModule) -> ImageData:
     return data
 
 
-def noised_batches(data: ImageData, time: int, split: str = TEST) -> Iterator[Noised]:
+def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iterator[Noised]:
     """Yield the evaluated images of a split with noise that follows from ``data.evaluation_seed`` and the time.
+
+    Args:
+        split: None: the last one of the data, "test" or "val".
 
     Raises:
         ValueError: a time outside the schedule.
     """
+    split = data.splits[-1] if split is None else split
     signal, std = diffusion.signal(time), diffusion.noise_std(time)
     generator = torch.Generator().manual_seed(mix(data.evaluation_seed, "denoising", split, time))
     for images in data.evaluation_batches(split):

@@ -1,0 +1,116 @@
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
+from paper_repro.datamodules import array_shards
+from paper_repro.datamodules.array_shards import Array, Manifest, Shard, StoredArrays
+from paper_repro.datamodules.array_writing import ShardFolder
+from paper_repro.datamodules.token_shards import TokenManifest
+
+PAIRS = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)
+"""Items of 3 bytes: what follows them in a file is not aligned."""
+ARRAYS = {"pairs": Array(np.dtype(np.uint8), (3,)), "marks": Array(np.dtype("<i8"))}
+SETTINGS = {"name": "test", "arrays": {name: array.to_json() for name, array in ARRAYS.items()}}
+
+
+def written(folder: Path) -> Manifest:
+    """Two shards of five pairs, with marks behind them, and their manifest."""
+    folder.mkdir(exist_ok=True)
+    shards = []
+    for index, pairs in enumerate(PAIRS):
+        content = pairs.tobytes() + (1000 * index - np.arange(5)).astype("<i8").tobytes()
+        (folder / f"train-{index}.bin").write_bytes(content)
+        shards.append(Shard(f"train-{index}.bin", "train", {"pairs": 5, "odd": index}, sha256_of_bytes(content)))
+    manifest = Manifest(SETTINGS, tuple(shards))
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    return manifest
+
+
+def test_the_arrays_of_a_shard_are_read_back_across_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = written(tmp_path)
+    assert Manifest.read(tmp_path / "manifest.json") == manifest
+    assert manifest.totals() == {"train": {"pairs": 10, "odd": 1}}
+    manifest.verify(tmp_path)
+    monkeypatch.setattr(array_shards, "MOST_MAPS", 1)
+    stored = StoredArrays([tmp_path / shard.file for shard in manifest.shards], [5, 5], manifest.arrays)
+    for index in (9, 0, 4, 5, 7):
+        assert np.array_equal(stored.item("pairs", index), PAIRS.reshape(10, 3)[index])
+        assert stored.item("marks", index) == 1000 * (index // 5) - index % 5
+        assert len(stored._maps) == 1
+    again = copy.deepcopy(stored)  # as it is sent to another process
+    assert again._maps == {} and len(again) == 10 and again.item("marks", 9) == 996
+    for index in (-1, 10):
+        with pytest.raises(IndexError, match=f"item {index}: there are 10"):
+            stored.item("marks", index)
+
+
+def test_the_manifest_of_tokens_has_the_bytes_that_published_ids_were_made_with(tmp_path: Path) -> None:
+    tokenizer = {"file": "tokenizer.json", "fingerprint": "ab", "vocabulary_size": 300, "end_of_text": 0}
+    settings = {"source": {"name": "x"}, "tokenizer": tokenizer, "dtype": "<u2", "shard_tokens": 100}
+    shard = {"file": "train-00000.bin", "split": "train", "documents": 2, "tokens": 7, "bytes": 9, "sha256": "cd"}
+    totals = {"train": {"documents": 2, "tokens": 7, "bytes": 9}}
+    published = json.dumps({"format": 1, **settings, "totals": totals, "shards": [shard]}, indent=1).encode() + b"\n"
+    (tmp_path / "manifest.json").write_bytes(published)
+    manifest = TokenManifest.read(tmp_path / "manifest.json")
+    assert manifest.to_bytes() == published
+    counts = {"documents": 2, "tokens": 7, "bytes": 9}
+    assert manifest == TokenManifest(settings, (Shard("train-00000.bin", "train", counts, "cd"),))
+
+
+def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) -> None:
+    manifest = written(tmp_path)
+    first, path, stamps = manifest.shards[0], tmp_path / "train-0.bin", tmp_path / "stamps"
+    whole = path.read_bytes()
+    manifest.check(tmp_path, first, stamps)
+    path.write_bytes(whole[:-8])
+    with pytest.raises(UsageError, match=r"has 47 bytes, expected 55, 5 pairs of 3, 5 marks: it is truncated"):
+        manifest.check(tmp_path, first, stamps)
+    path.write_bytes(whole[::-1])
+    with pytest.raises(UsageError, match="this shard is altered: its SHA-256 is"):
+        manifest.check(tmp_path, first, stamps)
+    path.unlink()
+    with pytest.raises(UsageError, match=r"train-0\.bin: this shard is missing"):
+        manifest.verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "manifest of format 2, expected 1: prepare the data again"),
+        ({"arrays": {"pairs": {"dtype": "|O", "shape": [3]}}}, "not a manifest of shards .*an array of .O"),
+        ({"arrays": {"pairs": {"dtype": "|u1", "shape": [0]}}}, "not a manifest of shards"),
+        ({"arrays": {"triples": {"dtype": "|u1", "shape": []}}}, "KeyError.*'triples'"),
+        ({"arrays": {}}, "not a manifest of shards"),
+        ({"shards": [{"file": "../x", "split": "a", "pairs": 1, "sha256": ""}]}, r"a shard called '\.\./x'"),
+        ({"shards": [{"file": "x", "split": "a", "pairs": -1, "sha256": ""}]}, "a shard of .*-1"),
+        ({"shards": [{"file": "x", "split": "a", "pairs": 1}]}, "KeyError.*'sha256'"),
+        ({"shards": 3}, "not a manifest of shards"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    written(tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **change}))
+    with pytest.raises(UsageError, match=message):
+        Manifest.read(path)
+
+
+def test_a_manifest_that_says_the_same_in_other_bytes_is_kept(tmp_path: Path) -> None:
+    manifest = written(tmp_path)
+    path = tmp_path / "manifest.json"
+    other = json.dumps(json.loads(path.read_bytes())).encode()
+    path.write_bytes(other)
+    folder = ShardFolder(tmp_path, SETTINGS, Manifest, lambda _: None)
+    folder.finish(manifest.shards)
+    assert path.read_bytes() == other
+    path.write_bytes(b"damaged")
+    folder.finish(manifest.shards)
+    assert path.read_bytes() == manifest.to_bytes()
+    folder.finish(manifest.shards[:1])
+    assert len(Manifest.read(path).shards) == 1

@@ -1,0 +1,410 @@
+import io
+import json
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import encoded_images, image_preparation
+from paper_repro.datamodules.celeba import CelebAImages
+from paper_repro.datamodules.image_decoding import CentralSquare
+from paper_repro.datamodules.image_preparation import Labels, Source
+from paper_repro.datamodules.image_shards import StoredImages
+from paper_repro.datamodules.image_sources import HalvedPhotographs
+from paper_repro.datamodules.images import ImageData
+from paper_repro.datamodules.prepared_images import PreparedImages
+from paper_repro.scripts import prepare_data
+
+SIZE = 8
+CLASSES = ("n01", "n02", "n03")
+COUNTS = {"train": 7, "val": 4}
+SPLITS = ("train", "val")
+
+
+@pytest.fixture(scope="module")
+def jpegs() -> dict[str, list[bytes]]:
+    """Small JPEGs of several shapes, by split."""
+    whole = HalvedPhotographs(120).photographs["train"]
+    found: dict[str, list[bytes]] = {split: [] for split in COUNTS}
+    for index, split in enumerate(split for split, count in COUNTS.items() for _ in range(count)):
+        stream = io.BytesIO()
+        pixels = whole[index % 2][20 * index : 20 * index + 12 + 3 * index, 30 * index : 30 * index + 40 - index]
+        Image.fromarray(pixels).save(stream, "JPEG", quality=90)
+        found[split].append(stream.getvalue())
+    return found
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places of this test alone; shards hold three images each."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(image_preparation, "SHARD_BYTES", 3 * SIZE * SIZE * 3 + 1)
+
+
+@pytest.fixture
+def coco(jpegs: dict[str, list[bytes]], tmp_path: Path) -> Path:
+    """COCO's folders, in small."""
+    for split, images in jpegs.items():
+        folder = tmp_path / "images" / f"{split}2014"
+        folder.mkdir(parents=True)
+        (folder / "readme.txt").write_text("no image")
+        for index, content in enumerate(images):
+            (folder / f"{index}.jpg").write_bytes(content)
+    return tmp_path / "images"
+
+
+def label_of(split: str, index: int) -> int:
+    """The class of an image: each has one at least."""
+    return index * len(CLASSES) // COUNTS[split]
+
+
+@pytest.fixture
+def imagenet(jpegs: dict[str, list[bytes]], tmp_path: Path) -> Path:
+    """ImageNet's folders of classes, in small."""
+    for split, images in jpegs.items():
+        for index, content in enumerate(images):
+            path = tmp_path / "classes" / split / CLASSES[label_of(split, index)] / f"{index}.JPEG"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    return tmp_path / "classes"
+
+
+def prepare(name: str, source: Path, to: str = "out", *words: str) -> Path:
+    out = source.parent / to
+    assert prepare_data.main([name, "--from", str(source), "--to", str(out), "--size", str(SIZE), *words]) == 0
+    return out / f"{name}-{SIZE}"
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_data.main(words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def test_coco_is_prepared_in_the_order_of_its_names(
+    coco: Path, jpegs: dict[str, list[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare("coco", coco)
+    assert "train: 7 images\nval: 4 images\n" in capsys.readouterr().out
+    stored = StoredImages(folder / "manifest.json", SPLITS, shape=(SIZE, SIZE, 3))
+    assert stored.counts == COUNTS and stored.shape == (SIZE, SIZE, 3) and stored.classes is None
+    for split, images in jpegs.items():
+        for index, one in enumerate(images):
+            assert np.array_equal(stored.image(split, index), CentralSquare(SIZE)(one)[0])
+    with pytest.raises(ValueError, match="these images have no labels"):
+        stored.label("train", 0)
+    with pytest.raises(IndexError, match="item 7: there are 7"):
+        stored.image("train", 7)
+    assert sorted(path.name for path in folder.glob("*.bin")) == [
+        *(f"train-0000{index}.bin" for index in range(3)),
+        *(f"val-0000{index}.bin" for index in range(2)),
+    ]
+    assert prepare_data.main(["coco", "--verify", "--to", str(folder.parent), "--size", str(SIZE)]) == 0
+    assert content(folder) == content(prepare("coco", coco, "again"))
+
+
+def test_an_image_has_the_class_of_its_folder(imagenet: Path, jpegs: dict[str, list[bytes]]) -> None:
+    stored = StoredImages(prepare("imagenet", imagenet) / "manifest.json", SPLITS)
+    assert stored.counts == COUNTS and stored.classes == 3
+    for split, images in jpegs.items():
+        for index, one in enumerate(images):
+            assert np.array_equal(stored.image(split, index), CentralSquare(SIZE)(one)[0])
+            assert stored.label(split, index) == label_of(split, index)
+
+
+def rows(jpegs: dict[str, list[bytes]], label: Any, **labels: list[Any]) -> Any:
+    """The same images as a dict of data sets."""
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": label})
+    found = datasets.DatasetDict()
+    for split, images in jpegs.items():
+        own = labels.get(split, [label_of(split, index) for index in range(COUNTS[split])])
+        encoded = [{"bytes": one, "path": None} for one in images]
+        found["validation" if split == "val" else split] = datasets.Dataset.from_dict(
+            {"image": encoded, "label": own}, features
+        )
+    return found
+
+
+def test_parquet_files_and_the_hub_give_the_same_images_and_labels(
+    imagenet: Path, jpegs: dict[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    expected = content(prepare("imagenet", imagenet))
+    named, numbered = rows(jpegs, datasets.ClassLabel(names=list(CLASSES))), rows(jpegs, datasets.Value("int64"))
+    for split, some in named.items():
+        some.to_parquet(str(imagenet.parent / "parquet" / "data" / f"{split}-0.parquet"))
+    found = [content(prepare("imagenet", imagenet.parent / "parquet", "other"))]
+    asked = []
+
+    def hub(name: str, revision: str | None) -> Any:
+        asked.append((name, revision))
+        return named if len(asked) == 1 else numbered
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    for words in ((), ("--hub", "a/copy")):
+        out = imagenet.parent / f"hub{len(words)}"
+        assert prepare_data.main(["imagenet", "--download", "--size", str(SIZE), "--to", str(out), *words]) == 0
+        found.append(content(out / f"imagenet-{SIZE}"))
+    assert prepare_data.main(["coco", "--download", "--size", str(SIZE), "--to", str(imagenet.parent / "coco")]) == 0
+    assert asked == [("ILSVRC/imagenet-1k", None), ("a/copy", None), ("AbdoTW/COCO_2014", None)]
+    for some in (expected, *found):
+        settings = json.loads(some.pop("manifest.json"))
+        assert settings["classes"] == 3 and list(settings["arrays"]) == ["images", "labels"]
+    assert found == [expected] * 3
+
+
+def test_wrong_labels_are_named(jpegs: dict[str, list[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def message(to: str, label: Any, **labels: list[Any]) -> str:
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows(jpegs, label, **labels))
+        return refusal("imagenet", "--download", "--size", str(SIZE), "--to", str(tmp_path / to))
+
+    number = datasets.Value("int64")
+    assert "1 of 11 images are unfit: val 1: label -1, expected 0 to 2" in message("below", number, val=[0, -1, 2, 1])
+    assert "val 3: label 3, expected 0 to 2" in message("above", number, val=[0, 1, 2, 3])
+    assert "val 0: label None" in message("none", number, val=[None, 1, 2, 1])
+    assert "column 'label' holds" in message("text", datasets.Value("string"), train=["a"] * 7, val=["a"] * 4)
+    no_label = {split: some.remove_columns("label") for split, some in rows(jpegs, number).items()}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: no_label)
+    found = refusal("imagenet", "--download", "--to", str(tmp_path / "out"))
+    assert "expected a split train with a column 'label', found train: image; validation: image" in found
+
+    def read(split: str, places: range) -> Iterator[tuple[str, Any]]:
+        yield from ((str(place), lambda place=place: jpegs[split][place]) for place in places)
+
+    source = Source({}, COUNTS, read, Labels(3, lambda *_: [0, 1]))
+    with pytest.raises(UsageError, match="split 'train': 2 labels of 3 images from number 0 on"):
+        image_preparation.write(tmp_path / "few", source, CentralSquare(SIZE), say=lambda _: None)
+
+
+def test_unfit_images_are_refused_or_left_out_with_their_labels(imagenet: Path, jpegs: dict[str, list[bytes]]) -> None:
+    undisturbed = content(prepare("imagenet", imagenet))
+    train = imagenet / "train"
+    (train / "n01" / "0.JPEG").unlink()
+    (train / "n01" / "0.JPEG").symlink_to("/dev/zero")
+    (train / "n02" / "3.JPEG").write_bytes(jpegs["train"][3][:-150])
+    Image.new("RGB", (9_000, 9_000)).save(train / "n03" / "5.JPEG", "PNG")
+    Image.fromarray(np.full((9, 9), 7, np.uint8)).save(imagenet / "val" / "n01" / "0.JPEG")
+    out = imagenet.parent / "new"
+    found = refusal("imagenet", "--from", str(imagenet), "--to", str(out), "--size", str(SIZE))
+    assert "3 of 11 images are unfit: train/n01/0.JPEG: a folder, device or pipe" in found
+    assert "train/n02/3.JPEG" in found and "9000x9000 pixels, expected at most" in found
+    assert not (out / f"imagenet-{SIZE}" / "manifest.json").exists()
+
+    folder = prepare("imagenet", imagenet, "new", "--on-corrupt", "skip")
+    stored = StoredImages(folder / "manifest.json", SPLITS)
+    assert stored.counts == {"train": 4, "val": 4}
+    kept = [1, 2, 4, 6]
+    assert [stored.label("train", index) for index in range(4)] == [label_of("train", index) for index in kept]
+    assert np.array_equal(stored.image("train", 2), CentralSquare(SIZE)(jpegs["train"][4])[0])
+    assert (stored.image("val", 0) == 7).all() and stored.manifest.totals()["val"] == {"images": 4, "grey": 1}
+    assert set(stored.manifest.skipped) == {"train/n01/0.JPEG", "train/n02/3.JPEG", "train/n03/5.JPEG"}
+    assert str(imagenet) not in str(stored.manifest.skipped)
+
+    (train / "n01" / "0.JPEG").unlink()
+    for name, split, index in (
+        ("n01/0", "train", 0),
+        ("n02/3", "train", 3),
+        ("n03/5", "train", 5),
+        ("n01/0", "val", 0),
+    ):
+        (imagenet / split / f"{name}.JPEG").write_bytes(jpegs[split][index])
+    (folder / "val-00000.bin").unlink()  # nothing was left out of it
+    assert content(prepare("imagenet", imagenet, "new", "--on-corrupt", "skip")) == undisturbed
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(imagenet: Path) -> None:
+    (imagenet / "train" / "n02" / "3.JPEG").write_bytes(b"damaged")
+    skip = ("--on-corrupt", "skip")
+    alone = content(prepare("imagenet", imagenet, "alone", *skip))
+    assert content(prepare("imagenet", imagenet, "three", *skip, "--workers", "3")) == alone
+    assert "train/n02/3.JPEG" in alone["manifest.json"].decode()
+
+
+def test_a_worker_that_was_killed_is_told(jpegs: dict[str, list[bytes]], tmp_path: Path) -> None:
+    def read(split: str, places: range) -> Iterator[tuple[str, Any]]:
+        for place in places:
+            if place == 5:
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+            yield str(place), lambda place=place: jpegs[split][place]
+
+    source = Source({}, COUNTS, read)
+    with pytest.raises(UsageError, match=r"ended from outside, .* with fewer --workers"):
+        image_preparation.write(tmp_path / "out", source, CentralSquare(SIZE), workers=2, say=lambda _: None)
+    assert len(list((tmp_path / "out").glob("*.bin"))) == 1
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from paper_repro.datamodules import image_preparation, encoded_images
+from paper_repro.datamodules.image_decoding import CentralSquare
+source = encoded_images.load("imagenet", Path(sys.argv[1]))
+read = source.read
+def slow(split, places):
+    for image in read(split, places):
+        time.sleep(0.05)
+        yield image
+source = image_preparation.Source(source.settings, source.counts, slow, source.labels)
+image_preparation.write(Path(sys.argv[2]), source, CentralSquare(8), shard_images=3, workers=int(sys.argv[3]))
+"""
+
+
+def test_a_preparation_that_was_killed_ends_in_the_same_bytes_and_leaves_no_worker(imagenet: Path) -> None:
+    import psutil
+
+    expected = content(prepare("imagenet", imagenet))
+    folder = imagenet.parent / "killed"
+    command = [sys.executable, "-c", KILLED, str(imagenet), str(folder)]
+    process = subprocess.Popen([*command, "2"], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not list(folder.glob("train-*.bin")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and len(workers) >= 2
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.bin")}
+    assert kept and not (folder / "manifest.json").exists()
+    subprocess.run([*command, "1"], check=True, stdout=subprocess.DEVNULL)
+    assert content(folder) == expected
+    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items()), "a shard was written again"
+
+
+def test_damaged_shards_are_found_and_made_again(imagenet: Path) -> None:
+    folder = prepare("imagenet", imagenet)
+    before = content(folder)
+    words = ["imagenet", "--verify", "--to", str(folder.parent), "--size", str(SIZE)]
+    path = folder / "train-00001.bin"
+    for damage, message in (
+        (before[path.name][:-4], "has 584 bytes, expected 588, 3 images of 8 x 8 x 3, 3 labels: it is truncated"),
+        (before[path.name][::-1], "this shard is altered"),
+    ):
+        path.write_bytes(damage)
+        found = refusal(*words)
+        assert message in found and found.endswith("give the command without --verify to make it again")
+        assert content(prepare("imagenet", imagenet)) == before
+    assert "was prepared with size 8, asked for is 16" in refusal(
+        "imagenet", "--from", str(imagenet), "--to", str(folder.parent), "--size", "16", "--folder", folder.name
+    )
+
+
+def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> None:
+    for name in ("coco", "imagenet"):
+        assert f"{name}: give either --from DIR, or --download" in refusal(name)
+        assert "there is no such folder; --from takes a folder with" in refusal(name, "--from", str(coco / "none"))
+    assert "found neither, expected a folder with train2014/ and val2014/" in refusal(
+        "coco", "--from", str(coco.parent)
+    )
+    assert "found train, expected" in refusal_without(imagenet, "val", "imagenet")
+    (imagenet / "val").mkdir()
+    assert "0 folders of classes" in refusal("imagenet", "--from", str(imagenet))
+    for one in CLASSES[:2]:
+        (imagenet / "val" / one).mkdir()
+    found = refusal("imagenet", "--from", str(imagenet))
+    assert "2 folders of classes" in found and "has 3 (one of them alone has n03)" in found
+    (imagenet / "val" / CLASSES[2]).mkdir()
+    assert "no images in this folder" in refusal("imagenet", "--from", str(imagenet))
+    assert "no images in this folder" in refusal_without(
+        coco, "val2014/0.jpg val2014/1.jpg val2014/2.jpg val2014/3.jpg"
+    )
+    assert "--on-corrupt drop: give refuse or skip" in refusal("coco", "--from", str(coco), "--on-corrupt", "drop")
+    assert "--workers 0: give a whole number above 0" in refusal("coco", "--from", str(coco), "--workers", "0")
+    assert "celeba takes no --size" in refusal("celeba", "--from", str(coco), "--size", "8")
+    (coco / "cut.parquet").write_bytes(b"PAR1 and no more")
+    assert "cannot be read" in refusal("coco", "--from", str(coco))
+    assert set(encoded_images.KNOWN) <= set(prepare_data.OPTIONS)
+
+
+def refusal_without(folder: Path, names: str, data: str = "coco") -> str:
+    """Refuse what is left of a folder without some files, or one folder."""
+    for name in names.split():
+        path = folder / name
+        path.unlink() if path.is_file() else path.rename(folder.parent / "moved away")
+    return refusal(data, "--from", str(folder))
+
+
+def test_a_manifest_of_faces_as_it_was_once_written_is_read_and_kept(tmp_path: Path) -> None:
+    import hashlib
+
+    folder = tmp_path / "celeba"
+    folder.mkdir()
+    faces = np.random.default_rng(0).integers(0, 256, (3, 178, 178, 3), dtype=np.uint8)
+    shards = []
+    for split, face in zip(("train", "val", "test"), faces, strict=True):
+        (folder / f"{split}-00000.bin").write_bytes(face.tobytes())
+        digest = hashlib.sha256(face.tobytes()).hexdigest()
+        shards.append({"file": f"{split}-00000.bin", "split": split, "images": 1, "sha256": digest, "skipped": {}})
+    settings = {"name": "celeba", "from": "official files", "partition": "ab", "side": 178, "shard_images": 1024}
+    totals = {"train": 1, "val": 1, "test": 1}
+    old = json.dumps({"format": 1, "settings": settings, "totals": totals, "shards": shards}).encode()
+    (folder / "manifest.json").write_bytes(old)
+    data = CelebAImages({"manifest": "celeba/manifest.json"})
+    data.find(tmp_path, None)
+    assert data.counts == totals and np.array_equal(data.square("test", 0), faces[2])
+    assert prepare_data.main(["celeba", "--verify", "--to", str(tmp_path)]) == 0
+    assert (folder / "manifest.json").read_bytes() == old
+    other = json.loads(old) | {"settings": settings, "shards": [{**shards[0], "images": 2}]}
+    (folder / "manifest.json").write_text(json.dumps(other))
+    assert "expected 190,104, 2 images of 178 x 178 x 3" in refusal("celeba", "--verify", "--to", str(tmp_path))
+
+
+def test_images_of_another_size_than_asked_for_are_refused(coco: Path) -> None:
+    path = prepare("coco", coco) / "manifest.json"
+    with pytest.raises(UsageError, match="images of 8 x 8 x 3, expected 178 x 178 x 3"):
+        StoredImages(path, SPLITS, shape=(178, 178, 3))
+    with pytest.raises(UsageError, match="split 'test' has no images"):
+        StoredImages(path, ("test",))
+    with pytest.raises(UsageError, match="there is no such manifest of images"):
+        StoredImages(path.with_name("other.json"), SPLITS)
+
+
+def test_prepared_images_are_read_in_batches_with_their_labels(imagenet: Path, tmp_path: Path) -> None:
+    out = prepare("imagenet", imagenet)
+    files, again = {"manifest": str(out.relative_to(tmp_path) / "manifest.json")}, "prepare them"
+
+    def data(**settings: Any) -> ImageData:
+        source = PreparedImages(files, again, **{"size": SIZE, "num_classes": 3, **settings})
+        return ImageData(source, batch_size=4, labelled=bool(source.num_classes), data_root=tmp_path)
+
+    stored, own = StoredImages(out / "manifest.json", SPLITS), data()
+    images, labels = next(iter(own.evaluation_batches("val")))
+    assert images.shape == (4, 3, SIZE, SIZE) and own.splits == SPLITS
+    expected = {(stored.label("val", index), stored.image("val", index).tobytes()) for index in range(4)}
+    pixels = ((images + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    found = zip(labels.tolist(), (np.ascontiguousarray(image).tobytes() for image in pixels), strict=True)
+    assert set(found) == expected
+    assert data(num_classes=0).train_batch(0).shape == images.shape
+    mirrored, plain = data(mirror=True).source, own.source
+    assert np.array_equal(mirrored.augmented(2, [[0.1] * 4]), plain.augmented(2, [[0.1] * 4])[:, ::-1])
+    for wrong, message in (({"num_classes": 4}, "images of 3 classes, expected 4"), ({"size": 9}, "expected 9 x 9")):
+        with pytest.raises(UsageError, match=message):
+            data(**wrong).prepare_data()
+    other = ImageData(PreparedImages({"manifest": "none/manifest.json"}, again), data_root=tmp_path)
+    with pytest.raises(UsageError, match=again):
+        other.prepare_data()
