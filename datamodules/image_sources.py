@@ -53,7 +53,7 @@ class ImageSource(ABC):
     channels: ClassVar[int] = 3
     white: ClassVar[int] = 255
     num_classes: int = 0
-    """Of the labels; 0: there are none."""
+    """How many classes the labels have; 0: there are no labels."""
     size: int
     """H."""
     data_root: str | Path | None = None

@@ -144,11 +144,11 @@ class Parts:
     """What a trunk is made of; as it stands: EBT's on language."""
 
     norm: Callable[[int, float], nn.Module] = RMSNorm
-    """Of a width and an eps."""
+    """Takes a width and an eps."""
     projection: type[Projection] = Projection
-    """Of attention."""
+    """The products of attention."""
     feed_forward: Callable[[int, int], nn.Module] = FeedForward
-    """Of D and M."""
+    """Takes D and M."""
 
 
 class Block(nn.Module):

@@ -24,7 +24,7 @@ Denoise = Callable[[Tensor], Tensor]
 REACH = 3
 RIDGE = 1e-6
 WEIGHTS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2, 1.6)
-"""Of total variation; the best on training images is taken."""
+"""Weights of total variation; the best on training images is taken."""
 NUM_FITTED = 512
 """Training images at most."""
 

@@ -33,7 +33,7 @@ class Way(NamedTuple):
     """How a noised image is denoised."""
 
     steps: int
-    """Of a pass; 0: one at each time, down from that of the noise (diffusion alone)."""
+    """Steps of a pass; 0: one at each time, down from that of the noise (diffusion alone)."""
     passes: int
 
     def evaluations(self, time: int) -> int:
