@@ -164,7 +164,10 @@ def _mark(axes: "Axes", rows: Sequence[Row]) -> None:
     places = sorted({point["x"] for point in rows if point["model"] == TRANSFORMER})
     axes.set_xticks(places, labels=[short(place) for place in places])
     axes.minorticks_off()
-    for note, place in {point["note"]: point["x"] for point in rows if point["note"]}.items():
+    lines = sorted((point["x"], point["note"]) for point in rows if point["note"])
+    # Neighbours may stand close: their words begin at other ends.
+    for number, (place, note) in enumerate(dict.fromkeys(lines)):
         axes.axvline(place, color=COLORS[S1], linestyle=":", linewidth=0.8)
-        mark: Any = {"rotation": 90, "fontsize": 6, "color": COLORS[S1], "ha": "right", "va": "bottom"}
-        axes.text(place, 0.02, note, transform=axes.get_xaxis_transform(), **mark)
+        height, end, side = ((0.02, "bottom", "right"), (0.98, "top", "left"))[number % 2]
+        mark: Any = {"rotation": 90, "fontsize": 6, "color": COLORS[S1], "ha": side, "va": end}
+        axes.text(place, height, note, transform=axes.get_xaxis_transform(), **mark)
