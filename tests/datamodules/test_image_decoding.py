@@ -9,7 +9,7 @@ from PIL import Image
 
 from paper_repro.datamodules import image_decoding
 from paper_repro.datamodules.image_decoding import CentralSquare, UnfitImageError
-from paper_repro.datamodules.images import PhotographData
+from paper_repro.datamodules.image_sources import HalvedPhotographs
 
 SIZE = 16
 CROP = CentralSquare(SIZE)
@@ -22,7 +22,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 
 def photograph(width: int, height: int) -> Image.Image:
-    return Image.fromarray(PhotographData().photographs["train"][0][:height, :width])
+    return Image.fromarray(HalvedPhotographs(120).photographs["train"][0][:height, :width])
 
 
 def png(width: int, height: int, depth: int, kind: int, row: bytes, rows: int | None = None) -> bytes:

@@ -106,9 +106,9 @@ def test_replayed_rows_start_where_they_were_left_and_fresh_rows_alone_are_kept(
     _, carry = module.loss_and_carry(batches[0], draws[0], module.initial_carry(batches[0]))
     assert int(carry["written"]) == BATCH
     step = module._with_replayed(batches[1], draws[1], carry)
-    assert step.ids.shape == (BATCH + 3, WINDOW)
+    assert step.context.shape == (BATCH + 3, WINDOW)
     for row in range(BATCH, BATCH + 3):
-        (place,) = [i for i in range(BATCH) if torch.equal(carry["entries"]["ids"][i], step.ids[row])][:1]
+        (place,) = [i for i in range(BATCH) if torch.equal(carry["entries"]["ids"][i], step.context[row])][:1]
         kept = carry["entries"]["prediction"]["all"][place].float()
         torch.testing.assert_close(step.start[row], kept, rtol=0, atol=0)
     _, carry = module.loss_and_carry(batches[1], draws[1], carry)

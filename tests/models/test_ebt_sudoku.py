@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.datamodules.sudoku_boards import puzzle
-from paper_repro.models.ebt.steps import RULES, PredictionStep, ThinkingSettings, thoughts
+from paper_repro.models.ebt.steps import CODE, LISTING, PredictionStep, ThinkingSettings, thoughts
 from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
 from paper_repro.models.ebt.thinking import think
 from paper_repro.tests.support.float64 import randomised
@@ -84,7 +84,7 @@ def test_a_recursion_of_one_iteration_is_the_feed_forward_pass_and_more_go_on_fr
 
 
 @pytest.mark.parametrize("clamp_givens", [True, False])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", (CODE, LISTING))
 def test_a_step_follows_the_gradient_of_the_boards_energy(rule: str, clamp_givens: bool) -> None:
     model, start = ebt(clamp_givens=clamp_givens), normal(2, 81, 9)
     embedding = model.prediction_embedding.weight

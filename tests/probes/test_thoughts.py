@@ -12,7 +12,7 @@ from paper_repro.base.seeds import mix
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt.model import EBT
-from paper_repro.models.ebt.steps import RULES, ThinkingSettings
+from paper_repro.models.ebt.steps import CODE, LISTING, ThinkingSettings
 from paper_repro.models.ebt.sudoku import SudokuEBT
 from paper_repro.models.ebt.thinking import think
 from paper_repro.probes.thoughts import board, surface
@@ -121,7 +121,7 @@ def test_what_cannot_be_thought_about_is_refused() -> None:
         Reader(broken, TOKENIZER, Manner()).read(IDS, 2)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", (CODE, LISTING))
 def test_the_plane_of_a_path_of_two_steps_holds_its_points_with_their_energies(rule: str) -> None:
     model = made(num_landscapes=1)
     reader = Reader(model, TOKENIZER, Manner(3, ThinkingSettings(rule=rule)))
