@@ -70,6 +70,16 @@ def test_the_first_energies_are_zero_and_the_first_gradient_is_the_head_s() -> N
     assert moved == ["energy_head.weight"]
 
 
+def test_dit_s_branches_start_closed() -> None:
+    torch.manual_seed(0)
+    model, images = DiT(**IMAGE), torch.randn(2, 3, 8, 8)
+    rows = model.patch_embedding(model.patches.cut(images)) + model.patches.positions
+    assert torch.equal(model.features(images), rows)
+    assert not model(images, torch.tensor([3, 90])).any()
+    starting = [name for name, weight in model.named_parameters() if "modulation" in name and weight.any()]
+    assert not starting
+
+
 def test_an_image_s_gradient_is_that_of_its_mean_energy() -> None:
     model = shaken(lambda: ImageEBT(**IMAGE, step_size=2.0))
     images = torch.randn(3, 3, 8, 8, dtype=torch.float64, requires_grad=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, positive
-from paper_repro.models.ebt.landscape import ZeroStepModulation
+from paper_repro.models.ebt.landscape import ZeroStepModulation, close_modulations
 from paper_repro.models.ebt.model import EnergyModel
 from paper_repro.models.ebt.steps import DIRECT, Energies, ThinkingSettings
 from paper_repro.models.ebt.thinking import think
@@ -225,9 +225,8 @@ class DiT(nn.Module):
         for module in self.time_embedding.children():
             if isinstance(module, Projection):
                 nn.init.normal_(module.weight, std=TIME_STD)
-        for module in (*self.trunk.modules(), self.output):
-            if isinstance(module, nn.Linear) or module is self.output:
-                nn.init.zeros_(module.weight)
+        close_modulations(self.trunk)
+        nn.init.zeros_(self.output.weight)
 
     def forward(self, images: Tensor, times: Tensor) -> Tensor:
         condition = self.condition(times)

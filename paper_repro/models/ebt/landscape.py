@@ -67,10 +67,15 @@ class ZeroStepModulation(StepModulation):
 
     def close(self, trunk: nn.Module, energy_head: Projection) -> None:
         nn.init.zeros_(energy_head.weight)
-        for module in trunk.modules():
-            if isinstance(module, nn.Linear):  # the trunk's other products are ``Projection``s
-                nn.init.zeros_(module.weight)
-                nn.init.zeros_(module.bias)
+        close_modulations(trunk)
+
+
+def close_modulations(trunk: nn.Module) -> None:
+    """Set all modulations of a trunk to zero: every branch starts closed."""
+    for module in trunk.modules():
+        if isinstance(module, nn.Linear):  # the trunk's other products are ``Projection``s
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
 
 
 VARIANTS: dict[str, type[OneLandscape]] = {
