@@ -1,9 +1,10 @@
 """An artifact's axes and scales: which cells there are, and which overrides make each of them.
 
 The overrides of a cell come in this order, a later one over an earlier one: the scale's ``overrides``, those of its
-axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values.  Where a scale
-and an axis value, or two axis values, set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say
-which one wins; without them it is an error.
+axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values; and after all
+values the factors (``{times: 2}``), wherever they are written.  Where a scale and an axis value, or two axis values,
+set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say which one wins; without them it is an
+error.
 """
 
 import itertools
@@ -195,6 +196,7 @@ def layers(axes: Mapping[str, Axis], key: Key, word: str, scale: Scale) -> list[
     found += [item.of(f"scale {word}, over the axes") for item in scale.over_axes.items]
     for name, value in values:
         found += [item.of(f"{name} at scale {word}") for item in value.at_scale.get(word, Overrides()).items]
+    found.sort(key=lambda item: item.times)
     return [_with_number(axes, dict(key), item) for item in found]
 
 
@@ -242,6 +244,6 @@ def _across(holders: Sequence[Sequence[Override]]) -> Iterator[tuple[Override, O
 
 
 def _undecided(first: Override, second: Override) -> bool:
-    if second.times or not first.touches(second) or chooses(first) != chooses(second):
+    if first.times or second.times or not first.touches(second) or chooses(first) != chooses(second):
         return False
     return (first.key, first.value) != (second.key, second.value)

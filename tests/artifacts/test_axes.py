@@ -101,6 +101,8 @@ def test_an_axis_that_sets_one_key_lists_values(tmp_path: Path) -> None:
 def test_a_value_may_be_a_multiple_of_the_one_below(tmp_path: Path) -> None:
     double = "rate: {title: Rate, values: {one: {}, two: {overrides: {trunk.width: {times: 2}}}}}"
     assert found(tmp_path, "trunk.width", double, "about: t, overrides: {trunk.width: 12}") == [12, 24]
+    model = "model: {title: Model, values: {a: {at_scale: {smoke: {trunk.width: 20}}}}}"
+    assert found(tmp_path, "trunk.width", f"{double}, {model}") == [20, 40]  # a factor comes after every value
     half = double.replace("times: 2", "times: 0.5")
     assert found(tmp_path, "trunk.width", half, "about: t, overrides: {trunk.width: 12}") == [12, 6]
     assert "13 times 0.5 is 6.5" in refusal(tmp_path, half, "about: t, overrides: {trunk.width: 13}")
