@@ -118,9 +118,17 @@ def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the files that a config's task reads, by role; what measures time works on random numbers."""
     if is_timed(config):
         return {}
-    data = config.get("data")
-    found = data.get("files") if isinstance(data, Mapping) else None
+    found = reader_of(config).get("files")
     return found if isinstance(found, Mapping) else {}
+
+
+def reader_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the node that names files, and the command that prepares them: ``data``, or its ``source``."""
+    data = config.get("data")
+    if not isinstance(data, Mapping):
+        return {}
+    source = data.get("source")
+    return source if isinstance(source, Mapping) and "files" in source else data
 
 
 def today(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     for role, name in sorted(identity.files_of(config).items()):
         path = find_data(name, root)
         if path is None or not path.is_file():
-            command = config["data"].get("prepare") or ""
+            command = identity.reader_of(config).get("prepare") or ""
             return PlannedCell(key, seed, config, settings, settings, absent(name, root, command))
         hashes[role] = _hash_once(path)
     return PlannedCell(key, seed, config, settings, identity.weights(config, hashes))

@@ -454,6 +454,18 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     assert told.endswith("or run: python prepare.py corpus")
 
 
+def test_files_that_a_source_of_the_data_names_are_looked_for_and_enter_the_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    data = ["+data={source:{files:{manifest:some.json}}}", "+data.source.prepare=python prepare.py some"]
+    absent = planned.single(COST, data, 0)
+    assert "needs some.json" in absent.missing and absent.missing.endswith("or run: python prepare.py some")
+    (tmp_path / "some.json").write_text("{}")
+    found = planned.single(COST, data, 0)
+    assert not found.missing and found.id != found.settings == absent.id
+
+
 def groups_of(name: str) -> set[str]:
     """The config groups that an experiment chooses from, those of the experiments it builds on included."""
     from paper_repro.base import typed_yaml
