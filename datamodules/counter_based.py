@@ -7,6 +7,7 @@ import signal
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import lightning as L
@@ -141,6 +142,12 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
     """Ctrl-C and a scheduler's SIGTERM reach all processes; the trainer saves and ends its workers itself."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
+
+
+@lru_cache(maxsize=4)
+def cached_permutation(length: int, seed: int) -> torch.Tensor:
+    """Return ``permutation`` of an epoch that is asked for item by item."""
+    return permutation(length, seed)
 
 
 def permutation(length: int, seed: int) -> torch.Tensor:

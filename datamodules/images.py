@@ -5,7 +5,6 @@ Letters: B images, C channels, H image side, c side of a mask's cell, N images o
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.seeds import mix
-from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, permutation
+from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation
 from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_shards import TRAIN
 from paper_repro.datamodules.image_sources import DIGIT_SIDE, Digits, HalvedPhotographs, ImageSource
@@ -95,7 +94,9 @@ class ImageData(CounterBasedDataModule):
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         one_of("split", split, self.splits)
         total = self.source.counts[split]
-        order = _order(total, mix(self.evaluation_seed, "images", "evaluation", split))[: self.num_evaluation_images]
+        order = cached_permutation(total, mix(self.evaluation_seed, "images", "evaluation", split))[
+            : self.num_evaluation_images
+        ]
         generator = torch.Generator().manual_seed(mix(self.evaluation_seed, "images", "masks", split))
         # Drawn for all images at once: what is done to an image then does not depend on the size of a batch.
         treatment = self._drawn(len(order), generator)
@@ -103,16 +104,16 @@ class ImageData(CounterBasedDataModule):
             some = slice(first, first + self.evaluation_batch_size)
             chosen = order[some].tolist()
             images = self._scaled([self.source.image(split, index) for index in chosen])
-            yield self._batch(images, None if treatment is None else treatment[some], split, chosen)
+            yield self._batch(images, treatment[some], split, chosen)
 
     def data_hashes(self) -> dict[str, str]:
         return self.source.data_hashes()
 
-    def _drawn(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Draw what is done to each of ``count`` images, (count, ...); None: nothing."""
-        return None
+    def _drawn(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw what is done to each of ``count`` images, (count, ...): nothing."""
+        return torch.empty(count, 0)
 
-    def _batch(self, images: Tensor, treatment: Tensor | None, split: str, chosen: Sequence[int]) -> Batch:
+    def _batch(self, images: Tensor, treatment: Tensor, split: str, chosen: Sequence[int]) -> Batch:
         """Return a batch of images (B, C, H, H), of what is done to them, and of where in the split they stand."""
         if not self.labelled:
             return images
@@ -125,7 +126,7 @@ class ImageData(CounterBasedDataModule):
     def _trained(self, place: int) -> int:
         """Return the training image at a place of the endless sequence of epochs."""
         epoch, row = divmod(place, self.source.counts[TRAIN])
-        return int(_order(self.source.counts[TRAIN], mix(self.seed, "images", "order", epoch))[row])
+        return int(cached_permutation(self.source.counts[TRAIN], mix(self.seed, "images", "order", epoch))[row])
 
 
 class MaskedImageData(ImageData):
@@ -188,8 +189,7 @@ class MaskedImageData(ImageData):
         ranks = torch.rand(count, self.num_cells, generator=generator, dtype=torch.float64).argsort(dim=1, stable=True)
         return torch.zeros(count, self.num_cells, dtype=torch.bool).scatter_(1, ranks[:, : self.num_blank], True)
 
-    def _batch(self, images: Tensor, treatment: Tensor | None, split: str, chosen: Sequence[int]) -> Batch:
-        assert treatment is not None
+    def _batch(self, images: Tensor, treatment: Tensor, split: str, chosen: Sequence[int]) -> Batch:
         side = self.size // self.cell
         cells = treatment.view(-1, 1, side, side)
         return images.masked_fill(cells.repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3), 0.0), images
@@ -255,8 +255,3 @@ class DigitData(MaskedImageData):
             seed,
             evaluation_seed,
         )
-
-
-@lru_cache(maxsize=4)
-def _order(length: int, seed: int) -> Tensor:
-    return permutation(length, seed)

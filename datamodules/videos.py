@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.seeds import mix
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, cached_permutation
 from paper_repro.datamodules.image_shards import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
 
@@ -69,7 +69,7 @@ class VideoData(CounterBasedDataModule):
         rows = []
         for place, some in enumerate(draws, step * self.batch_size):
             epoch, row = divmod(place, count)
-            index = int(permutation(count, mix(self.seed, "videos", "order", epoch))[row])
+            index = int(cached_permutation(count, mix(self.seed, "videos", "order", epoch))[row])
             rows.append(self.window(TRAIN, index, some))
         return torch.from_numpy(np.stack(rows))
 

@@ -9,6 +9,7 @@ from paper_repro.metrics.images import MeanImagePSNR, PooledPSNR
 from paper_repro.metrics.regression import MeanSquaredError
 
 LEVELS = 255.0
+ERRORS = ("psnr", "image_psnr", "mse")
 
 
 def new_errors() -> dict[str, Metric]:
@@ -22,7 +23,7 @@ def new_errors() -> dict[str, Metric]:
 
 def update_errors(metrics: Mapping[str, Metric], found: Tensor, images: Tensor) -> None:
     """Account for images that were found in the place of others, (B, C, H, H) in [-1, 1] both."""
-    for name in new_errors():
+    for name in ERRORS:
         metrics[name].update(levels(found), levels(images))
 
 

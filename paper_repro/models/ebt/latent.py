@@ -28,40 +28,10 @@ def checked(latents: Tensor, state_size: int, block_length: int) -> Tensor:
 class LatentEBT(AutoregressiveEBT):
     """EBT on frames: a candidate is the latent of the next frame, and observed frames enter as candidates do, W x + b.
 
-    Arguments and errors are those of ``AutoregressiveEBT``; the default of ``step_size`` is EBT's on video.
+    Arguments and errors are those of ``AutoregressiveEBT``; EBT's ``step_size`` on video is 30,000.
     """
 
     continuous = True
-
-    def __init__(
-        self,
-        state_size: int,
-        block_length: int,
-        width: int,
-        num_heads: int,
-        num_layers: int,
-        hidden: int | None = None,
-        norm_eps: float = NORM_EPS,
-        variant: str = "default",
-        num_landscapes: int = 1,
-        step_size: float = 30_000.0,
-        learn_step_size: bool = True,
-        streams: str = "split",
-    ) -> None:
-        super().__init__(
-            state_size,
-            block_length,
-            width,
-            num_heads,
-            num_layers,
-            hidden,
-            norm_eps,
-            variant,
-            num_landscapes,
-            step_size,
-            learn_step_size,
-            streams,
-        )
 
     def add_embeddings(self, state_size: int, width: int) -> None:
         self.prediction_embedding = Projection(at_least("state_size", state_size), width, biased=True)

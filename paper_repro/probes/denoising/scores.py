@@ -49,10 +49,13 @@ def noised_batches(data: ImageData, time: int, split: str | None = None) -> Iter
     """
     split = data.splits[-1] if split is None else split
     signal, std = diffusion.signal(time), diffusion.noise_std(time)
-    generator = torch.Generator().manual_seed(mix(data.evaluation_seed, "denoising", split, time))
+    count = 0
     for images in data.evaluation_batches(split):
-        noise = torch.randn(images.shape, generator=generator)  # (B, C, H, H)
-        yield Noised(images, signal * images + std * noise)
+        # Drawn for each image by itself: the noise then does not depend on the size of a batch.
+        seeds = [mix(data.evaluation_seed, "denoising", split, time, count + row) for row in range(len(images))]
+        drawn = [torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        yield Noised(images, signal * images + std * torch.stack(drawn))
+        count += len(images)
 
 
 class Scores:
