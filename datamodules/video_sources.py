@@ -113,6 +113,10 @@ class VideoSource(ABC):
     def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
         """Return a clip's states at some times, (T, V); ``place`` are two numbers in [0, 1), of where in the frame."""
 
+    def pictures(self, states: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Return what states (T, V) look like, (T, C, H, H) in [-1, 1]; None: they are no pictures."""
+        return None
+
     @abstractmethod
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of what the splits hold."""
@@ -160,6 +164,9 @@ class SampleClips(VideoSource):
         top, left = (int(share * (side - self.size + 1)) for share, side in zip(place, (height, width), strict=True))
         squares = clip.frames[clip.at(times), top : top + self.size, left : left + self.size]  # (T, H, H, 1)
         return (squares.astype(np.float32) / 127.5 - 1).reshape(len(times), -1)
+
+    def pictures(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        return states.reshape(len(states), 1, self.size, self.size)
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the grey pixels of each split, as they were decoded here."""

@@ -70,7 +70,7 @@ class VideoData(CounterBasedDataModule):
         for place, some in enumerate(draws, step * self.batch_size):
             epoch, row = divmod(place, count)
             index = int(cached_permutation(count, mix(self.seed, "videos", "order", epoch))[row])
-            rows.append(self.window(TRAIN, index, some))
+            rows.append(self.window_of(TRAIN, index, some))
         return torch.from_numpy(np.stack(rows))
 
     def example_batch(self) -> Tensor:
@@ -83,10 +83,10 @@ class VideoData(CounterBasedDataModule):
         draws = torch.rand(self.num_evaluation_windows, 3, generator=generator, dtype=torch.float64).tolist()
         for first in range(0, len(draws), self.batch_size):
             places = range(first, min(first + self.batch_size, len(draws)))
-            rows = [self.window(split, place % count, draws[place]) for place in places]
+            rows = [self.window_of(split, place % count, draws[place]) for place in places]
             yield torch.from_numpy(np.stack(rows))
 
-    def window(self, split: str, index: int, draws: Sequence[float]) -> np.ndarray:
+    def window_of(self, split: str, index: int, draws: Sequence[float]) -> np.ndarray:
         """Return a window of a clip, (T, V); ``draws`` are three numbers in [0, 1): of the start and the place."""
         duration, length = self.source.duration(split, index), (self.num_frames - 1) * self.spacing
         start, spacing = draws[0] * (duration - length), self.spacing

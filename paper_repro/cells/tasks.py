@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.base.targets import instantiate, require
 
 FINISHED = "finished"
@@ -84,6 +85,11 @@ class Outcome:
     """Probe to the metrics and files that it gave, those that are unavailable included."""
     note: str = ""
     """For a cell that did not finish: the step, and what the user can do."""
+
+    def attach(self, folder: Path, file: str, content: bytes) -> None:
+        """Write a file that belongs beside the record into ``folder``, the cell's own."""
+        write_atomically(folder / file, content)
+        self.attachments[file] = sha256_of_bytes(content)
 
 
 @dataclass

@@ -20,9 +20,9 @@ FIRST_BETA, LAST_BETA = 1e-4, 0.02
 Model = Callable[[Tensor, Tensor], Tensor]
 """Noised images (B, C, ...) and times (B,), int64, to (B, 2 C, ...)."""
 
-_BETAS = torch.linspace(FIRST_BETA, LAST_BETA, NUM_TIMES, dtype=torch.float64)  # (1000,)
+_BETAS = torch.linspace(FIRST_BETA, LAST_BETA, NUM_TIMES, dtype=torch.float64, device="cpu")  # (1000,)
 _KEPT = (1 - _BETAS).cumprod(0)  # (1000,), a_t
-_KEPT_BEFORE = torch.cat([torch.ones(1, dtype=torch.float64), _KEPT[:-1]])  # (1000,), a_{t-1}
+_KEPT_BEFORE = torch.cat([torch.ones_like(_KEPT[:1]), _KEPT[:-1]])  # (1000,), a_{t-1}
 _VARIANCE = _BETAS * (1 - _KEPT_BEFORE) / (1 - _KEPT)  # (1000,), of q(x_{t-1} | x_t, x)
 _LEAST_LOG = torch.cat([_VARIANCE[1:2], _VARIANCE[1:]]).log()  # (1000,): the variance at 0 is 0
 _HALF_LEVEL = 1 / 255

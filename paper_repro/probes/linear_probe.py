@@ -3,10 +3,10 @@
 Letters: N images, D features, K classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
 from paper_repro.models.ebt.image import DiT, ImageEBT
 from paper_repro.training.module import PaperModule
@@ -68,7 +68,8 @@ class LinearProbe:
     and 1 of the images of the last split, ``top_1`` and ``top_5``.
 
     Args:
-        data: the section of the labelled images, an ImageData with ``labelled: true``.
+        data: the section of the labelled images, an ImageData with ``labelled: true``; of each split at most its
+            ``num_evaluation_images`` are taken.
         settings: see ``LinearSettings``.
     """
 
@@ -76,7 +77,7 @@ class LinearProbe:
     settings: LinearSettings = LinearSettings()
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Train and judge the classifier; the data of the denoiser are not read.
+        """Train and judge the classifier; of the denoiser's data only the folders of files are taken.
 
         Raises:
             UsageError: a model without features of images, or images without labels.
@@ -84,6 +85,9 @@ class LinearProbe:
         model = module.model
         if not isinstance(model, ImageEBT | DiT):
             raise UsageError(f"probes.linear: {type(model).__name__} has no features of images")
+
+        if isinstance(data, ImageData):
+            self.data.source.find(data.source.data_root, data.source.cache)
 
         @torch.no_grad()
         def features(images: Tensor) -> Tensor:
@@ -97,9 +101,10 @@ class LinearProbe:
 class LinearProbeFloor(Task):
     """Measures a linear classifier of raw pixels, or one that reads nothing: the most frequent classes of training.
 
-    The data of the config are labelled images.  Metrics as of ``LinearProbe``.
+    Metrics as of ``LinearProbe``.
 
     Args:
+        data: as of ``LinearProbe``.
         rule: "pixels" or "chance".
         settings: see ``LinearSettings``.
 
@@ -107,18 +112,15 @@ class LinearProbeFloor(Task):
         ValueError: an unknown rule.
     """
 
-    def __init__(self, rule: str = "pixels", settings: LinearSettings = LinearSettings()) -> None:
-        self.rule, self.settings = one_of("rule", rule, FLOORS), settings
+    def __init__(self, data: ImageData, rule: str = "pixels", settings: LinearSettings = LinearSettings()) -> None:
+        self.data, self.rule, self.settings = data, one_of("rule", rule, FLOORS), settings
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(cell.config) for cell in cells]
+        return [self._outcome(int(cell.config["seed"])) for cell in cells]
 
-    def _outcome(self, config: Mapping[str, Any]) -> Outcome:
-        data = data_of(config)
-        if not isinstance(data, ImageData):
-            raise UsageError(f"LinearProbeFloor takes labelled images, the data are {type(data).__name__}")
-        metrics = accuracies(FLOORS[self.rule], data, self.settings, int(config["seed"]))
-        return Outcome(FINISHED, metrics=metrics, data_hashes=data.data_hashes())
+    def _outcome(self, seed: int) -> Outcome:
+        metrics = accuracies(FLOORS[self.rule], self.data, self.settings, seed)
+        return Outcome(FINISHED, metrics=metrics, data_hashes=self.data.data_hashes())
 
 
 def accuracies(features: Features, data: ImageData, settings: LinearSettings, seed: int) -> dict[str, float]:
@@ -147,6 +149,7 @@ def _gathered(features: Features, data: ImageData, split: str) -> tuple[Tensor, 
     return torch.cat([part for part, _ in parts]).float(), torch.cat([labels for _, labels in parts])
 
 
+@torch.enable_grad()
 def _trained(inputs: Tensor, labels: Tensor, classes: int, settings: LinearSettings, seed: int) -> nn.Module:
     """Return the classifier of features (N, D)."""
     classifier = nn.Linear(inputs.shape[1], classes)

@@ -1,4 +1,4 @@
-"""What a training step of one of EBT's language models costs, counted."""
+"""What a training step of one of EBT's autoregressive models costs, counted."""
 
 import copy
 from dataclasses import dataclass
@@ -8,18 +8,19 @@ import torch
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.kernels.preferences import prefer
+from paper_repro.training.batches import place
 from paper_repro.training.counting import count_flops, num_parameters
 from paper_repro.training.module import PaperModule
 
-OUTSIDE_THE_TRUNK = ("token_embedding", "prediction_embedding", "output", "step_size_parameter")
-"""The tables with a row or a column for each token id, two of a model, and alpha."""
+OUTSIDE_THE_TRUNK = ("token_embedding", "prediction_embedding", "embedding", "output", "step_size_parameter")
+"""What leads into the trunk and out of it, for tokens the tables with a row or a column for each id; and alpha."""
 
 
 @dataclass(frozen=True)
 class TrainingFlops:
     """Counts a training step of a module on the meta device, with the ops' definitions.
 
-    * ``trunk_parameters``: N, all but the tables of the vocabulary and alpha.
+    * ``trunk_parameters``: N, all but what leads into the trunk and out of it, and alpha.
     * ``step_flops``: the matrix products of one batch, forward and backward, two FLOPs for each multiply-add; where
       the number of steps of a prediction is random, with the most.
     """
@@ -27,8 +28,8 @@ class TrainingFlops:
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         """Count; the trained weights are not looked at."""
         twin = copy.deepcopy(module).to("meta")
-        ids, following = (tensor.to("meta") for tensor in data.example_batch())  # (B, T) each
+        batch = place(data.example_batch(), torch.device("meta"), None)
         with prefer("reference"), torch.enable_grad():
-            counted = count_flops(lambda: twin.counted_step((ids, following)))
+            counted = count_flops(lambda: twin.counted_step(batch))
         parameters = num_parameters(twin.model, leave_out=OUTSIDE_THE_TRUNK)
         return Findings({"trunk_parameters": float(parameters), "step_flops": float(counted)})

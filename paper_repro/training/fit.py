@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     DIVERGED,
@@ -199,8 +198,7 @@ def _measure(built: BuiltCell, folder: Path, outcome: Outcome) -> None:
         for file, content in findings.attachments.items():
             if file in outcome.attachments:
                 raise UsageError(f"probes.{name} leaves {file}, a name that is taken already: give it another")
-            write_atomically(folder / file, content)
-            outcome.attachments[file] = sha256_of_bytes(content)
+            outcome.attach(folder, file, content)
         outcome.measured[name] = [*findings.metrics, *findings.unavailable, *findings.attachments]
 
 

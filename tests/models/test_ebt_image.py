@@ -1,6 +1,8 @@
 """EBT on images and on frames, and diffusion: sizes, patches, starts, both streams, the sampler, what is refused."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -240,3 +242,10 @@ def test_one_step_finds_the_clipped_image_and_fewer_steps_visit_spaced_times() -
     list(diffusion.ddim(model, start, 9, 5))
     list(diffusion.ddim(model, start, 9, 3, passes=2))
     assert seen == [9, 9, 7, 5, 3, 1, 9, 6, 2, 9, 6, 2]
+
+
+def test_the_tables_of_diffusion_lie_in_memory_even_if_they_are_first_wanted_on_the_meta_device() -> None:
+    lines = ("import torch", "with torch.device('meta'):", "    from paper_repro.models.diffusion import signal")
+    program = [sys.executable, "-c", "\n".join([*lines, "print(signal(99))"])]
+    found = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert float(found.stdout) == pytest.approx(diffusion.signal(99))

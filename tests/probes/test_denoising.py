@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.image_sources import Digits, Faces, Photographs
 from paper_repro.datamodules.images import DigitData, ImageData
@@ -110,19 +111,23 @@ def test_what_cannot_be_measured_is_refused() -> None:
             PROBE.measure(module("ebt"), wrong_data, 0)
 
 
-def floor(rule: str) -> dict[str, float]:
+def floor(rule: str, folder: Path) -> dict[str, float]:
     section = {
         "_target_": "paper_repro.datamodules.images.ImageData",
         "source": {"_target_": f"{SOURCE}Photographs", "size": 16, "shrink": 4},
         "batch_size": 32,
         "num_evaluation_images": 32,
     }
-    (outcome,) = DenoisingFloor(rule).run([Cell("cell", {"data": section, "seed": 0})], Path(), Recorder())
+    (outcome,) = DenoisingFloor(rule, shown=3).run([Cell("cell", {"data": section, "seed": 0})], folder, Recorder())
+    for level in LEVELS:
+        content = (folder / "cell" / f"{level}_found.png").read_bytes()
+        assert sha256_of_bytes(content) == outcome.attachments[f"{level}_found.png"]
+        assert Image.open(io.BytesIO(content)).size == (48, 16)
     return dict(outcome.metrics)
 
 
-def test_filters_are_better_than_what_is_noised() -> None:
-    found = {rule: floor(rule) for rule in ("noised", "wiener", "total_variation")}
+def test_filters_are_better_than_what_is_noised(tmp_path: Path) -> None:
+    found = {rule: floor(rule, tmp_path / rule) for rule in ("noised", "wiener", "total_variation")}
     for level in ("in", "out"):
         psnr = {rule: metrics[f"{level}_psnr"] for rule, metrics in found.items()}
         assert psnr["wiener"] > psnr["noised"] + 4 and psnr["total_variation"] > psnr["noised"] + 4
@@ -138,21 +143,15 @@ def test_a_linear_probe_reads_features_and_floors_read_pixels_or_nothing() -> No
     settings = LinearSettings(epochs=30)
     own = module("ebt")
     before = {name: value.clone() for name, value in own.state_dict().items()}
-    found = LinearProbe(labelled, settings).measure(own, data(), 0).metrics
+    with torch.no_grad():  # as probes are run
+        found = LinearProbe(labelled, settings).measure(own, data(), 0).metrics
     assert set(found) == {"top_1", "top_5"} and found["top_1"] > 0.2 and found["top_5"] > found["top_1"]
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
     assert LinearProbe(labelled, settings).measure(own, data(), 0).metrics == found
-    section = {
-        "_target_": "paper_repro.datamodules.images.ImageData",
-        "source": {"_target_": f"{SOURCE}Digits"},
-        "batch_size": 256,
-        "num_evaluation_images": None,
-        "labelled": True,
-    }
     floors = {}
     for rule in ("pixels", "chance"):
-        cell = Cell("cell", {"data": section, "seed": 0})
-        (outcome,) = LinearProbeFloor(rule, settings).run([cell], Path(), Recorder())
+        task = LinearProbeFloor(ImageData(Digits(), batch_size=256, labelled=True), rule, settings)
+        (outcome,) = task.run([Cell("cell", {"seed": 0})], Path(), Recorder())
         floors[rule] = outcome.metrics
     assert floors["pixels"]["top_1"] > 0.85
     assert 0.05 < floors["chance"]["top_1"] < 0.15 and 0.4 < floors["chance"]["top_5"] < 0.6

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures
 from paper_repro.artifacts.figures import Row
-from paper_repro.papers.cet.relaxations import draw_strip, strip
+from paper_repro.artifacts.strips import draw_strip, strip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -1,17 +1,16 @@
-"""What figures 2 to 5 share: the strips of images and the relaxations that the probes recorded, as rows and panels."""
+"""What figures 2 to 5 share: the relaxations that the probes recorded, as rows and panels."""
 
-import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.strips import draw_strip, strip
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
     from matplotlib.figure import SubFigure
 
@@ -47,29 +46,6 @@ def traces(view: View, name: str) -> list[RecordedRelaxation]:
     """Read the relaxations of the models that EP trained, by seed."""
     found = sorted(view.attachments(f"{name}.json", EP).items())
     return [RecordedRelaxation(seed, **json.loads(content)) for seed, content in found]
-
-
-def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
-    """Read the pixels of a strip of images, (H, B H) or (H, B H, 4); None where there is none."""
-    from matplotlib.image import imread
-
-    content = view.attachments(name, place).get(seed)
-    return None if content is None else imread(io.BytesIO(content), format="png")
-
-
-def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] = (), count: int = 0) -> None:
-    """Draw images side by side, under each its error."""
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
-    axes.set_ylabel(label, rotation=0, ha="right", va="center")
-    axes.set_yticks([])
-    count = max(count, len(errors), 1)
-    side = pixels.shape[1] / count
-    for index in range(1, count):
-        axes.axvline(side * index - 0.5, color="white", linewidth=1.5)
-    axes.set_xticks([side * (index + 0.5) for index in range(len(errors))], [f"{error:.3f}" for error in errors])
-    axes.tick_params(length=0, labelsize=6)
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
 
 
 class RelaxationFigure(figures.Figure):

@@ -139,18 +139,23 @@ def exponent_text(found: PowerLaw) -> str:
 
 
 def larger_exponent(view: View, candidate: Sequence[Run], baseline: Sequence[Run], size: Size) -> Judgement:
-    """Judge whether the candidate's loss falls with the larger exponent over a size: the interval of the difference."""
+    """Judge whether the candidate's loss falls with the larger exponent over a size."""
     if not candidate or not baseline:
         return NOT_RUN
     if (reason := not_below_the_floor(view, [*candidate, *baseline])) is not None:
         return reason
     laws = [law(found, size) for found in (candidate, baseline)]
-    if laws[0] is None or laws[1] is None:
+    return compared(laws[0], laws[1])
+
+
+def compared(candidate: PowerLaw | None, baseline: PowerLaw | None) -> Judgement:
+    """Judge whether the candidate's exponent is the larger one: the interval of the difference."""
+    if candidate is None or baseline is None:
         return NOT_RUN
-    found = exponent_difference(laws[0], laws[1])
-    text = f"exponents {exponent_text(laws[0])} and {exponent_text(laws[1])}, difference {found}"
-    if min(one.exponent for one in laws if one is not None) > 0:
-        text += f", {exponent_gap(laws[0], laws[1])} relative"
+    found = exponent_difference(candidate, baseline)
+    text = f"exponents {exponent_text(candidate)} and {exponent_text(baseline)}, difference {found}"
+    if min(candidate.exponent, baseline.exponent) > 0:
+        text += f", {exponent_gap(candidate, baseline)} relative"
     low, high = found.interval
     return Judgement(HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED, text)
 

@@ -1,4 +1,4 @@
-"""The table of EBT's language models: a floor has a loss, and nothing of a training."""
+"""Tables of EBT with floors: a floor has a loss, and nothing of a training."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -19,6 +19,13 @@ def without(found: Grid, view: View, of_training: Collection[str]) -> Grid:
         cells = zip(found.headers, row, strict=True)
         rows.append(["" if header in empty or (finished and cell == NOT_RUN) else cell for header, cell in cells])
     return Grid(found.headers, rows)
+
+
+class SparseTable(tables.Table):
+    """A table of rows that do not all have the same metrics: what a finished row does not have is left empty."""
+
+    def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
+        return without(super().grid(markup, chosen), self.view, ())
 
 
 class LanguageTable(tables.Table):

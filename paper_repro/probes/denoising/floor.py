@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.arguments import one_of
+from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import data_of
@@ -18,6 +18,7 @@ from paper_repro.datamodules.image_shards import TRAIN
 from paper_repro.datamodules.images import ImageData
 from paper_repro.models import diffusion
 from paper_repro.probes.denoising.scores import LEVELS, Scores, noised_batches, plain_images
+from paper_repro.probes.pictures import png
 
 Denoise = Callable[[Tensor], Tensor]
 """Images (B, C, H, H) found in noised ones, (B, C, H, H)."""
@@ -74,29 +75,35 @@ class DenoisingFloor(Task):
     """Measures a rule that needs no network, under the names of a trained model's metrics.
 
     It is fitted to training images at each level by itself, so it knows the noise of each, which the models do not.
-    Metrics: ``<level>_psnr``, ``<level>_image_psnr`` and ``<level>_mse``, see ``Denoising``.
+    Metrics: ``<level>_psnr``, ``<level>_image_psnr`` and ``<level>_mse``; strips of images: ``<level>_found.png``; see
+    ``Denoising``.
 
     Args:
         rule: "noised", "wiener" or "total_variation".
+        shown: images of a strip.
 
     Raises:
-        ValueError: an unknown rule.
+        ValueError: an unknown rule, or no image of a strip.
     """
 
-    def __init__(self, rule: str = "noised") -> None:
-        self.rule = one_of("rule", rule, RULES)
+    def __init__(self, rule: str = "noised", shown: int = 8) -> None:
+        self.rule, self.shown = one_of("rule", rule, RULES), at_least("shown", shown)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(plain_images(data_of(cell.config))) for cell in cells]
+        return [self._outcome(plain_images(data_of(cell.config)), folder / cell.id) for cell in cells]
 
-    def _outcome(self, data: ImageData) -> Outcome:
-        metrics: dict[str, float] = {}
+    def _outcome(self, data: ImageData, folder: Path) -> Outcome:
+        outcome = Outcome(FINISHED, data_hashes=data.data_hashes())
+        folder.mkdir(parents=True, exist_ok=True)
         for level, time in LEVELS.items():
             denoise, scores = RULES[self.rule](_training_pairs(data, time), time), Scores()
-            for batch in noised_batches(data, time):
-                scores.update(denoise(batch.noised), batch.images)
-            metrics |= {f"{level}_{kind}": value for kind, value in scores.compute().items()}
-        return Outcome(FINISHED, metrics=metrics, data_hashes=data.data_hashes())
+            for index, batch in enumerate(noised_batches(data, time)):
+                found = denoise(batch.noised)
+                scores.update(found, batch.images)
+                if not index:
+                    outcome.attach(folder, f"{level}_found.png", png(found[: self.shown]))
+            outcome.metrics |= {f"{level}_{kind}": value for kind, value in scores.compute().items()}
+        return outcome
 
 
 def _training_pairs(data: ImageData, time: int) -> list[tuple[Tensor, Tensor]]:

@@ -25,8 +25,13 @@ from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "denoising.csv"
 ORIGINAL = "original.png"
-Denoiser = tuple[ImageEBT | DiT, ThinkingSettings | None]
-"""A model, and how it descends in a pass; None: it diffuses."""
+
+
+class Denoiser(NamedTuple):
+    """A model, and how it descends in a pass; None: it diffuses."""
+
+    model: ImageEBT | DiT
+    thinking: ThinkingSettings | None
 
 
 class Way(NamedTuple):
@@ -97,12 +102,12 @@ class Denoising:
         settings = settings_of(module) if isinstance(model, ImageEBT) else None
         found, rows = Findings(), ["level,steps,passes,nfe,psnr,image_psnr,mse,energy"]
         for level in self.levels:
-            self._measure_level(found, rows, (model, settings), images, level)
+            self._measure_level(found, rows, Denoiser(model, settings), images, level)
         found.attachments[ATTACHMENT] = ("\n".join(rows) + "\n").encode()
         return found
 
     def _measure_level(self, found: Findings, rows: list[str], by: Denoiser, data: ImageData, level: str) -> None:
-        time, steps = self.levels[level], by[1].longest if by[1] else 0
+        time, steps = self.levels[level], by.thinking.longest if by.thinking else 0
         chosen = Way(steps, self.passes[level])
         ways = self._ways(steps, level)
         scores, energies, count = {way: Scores() for way in ways}, dict.fromkeys(ways, 0.0), 0
@@ -110,7 +115,7 @@ class Denoising:
             if not count:
                 found.attachments[ORIGINAL] = png(batch.images[: self.shown])
                 found.attachments[f"{level}_noised.png"] = png(batch.noised[: self.shown])
-            noised = batch.noised.to(next(by[0].parameters()).device)
+            noised = batch.noised.to(next(by.model.parameters()).device)
             for way, denoised_images, energy in _found(by, noised, time, ways):
                 scores[way].update(denoised_images, batch.images)
                 energies[way] += float(energy.sum())
@@ -120,11 +125,11 @@ class Denoising:
         computed = {way: own.compute() for way, own in scores.items()}
         for way, numbers in computed.items():
             cells = (level, way.steps or time + 1, way.passes, way.evaluations(time))
-            last = f"{energies[way] / count:.8g}" if by[1] else ""
+            last = f"{energies[way] / count:.8g}" if by.thinking else ""
             rows.append(",".join([*map(str, cells), *(f"{number:.8g}" for number in numbers.values()), last]))
         found.metrics |= {f"{level}_{kind}": value for kind, value in computed[chosen].items()}
         found.metrics[f"{level}_nfe"] = float(chosen.evaluations(time))
-        if not by[1]:
+        if not by.thinking:
             for name, factor in (("equal", 1), ("double", 2)):
                 found.metrics[f"{level}_psnr_{name}"] = computed[self._short(level, factor)]["psnr"]
 

@@ -1,0 +1,124 @@
+"""EBT, figure B.1: losses on video over width and parameters."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.views import View
+from paper_repro.metrics.scaling import PowerLaw, fit_power_law
+from paper_repro.papers.ebt.learning import COLORS, FEWEST_SIZES, NOT_RUN, S1, TRANSFORMER, compared
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+LOSS, FLOORS = "test_loss", {"last_frame": "#999999", "linear": "#E08214"}
+MODELS = {"transformer": COLORS[TRANSFORMER], "ebt": COLORS[S1]}
+PANELS = {"width": "width", "trunk_parameters": "non-embedding parameters"}
+
+
+class Run(NamedTuple):
+    """One finished run."""
+
+    value: str
+    """Of the axis ``width``."""
+    seed: int
+    width: int
+    parameters: int
+    loss: float
+
+
+class FigureB1(figures.Figure):
+    """Loss over width and over parameters; every seed a dot, a line through the means, floors dashed."""
+
+    size = (8.0, 3.6)
+
+    def rows(self) -> list[Row]:
+        rows = []
+        for model in MODELS:
+            for run in _runs(self.view, model):
+                for panel, x in zip(PANELS, (run.width, run.parameters), strict=True):
+                    rows.append({"panel": panel, "model": model, "seed": run.seed, "x": x, "loss": round(run.loss, 8)})
+        for name in FLOORS:
+            loss = _floor(self.view, name)
+            rows += [
+                {"panel": panel, "model": name, "seed": "", "x": "", "loss": round(loss, 8)} for panel in PANELS if loss
+            ]
+        return rows
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        labels = {name: value.label for name, value in self.artifact.axes["model"].values.items()}
+        for axes, (panel, title) in zip(canvas.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
+            for model, color in MODELS.items():
+                own = [row for row in rows if row["panel"] == panel and row["model"] == model]
+                places = sorted({row["x"] for row in own})
+                means = [intervals.mean([row["loss"] for row in own if row["x"] == place]) for place in places]
+                axes.plot([row["x"] for row in own], [row["loss"] for row in own], ".", color=color, alpha=0.4)
+                axes.plot(places, means, "o-", color=color, markersize=4, label=labels[model])
+            for row in rows:
+                if row["panel"] == panel and row["model"] in FLOORS:
+                    axes.axhline(row["loss"], color=FLOORS[row["model"]], linestyle="--", label=labels[row["model"]])
+            axes.set(xlabel=title)
+            if rows:
+                axes.set(xscale="log", yscale="log")
+                figures.log_ticks(axes.xaxis)
+        canvas.axes[0].set_ylabel("test loss (Smooth L1)")
+        if rows:
+            canvas.axes[0].legend(fontsize=7)
+
+
+def judge_video_scaling(view: View) -> Judgement:
+    """Judge the losses of the smallest width, and the two exponents over the width."""
+    found = {model: _runs(view, model) for model in MODELS}
+    if not all(found.values()):
+        return NOT_RUN if view.points else Judgement(UNDECIDED, "the scale has no such cells")
+    if (reason := _not_below_the_floors(view, found)) is not None:
+        return reason
+    smallest = min(found["ebt"], key=lambda run: run.width).value
+    sides = [Side(LOSS, {"model": model, "width": smallest}) for model in ("ebt", "transformer")]
+    parts = [
+        ("higher at the smallest width", Order(*sides).judge(view, {})),
+        ("the larger exponent", compared(_law(found["ebt"]), _law(found["transformer"]))),
+    ]
+    return combine(parts, FAILS, HOLDS)
+
+
+def _runs(view: View, model: str) -> list[Run]:
+    runs = []
+    for value in view.artifact.axes["width"].values:
+        place = {"model": model, "width": value}
+        if not view.covers(place):
+            continue
+        parameters = view.samples("trunk_parameters", place)
+        for seed, loss in sorted(view.samples(LOSS, place).items()):
+            width = round(view.counted("width", place) or 0.0)
+            runs.append(Run(value, seed, width, round(parameters.get(seed, 0.0)), loss))
+    return runs
+
+
+def _law(found: Sequence[Run]) -> PowerLaw | None:
+    if len({run.width for run in found}) < FEWEST_SIZES:
+        return None
+    return fit_power_law([run.width for run in found], [run.loss for run in found])
+
+
+def _floor(view: View, name: str) -> float | None:
+    found = view.samples(LOSS, {"model": name, "width": "one"})
+    return intervals.mean(list(found.values())) if found else None
+
+
+def _not_below_the_floors(view: View, found: dict[str, list[Run]]) -> Judgement | None:
+    """Return why nothing is decided: the mean of a width is not below a floor, or there is no floor."""
+    floors = {name: loss for name in FLOORS if (loss := _floor(view, name)) is not None}
+    if len(floors) < len(FLOORS):
+        return Judgement(UNDECIDED, "no floor was measured")
+    lowest = min(floors, key=lambda name: floors[name])
+    labels = {name: value.label for name, value in view.artifact.axes["model"].values.items()}
+    for model, runs in found.items():
+        for width in sorted({run.width for run in runs}):
+            mean = intervals.mean([run.loss for run in runs if run.width == width])
+            if mean >= floors[lowest]:
+                text = f"{labels[model]} of width {width} has {mean:.5f}, '{labels[lowest]}' {floors[lowest]:.5f}"
+                return Judgement(UNDECIDED, f"not judged: below the floor: {text}")
+    return None

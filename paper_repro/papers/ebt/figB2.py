@@ -1,0 +1,83 @@
+"""EBT, figure B.2: energies of predicted frames where a clip goes on, stands still, or is cut."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.claims import HOLDS, UNDECIDED, Judgement, Order, Side
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.strips import draw_strip, strip
+from paper_repro.artifacts.views import View
+from paper_repro.papers.ebt.thinking import above
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+EBT, FLOORS = {"model": "ebt"}, ("last_frame", "linear")
+STYLES = {"goes_on": ("#222222", "goes on"), "still": ("#1B7837", "stands still"), "cut": ("#C2185B", "is cut")}
+QUANTITIES = {"energy": "energy of the predicted frame", "loss": "its loss (Smooth L1)"}
+
+
+class FigureB2(figures.Figure):
+    """Energy and loss by frame, the mean over windows, each seed a thin line; below, the first window of each kind.
+
+    The pictures are drawn from the attachments of the first seed.
+    """
+
+    size = (8.0, 5.4)
+
+    def rows(self) -> list[Row]:
+        rows = []
+        for seed, content in sorted(self.view.attachments("frames.csv", EBT).items()):
+            for row in csv.DictReader(io.StringIO(content.decode())):
+                numbers = {name: round(float(row[name]), 8) for name in QUANTITIES}
+                rows.append({"kind": row["kind"], "seed": seed, "frame": int(row["frame"]), **numbers})
+        return rows
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        upper, lower = canvas.subfigures(2, 1, height_ratios=[3, 2])
+        for axes, (quantity, label) in zip(upper.subplots(1, 2), QUANTITIES.items(), strict=True):
+            for kind, (color, name) in STYLES.items():
+                own = [row for row in rows if row["kind"] == kind]
+                frames = sorted({row["frame"] for row in own})
+                for seed in sorted({row["seed"] for row in own}):
+                    values = [row[quantity] for row in own if row["seed"] == seed]
+                    axes.plot(frames, values, color=color, alpha=0.3, linewidth=0.8)
+                means = [intervals.mean([row[quantity] for row in own if row["frame"] == frame]) for frame in frames]
+                axes.plot(frames, means, color=color, label=name)
+            axes.set(xlabel="frame", ylabel=label)
+        upper.axes[0].legend(fontsize=8)
+        seed = rows[0]["seed"]
+        for axes, (kind, (_, name)) in zip(lower.subplots(len(STYLES), 1), STYLES.items(), strict=True):
+            pixels = strip(self.view, f"{kind}.png", EBT, seed)
+            if pixels is not None:
+                draw_strip(axes, pixels, name, count=pixels.shape[1] // pixels.shape[0])
+
+
+def judge_frame_energy_is_uncertainty(view: View) -> Judgement:
+    """Judge the rank correlation of energy and loss."""
+    return _not_learned(view) or above(view.samples("energy_rank", EBT), what="rank correlation")
+
+
+def judge_still_clips_have_lower_energy(view: View) -> Judgement:
+    """Judge how much lower the energy of a clip that stands still is."""
+    return _not_learned(view) or above(view.samples("still_fall", EBT), what="lower by")
+
+
+def judge_a_cut_raises_the_energy(view: View) -> Judgement:
+    """Judge how much higher the energy is after a cut."""
+    return _not_learned(view) or above(view.samples("cut_rise", EBT), what="higher by")
+
+
+def _not_learned(view: View) -> Judgement | None:
+    """Return why nothing is decided: EBT's loss is not below each floor's; None: it is."""
+    for floor in FLOORS:
+        learned = Order(Side("test_loss", {"model": floor}), Side("test_loss", EBT)).judge(view, {})
+        if learned.verdict != HOLDS:
+            label = view.artifact.axes["model"].values[floor].label
+            return Judgement(UNDECIDED, f"EBT is not below '{label}': {learned.because}")
+    return None

@@ -1,0 +1,137 @@
+"""Floors on video, energies by frame, and what a training step on frames costs."""
+
+import csv
+import io
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Cell
+from paper_repro.datamodules.image_sources import Digits
+from paper_repro.datamodules.images import ImageData
+from paper_repro.datamodules.video_sources import SampleClips
+from paper_repro.datamodules.videos import VideoData
+from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
+from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
+from paper_repro.models.ebt.steps import DIRECT, ThinkingSettings
+from paper_repro.probes.frame_energies import FrameEnergies, cut, stopped
+from paper_repro.probes.training_flops import TrainingFlops
+from paper_repro.probes.video_floor import VideoFloor, linear
+from paper_repro.tests.support.reports import Recorder
+from paper_repro.training.module import PaperModule
+from paper_repro.training.schedules import Constant
+
+SIZES: dict[str, Any] = {"state_size": 16, "block_length": 5, "width": 8, "num_heads": 2, "num_layers": 1}
+OPTIMIZER = partial(torch.optim.AdamW, lr=0.01)
+CLIPS = "paper_repro.datamodules.video_sources.SampleClips"
+SECTION: dict[str, Any] = {
+    "_target_": "paper_repro.datamodules.videos.VideoData",
+    "source": {"_target_": CLIPS, "size": 4, "shrink": 8},
+    "num_frames": 6,
+    "batch_size": 8,
+    "num_evaluation_windows": 20,
+}
+
+
+def data() -> VideoData:
+    return VideoData(SampleClips(4, 8), num_frames=6, batch_size=8, num_evaluation_windows=20)
+
+
+def module() -> EBTVideo:
+    torch.manual_seed(0)
+    model = LatentEBT(**SIZES, step_size=5.0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return EBTVideo(model, OPTIMIZER, Constant(), ThinkingSettings(rule=DIRECT, num_steps=2))
+
+
+def floor(rule: str, **settings: Any) -> dict[str, float]:
+    task = VideoFloor(rule, **settings)
+    (outcome,) = task.run([Cell("cell", {"data": SECTION, "seed": 0})], Path(), Recorder())
+    return dict(outcome.metrics)
+
+
+def test_the_last_frame_again_is_the_loss_of_a_clip_that_moves() -> None:
+    windows = torch.cat([*data().evaluation_batches("test")])
+    expected = float(functional.smooth_l1_loss(windows[:, :-1], windows[:, 1:]))
+    assert floor("last_frame")["test_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_linear_map_is_better_on_what_it_was_fitted_to() -> None:
+    clips = data()
+    first = [clips.train_batch(step) for step in range(16)]
+    predict = linear(clips, 16)
+    fitted, kept = (
+        sum(float((guess(batch[:, :-1]) - batch[:, 1:]).square().sum()) for batch in first)
+        for guess in (predict, lambda frames: frames)
+    )
+    assert fitted < kept
+    assert floor("linear", num_batches=16)["test_loss"] > 0
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"rule": "mean"}, "rule"), ({"num_batches": 0}, "num_batches")])
+def test_unknown_floors_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VideoFloor(**wrong)
+
+
+def test_floors_on_video_want_clips() -> None:
+    section = {
+        "_target_": "paper_repro.datamodules.images.ImageData",
+        "source": {"_target_": f"{Digits.__module__}.Digits"},
+    }
+    with pytest.raises(UsageError, match="windows of clips"):
+        VideoFloor().run([Cell("cell", {"data": section, "seed": 0})], Path(), Recorder())
+
+
+def test_a_window_stands_still_or_is_cut_in_its_middle() -> None:
+    windows = torch.arange(12.0).view(3, 4, 1)
+    assert stopped(windows)[:, :, 0].tolist() == [[0.0] * 4, [4.0] * 4, [8.0] * 4]
+    assert cut(windows)[:, :, 0].tolist() == [[0, 1, 6, 7], [4, 5, 10, 11], [8, 9, 2, 3]]
+
+
+def test_energies_of_frames_are_those_of_the_module() -> None:
+    own = module()
+    found = FrameEnergies(12).measure(own, data(), 0)
+    rows = list(csv.DictReader(io.StringIO(found.attachments["frames.csv"].decode())))
+    assert [(row["kind"], int(row["frame"])) for row in rows[:6]] == [
+        *(("goes_on", n) for n in range(2, 7)),
+        ("still", 2),
+    ]
+    windows = torch.cat([*data().evaluation_batches("test")])[:12]
+    torch.manual_seed(0)
+    last = own.predicted(windows[:, :-1])[-1]
+    for row, energy in zip(rows, last.energies[0].mean(0).tolist(), strict=False):
+        assert float(row["energy"]) == pytest.approx(energy, rel=1e-5)
+    energies = {
+        kind: [float(row["energy"]) for row in rows if row["kind"] == kind] for kind in ("goes_on", "still", "cut")
+    }
+    assert found.metrics["cut_rise"] == pytest.approx(energies["cut"][3] - energies["goes_on"][3], abs=1e-5)
+    assert found.metrics["still_fall"] == pytest.approx(energies["goes_on"][-1] - energies["still"][-1], abs=1e-5)
+    assert energies["cut"][:3] == pytest.approx(energies["goes_on"][:3], rel=1e-5)  # the cut is not seen yet
+    assert -1 <= found.metrics["energy_rank"] <= 1
+    assert Image.open(io.BytesIO(found.attachments["cut.png"])).size == (24, 4)
+
+
+def test_energies_of_frames_want_an_ebt_on_clips() -> None:
+    transformer: PaperModule = TransformerVideo(LatentTransformer(**SIZES), OPTIMIZER, Constant())
+    for own, other in ((transformer, data()), (module(), ImageData(Digits()))):
+        with pytest.raises(UsageError, match="no energies of frames"):
+            FrameEnergies().measure(own, other, 0)
+    with pytest.raises(ValueError, match="num_windows"):
+        FrameEnergies(1)
+
+
+def test_the_trunks_of_both_models_on_frames_have_about_the_same_size_and_ebt_costs_more() -> None:
+    ebt = TrainingFlops().measure(module(), data(), 0).metrics
+    baseline = TransformerVideo(LatentTransformer(**SIZES), OPTIMIZER, Constant())
+    transformer = TrainingFlops().measure(baseline, data(), 0).metrics
+    assert 0.9 < ebt["trunk_parameters"] / transformer["trunk_parameters"] < 1.2
+    assert ebt["step_flops"] > 2 * transformer["step_flops"]
