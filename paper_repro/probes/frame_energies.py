@@ -17,6 +17,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.metrics.ranks import rank_correlation
 from paper_repro.models.ebt.latent import LatentEBT
+from paper_repro.models.ebt.steps import ThinkingSettings
 from paper_repro.models.ebt.thinking import think
 from paper_repro.probes.pictures import png
 from paper_repro.probes.thinking import settings_of
@@ -74,15 +75,16 @@ class FrameEnergies:
         Raises:
             UsageError: a module without energies of frames, or data that are no windows of clips.
         """
-        if not isinstance(module.model, LatentEBT) or not isinstance(data, VideoData):
-            what = f"{type(module.model).__name__} on {type(data).__name__}"
+        model = module.model
+        if not isinstance(model, LatentEBT) or not isinstance(data, VideoData):
+            what = f"{type(model).__name__} on {type(data).__name__}"
             raise UsageError(f"probes.frames: {what} has no energies of frames")
         batches = list(data.evaluation_batches(data.splits[-1]))
         windows = torch.cat(batches)[: self.num_windows]  # (B, T, V)
         found, rows, energies = Findings(), ["kind,frame,energy,loss"], {}
         for kind, change in KINDS.items():
             changed = change(windows)
-            energies[kind], losses = _measured(module, changed)  # (B, T - 1) each
+            energies[kind], losses = _measured(model, settings_of(module), changed.to(module.device))  # (B, T - 1) each
             late = energies[kind].shape[1] // 2
             found.metrics[f"{kind}_energy"] = float(energies[kind][:, late:].mean())
             found.metrics[f"{kind}_frame_loss"] = float(losses[:, late:].mean())
@@ -100,11 +102,10 @@ class FrameEnergies:
         return found
 
 
-def _measured(module: PaperModule, windows: Tensor) -> tuple[Tensor, Tensor]:
+def _measured(model: LatentEBT, settings: ThinkingSettings, windows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the energy and the loss of each predicted frame, (B, T - 1), of windows (B, T, V)."""
-    placed, settings = windows.to(module.device), settings_of(module)
     torch.manual_seed(0)
-    start = torch.randn_like(placed[:, 1:])[None]  # (1, B, T - 1, V)
-    *_, last = think(module.model, placed[:, :-1], start, settings.longest, replace(settings, noise=0.0))
-    errors = functional.smooth_l1_loss(last.predictions[0], placed[:, 1:], reduction="none")  # (B, T - 1, V)
+    start = torch.randn_like(windows[:, 1:])[None]  # (1, B, T - 1, V)
+    *_, last = think(model, windows[:, :-1], start, settings.longest, replace(settings, noise=0.0))
+    errors = functional.smooth_l1_loss(last.predictions[0], windows[:, 1:], reduction="none")  # (B, T - 1, V)
     return last.energies[0].cpu(), errors.mean(-1).cpu()

@@ -4,11 +4,11 @@ import copy
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.kernels.preferences import prefer
-from paper_repro.training.batches import place
 from paper_repro.training.counting import count_flops, num_parameters
 from paper_repro.training.module import PaperModule
 
@@ -28,7 +28,8 @@ class TrainingFlops:
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         """Count; the trained weights are not looked at."""
         twin = copy.deepcopy(module).to("meta")
-        batch = place(data.example_batch(), torch.device("meta"), None)
+        batch = data.example_batch()
+        batch = batch.to("meta") if isinstance(batch, Tensor) else tuple(part.to("meta") for part in batch)
         with prefer("reference"), torch.enable_grad():
             counted = count_flops(lambda: twin.counted_step(batch))
         parameters = num_parameters(twin.model, leave_out=OUTSIDE_THE_TRUNK)

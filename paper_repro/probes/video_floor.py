@@ -19,7 +19,7 @@ from paper_repro.datamodules.videos import VideoData
 Predict = Callable[[Tensor], Tensor]
 """What follows each of some frames, (B, T, V) both."""
 RIDGE = 1e-3
-"""Of the mean of the squares that a weight multiplies."""
+"""What is added to each square, as a share of the mean of the squares that a weight multiplies."""
 
 
 def last_frame(data: VideoData, num_batches: int) -> Predict:

@@ -21,7 +21,7 @@ class Passed:
     seed: int
     level: str
     steps: int
-    """Of a pass."""
+    """Steps of a pass."""
     passes: int
     evaluations: int
     psnr: float

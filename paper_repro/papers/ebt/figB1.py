@@ -22,7 +22,7 @@ class Run(NamedTuple):
     """One finished run."""
 
     value: str
-    """Of the axis ``width``."""
+    """Value of the axis ``width``."""
     seed: int
     width: int
     parameters: int
@@ -76,9 +76,9 @@ def judge_video_scaling(view: View) -> Judgement:
     if (reason := _not_below_the_floors(view, found)) is not None:
         return reason
     smallest = min(found["ebt"], key=lambda run: run.width).value
-    sides = [Side(LOSS, {"model": model, "width": smallest}) for model in ("ebt", "transformer")]
+    ours, theirs = (Side(LOSS, {"model": model, "width": smallest}) for model in ("ebt", "transformer"))
     parts = [
-        ("higher at the smallest width", Order(*sides).judge(view, {})),
+        ("higher at the smallest width", Order(ours, theirs).judge(view, {})),
         ("the larger exponent", compared(_law(found["ebt"]), _law(found["transformer"]))),
     ]
     return combine(parts, FAILS, HOLDS)

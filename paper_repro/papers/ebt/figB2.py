@@ -39,7 +39,7 @@ class FigureB2(figures.Figure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         if not rows:
             return
-        upper, lower = canvas.subfigures(2, 1, height_ratios=[3, 2])
+        upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[3, 2])[:, 0]
         for axes, (quantity, label) in zip(upper.subplots(1, 2), QUANTITIES.items(), strict=True):
             for kind, (color, name) in STYLES.items():
                 own = [row for row in rows if row["kind"] == kind]

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SHARE = 0.01
-"""Of DiT's evaluations."""
+"""Share of DiT's evaluations that EBT may take."""
 PAPER_PASSES = {"in": 1, "out": 3}
-"""Of each level, as the paper takes them."""
+"""Passes at each level, as the paper takes them."""
 STYLES = {
     "ebt": ("#2166AC", "-", "EBT, passes of one step"),
     "dit": ("#C2185B", "-", "DiT, passes through every time"),
