@@ -1,14 +1,17 @@
-"""Watch a trained EBT think: energies of its predictions by step, for a text or for a Sudoku board.
+"""Watch a trained EBT think: energies of its predictions by step, for a text, a Sudoku board or an image.
 
     think.py runs/cells/<cell> --prompt "def area(" --steps 1,2,4,8 --samples 10
     think.py runs/cells/<cell> --prompt "def area(" --tokens 20       # continue it, thinking about each token
     think.py runs/cells/<cell> --prompt "def area(" --landscape       # also the energy around the last prediction
     think.py runs/cells/<cell> --board 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
+    think.py runs/cells/<cell> --image photograph.jpg --steps 4
 
 CHECKPOINT is the folder of an EBT's finished cell (record.json and weights.safetensors), or the weights in it.
 
     --prompt TEXT       what to think about: each of its tokens from the second on, and the one that follows
     --board DIGITS      a Sudoku board of 81 characters, row by row, 0 or . for a blank, with one solution
+    --image FILE        an image, of which the central square is made as small as the model's, and noised
+    --time T            of that noise, 0 to 999 (default: that of the training)
     --steps S,S         how many steps a prediction takes (default: the most of the training)
     --samples N         predictions, of which that of lowest energy is chosen, for each token or for the whole board
                         (default 1)
@@ -48,6 +51,12 @@ if TYPE_CHECKING:
     from paper_repro.training.build import BuiltCell
 
 LARGEST_STEP = 1e30
+SUBJECTS = {
+    "prompt": ("texts", "--prompt TEXT"),
+    "board": ("Sudoku", "--board DIGITS"),
+    "image": ("images", "--image FILE"),
+}
+"""What an EBT may have been trained on, and the option that asks it about one."""
 MOST_COLUMNS = 9
 """Steps whose energies a table shows; a figure shows all."""
 
@@ -61,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     steps, manner = _steps(words, parts), _manner(words, parts)
     out = words.out or folder / "thinking"
     try:
-        think = _read if words.board is None else _play
-        figures = think(words, record, parts, steps, manner)
+        think = {"prompt": _read, "board": _play, "image": _look}
+        figures = think[words.subject](words, record, parts, steps, manner)
     except ValueError as error:
         raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
     for name, figure in figures.items():
@@ -76,6 +85,8 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path)
     parser.add_argument("--prompt")
     parser.add_argument("--board")
+    parser.add_argument("--image", type=Path)
+    parser.add_argument("--time", type=int)
     parser.add_argument("--steps")
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--noise", type=float, default=0.0)
@@ -87,10 +98,11 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--data-root")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     words = parser.read(arguments)
-    if (words.prompt is None) == (words.board is None):
-        raise UsageError(
-            "think about what? give --prompt TEXT or --board DIGITS" + " (one of them)" * bool(words.board)
-        )
+    given = [name for name in SUBJECTS if getattr(words, name) is not None]
+    if len(given) != 1:
+        options = ", ".join(option for _, option in SUBJECTS.values())
+        raise UsageError(f"think about what? give one of {options}")
+    words.subject = given[0]
     if words.steps is not None:
         given = words.steps.split(",")
         if not all(part.isdecimal() and int(part) for part in given):
@@ -102,8 +114,11 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"--step-size {words.step_size:g}: give a positive number of at most {LARGEST_STEP:g}")
     if not 0 <= words.noise < math.inf:
         raise UsageError(f"--noise {words.noise:g}: give 0 or a positive number")
-    if words.tokens < 0 or (words.tokens and words.board is not None):
-        raise UsageError(f"--tokens {words.tokens}: " + ("give 0 or more" if words.tokens < 0 else "a board has none"))
+    if words.tokens < 0:
+        raise UsageError(f"--tokens {words.tokens}: give 0 or more")
+    for option, subjects in (("tokens", ["prompt"]), ("time", ["image"]), ("landscape", ["prompt", "board"])):
+        if getattr(words, option) and words.subject not in subjects:
+            raise UsageError(f"--{option}: --{words.subject} has none; it goes with --{' or --'.join(subjects)}")
     if words.out is not None and words.out.suffix in (".png", ".svg", ".csv"):
         raise UsageError(f"--out {words.out}: give a folder; the files in it are named figure.png, .svg and .csv")
     return words
@@ -114,10 +129,13 @@ def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
     from paper_repro.cells import records
     from paper_repro.cells.tasks import Cell
     from paper_repro.lightning_modules.prediction_descent import PredictionDescent
+    from paper_repro.models.ebt.image import ImageEBT
+    from paper_repro.models.ebt.model import EBT
     from paper_repro.models.ebt.sudoku import SudokuEBT
     from paper_repro.models.ebt.transformer import TransformerPlusPlus
     from paper_repro.training.finished import rebuild
 
+    kinds = {"prompt": EBT, "board": SudokuEBT, "image": ImageEBT}
     folder, record = records.finished(words.checkpoint)
     machine = {"accelerator": words.device, "data_root": words.data_root}
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
@@ -129,10 +147,10 @@ def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
     if not isinstance(parts.module, PredictionDescent):
         name = type(parts.module.model).__name__
         raise UsageError(f"{folder}: its model, {name}, is no EBT and has no predictions to optimise: give an EBT's")
-    plays = isinstance(parts.module.model, SudokuEBT)
-    if plays != (words.board is not None):
-        own = "Sudoku: give --board DIGITS" if plays else "texts: give --prompt TEXT"
-        raise UsageError(f"{folder}: this EBT was trained on {own}")
+    if not isinstance(parts.module.model, kinds[words.subject]):
+        fitting = [SUBJECTS[name] for name, kind in kinds.items() if isinstance(parts.module.model, kind)]
+        what, option = fitting[0] if fitting else ("frames", "the cell of another one")
+        raise UsageError(f"{folder}: this EBT was trained on {what}: give {option}")
     return folder, record, parts
 
 
@@ -239,6 +257,27 @@ def _play(
         what = "the board's prediction"
         figures["landscape"] = _landscape(around(model, givens, found[-1]), what, parts, record, manner)
     return figures
+
+
+def _look(
+    words: argparse.Namespace, record: "Record", parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
+) -> "dict[str, ThoughtFigure]":
+    """Print what is found in a noised image after each step; return the figure, by the name of its folder."""
+    from paper_repro.papers.ebt.thoughts import DenoisedImage
+    from paper_repro.probes.thoughts.image import read_image, think_of_image
+
+    module: Any = parts.module
+    time = module.time if words.time is None else words.time
+    image = read_image(words.image, module.model)
+    thought = think_of_image(module.model, image, time, steps[-1], manner)
+    print(f"{_heading(parts, record, manner)}, noised as at t = {time}")
+    print(f"{'step':>5} {'NFE':>5} {'PSNR':>8} {'energy':>10}")
+    rows = []
+    for step, (energy, psnr) in enumerate(zip(thought.energies, thought.psnr, strict=True)):
+        print(f"{step:>5} {step:>5} {psnr:>8.2f} {energy:>10.4g}")
+        rows.append({"step": step, "psnr": psnr, "energy": energy})
+    title = f"A noised image (t = {time}) after each step, {_label(parts, record)}"
+    return {"energies": DenoisedImage(thought.pictures, rows, title)}
 
 
 def _landscape(

@@ -295,15 +295,15 @@ def test_texts_are_for_one_ebt_and_boards_for_the_other(trained: Path, player: P
     assert run(player, "--prompt", "a") == 2
     assert "this EBT was trained on Sudoku: give --board DIGITS" in capsys.readouterr().err
     assert run(player, "--prompt", "a", "--board", BOARD) == 2
-    assert "give --prompt TEXT or --board DIGITS (one of them)" in capsys.readouterr().err
+    assert "give one of --prompt TEXT, --board DIGITS, --image FILE" in capsys.readouterr().err
     assert run(player, "--board", BOARD, "--tokens", "3") == 2
-    assert "--tokens 3: a board has none" in capsys.readouterr().err
+    assert "--tokens: --board has none; it goes with --prompt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "think about what? give --prompt TEXT or --board DIGITS"),
+        ([], "think about what? give one of --prompt TEXT"),
         (["--prompt", ""], "the prompt is empty, expected at least one token"),
         (["--prompt", "the cat sat on th"], "has 17 tokens, the model's context holds 16: shorten it"),
         (["--prompt", "the dog"], "the character 'g' (U+0067) at position 6"),

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts.figures import OWN_COLOR, PAPER_COLOR, REFERENCE_COLOR, Figure, Row
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ENERGY_COLORS = "PRGn_r"
 TOKENS_IN_A_PANEL = 24
 MOST_TOKEN_CHARACTERS = 14
+DENOISED = {"psnr": "PSNR (dB)", "energy": "energy (no unit)"}
 SPACES = {"candidates": "candidates e = W p", "logits": "logits y, p = softmax(y)"}
 
 
@@ -82,6 +83,37 @@ class BoardEnergies(ThoughtFigure):
         for axes in panels[len(steps) :]:
             axes.axis("off")
         canvas.colorbar(drawn, ax=list(panels), label="energy of a cell (no unit)")
+        canvas.suptitle(self.title, fontsize=10)
+
+
+class DenoisedImage(ThoughtFigure):
+    """A strip of an image, what is noised, and what was found after each step; below, PSNR and energy over steps.
+
+    Rows have ``step``, ``psnr`` and ``energy``.
+
+    Args:
+        pictures: of the strip, (S + 2, H, H, C) in [0, 1]: the original, and one for each row.
+        rows, title: see ``ThoughtFigure``.
+    """
+
+    def __init__(self, pictures: Any, rows: Sequence[Row], title: str) -> None:
+        super().__init__(rows, title)
+        self.pictures = pictures
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        names = ["original", "noised", *(f"step {row['step']}" for row in rows[1:])]
+        canvas.set_size_inches(max(5.0, 1.3 * len(names)), 4.2)
+        upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[1, 2])[:, 0]
+        panels = upper.subplots(1, len(names), squeeze=False)[0]
+        for axes, name, picture in zip(panels, names, self.pictures, strict=True):
+            axes.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_title(name, fontsize=8)
+            axes.axis("off")
+        steps = [row["step"] for row in rows]
+        for axes, (name, label) in zip(lower.subplots(1, 2), DENOISED.items(), strict=True):
+            axes.plot(steps, [row[name] for row in rows], "o-", color=OWN_COLOR, markersize=3)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set(xlabel="after step", ylabel=label)
         canvas.suptitle(self.title, fontsize=10)
 
 
