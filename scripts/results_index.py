@@ -63,6 +63,7 @@ versions of Python and torch; they carry neither a commit nor a seal, as records
 * `ngpt_step` compares a step of nGPT with one of its GPT, both with the same set of ops.
 * `ebt_step` compares a step of EBT, whose streams may be split or concatenated, with one of Transformer++. Its rows
   of matrix products say how much longer a step has to take at the least.
+* `ebt_image_step` compares a step of EBT on noised images with one of DiT, and the loading of a batch with EBT's step.
 * `ngpt_optim` measures Adam with the projection to unit rows. It misses its goal of 1.2 times the time of Adam alone on
   a CPU: the projection moves 12 bytes a number where Adam moves 28.
 * The Triton kernels have no line here yet; the tests run them under Triton's interpreter.

@@ -182,9 +182,7 @@ def stepper(
 class Stepper:
     """One model with its optimiser and its batches."""
 
-    def __init__(
-        self, module: Any, batches: Iterator[tuple[Tensor, Tensor]], step: StepSettings, device: torch.device
-    ) -> None:
+    def __init__(self, module: Any, batches: Iterator[Any], step: StepSettings, device: torch.device) -> None:
         self.module, self.batches, self.settings, self.device = module, batches, step, device
         self.optimizer = module.optimizer(module.groups_and_schedules()[0])
         keep_unit_rows(self.optimizer)
@@ -223,16 +221,26 @@ class Stepper:
 
 
 def build_stepper(
-    node: Mapping[str, Any], config: Mapping[str, Any], step: StepSettings, device: torch.device
+    node: Mapping[str, Any],
+    config: Mapping[str, Any],
+    step: StepSettings,
+    device: torch.device,
+    batches: Iterator[Any] | None = None,
 ) -> Stepper:
-    """Build a model with its optimiser and batches; the meta device builds it without numbers."""
+    """Build a model with its optimiser; the meta device builds it without numbers.
+
+    Args:
+        batches: what the steps read, on that device; None: random token ids.
+    """
     torch.manual_seed(mix(int(config["seed"]), "init"))
     make = instantiate({**config["module"], "_partial_": True})
     with torch.device("meta") if device.type == "meta" else nullcontext():
         model = instantiate(node)
     optimizer = optimizer_of(config, Machine.of(config.get("machine") or {}))
     module = make(model=model, optimizer=optimizer, schedule=Constant()).to(device)
-    return Stepper(module, _batches(model.vocabulary_size, int(config["seed"]), step, device), step, device)
+    if batches is None:
+        batches = _batches(model.vocabulary_size, int(config["seed"]), step, device)
+    return Stepper(module, batches, step, device)
 
 
 def _batches(vocabulary: int, seed: int, step: StepSettings, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
