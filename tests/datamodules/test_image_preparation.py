@@ -283,13 +283,14 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes_and_leaves_no_work
     command = [sys.executable, "-c", KILLED, str(imagenet), str(folder)]
     process = subprocess.Popen([*command, "2"], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while not list(folder.glob("train-*.bin")) and time.monotonic() < deadline:
+    while not (folder / "progress.json").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL and len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []
-    kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.bin")}
+    noted = (folder / "progress.json").read_text()
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.bin") if path.name in noted}
     assert kept and not (folder / "manifest.json").exists()
     subprocess.run([*command, "1"], check=True, stdout=subprocess.DEVNULL)
     assert content(folder) == expected
