@@ -22,7 +22,7 @@ from paper_repro.training.step_cost import added_memory
 from paper_repro.training.step_time import BATCHES, Stepper, StepSettings, build_stepper
 
 MIB = 2**20
-STEP = {"accumulate": 1, "clip_norm": 1.0, "precision": "32-true", "rounds": 1, "unmeasured_rounds": 1}
+STEP: dict[str, Any] = {"accumulate": 1, "clip_norm": 1.0, "precision": "32-true", "rounds": 1, "unmeasured_rounds": 1}
 
 
 class Size(NamedTuple):
