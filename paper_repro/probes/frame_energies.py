@@ -20,7 +20,7 @@ from paper_repro.models.ebt.latent import LatentEBT
 from paper_repro.models.ebt.steps import ThinkingSettings
 from paper_repro.models.ebt.thinking import think
 from paper_repro.probes.pictures import png
-from paper_repro.probes.thinking import settings_of
+from paper_repro.probes.thinking import normal_start, settings_of
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "frames.csv"
@@ -104,8 +104,8 @@ class FrameEnergies:
 
 def _measured(model: LatentEBT, settings: ThinkingSettings, windows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the energy and the loss of each predicted frame, (B, T - 1), of windows (B, T, V)."""
-    torch.manual_seed(0)
-    start = torch.randn_like(windows[:, 1:])[None]  # (1, B, T - 1, V)
+    shape = (1, len(windows), windows.shape[1] - 1, windows.shape[2])
+    start = normal_start(shape, model, torch.Generator().manual_seed(0))  # (1, B, T - 1, V)
     *_, last = think(model, windows[:, :-1], start, settings.longest, replace(settings, noise=0.0))
     errors = functional.smooth_l1_loss(last.predictions[0], windows[:, 1:], reduction="none")  # (B, T - 1, V)
     return last.energies[0].cpu(), errors.mean(-1).cpu()

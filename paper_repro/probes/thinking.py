@@ -18,7 +18,7 @@ from paper_repro.base.tokens import IGNORED
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.question_answers import AbsentTextsError
-from paper_repro.models.ebt.model import EBT
+from paper_repro.models.ebt.model import EBT, AutoregressiveEBT
 from paper_repro.models.ebt.steps import ThinkingSettings
 from paper_repro.models.ebt.thinking import Considered, think
 from paper_repro.models.ebt.transformer import TransformerPlusPlus
@@ -205,7 +205,7 @@ def negative_log_likelihoods(logits: Tensor, following: Tensor) -> Tensor:
     return losses.view(targets.shape)
 
 
-def normal_start(shape: Sequence[int], model: EBT, generator: torch.Generator) -> Tensor:
-    """Draw standard normal logits of a shape, where and as the model's weights are."""
+def normal_start(shape: Sequence[int], model: AutoregressiveEBT, generator: torch.Generator) -> Tensor:
+    """Draw standard normal logits, or states, of a shape, where and as the model's weights are."""
     weight = model.prediction_embedding.weight
     return torch.randn(tuple(shape), generator=generator).to(weight)
