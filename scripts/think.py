@@ -92,8 +92,8 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--step-size", type=float)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tokens", type=int, default=0)
-    parser.add_argument("--landscape", action="store_true")
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--landscape", action="store_true", default=None)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--data-root")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
@@ -114,10 +114,10 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"--step-size {words.step_size:g}: give a positive number of at most {LARGEST_STEP:g}")
     if not 0 <= words.noise < math.inf:
         raise UsageError(f"--noise {words.noise:g}: give 0 or a positive number")
-    if words.tokens < 0:
+    if words.tokens is not None and words.tokens < 0:
         raise UsageError(f"--tokens {words.tokens}: give 0 or more")
     for option, subjects in (("tokens", ["prompt"]), ("time", ["image"]), ("landscape", ["prompt", "board"])):
-        if getattr(words, option) and words.subject not in subjects:
+        if getattr(words, option) is not None and words.subject not in subjects:
             raise UsageError(f"--{option}: --{words.subject} has none; it goes with --{' or --'.join(subjects)}")
     if words.out is not None and words.out.suffix in (".png", ".svg", ".csv"):
         raise UsageError(f"--out {words.out}: give a folder; the files in it are named figure.png, .svg and .csv")
@@ -203,7 +203,7 @@ def _read(
     ids = reader.encode(words.prompt)
     print(_heading(parts, record, manner))
     found = [reader.read(ids, count) for count in steps]
-    new = list(reader.extend(ids, words.tokens, steps[-1]))
+    new = list(reader.extend(ids, words.tokens or 0, steps[-1]))
     places = [place for thought in found for place in thought.places] + new
     shade = _shader(energy for place in places for energy in place.energies)
     first = tokenizer.decode(ids[:1])

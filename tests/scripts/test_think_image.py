@@ -133,6 +133,7 @@ def test_steps_are_printed_and_drawn(cell: Path, photograph: Path, tmp_path: Pat
         (["--image", "PHOTOGRAPH", "--tokens", "3"], "--tokens: --image has none"),
         (["--image", "PHOTOGRAPH", "--board", "1"], "give one of --prompt TEXT, --board DIGITS, --image FILE"),
         (["--prompt", "a", "--time", "9"], "--time: --prompt has none"),
+        (["--prompt", "a", "--time", "0"], "--time: --prompt has none"),
     ],
 )
 def test_wrong_words(cell: Path, photograph: Path, capsys: Any, words: list[str], message: str) -> None:
