@@ -28,6 +28,7 @@ CHUNK_BYTES = 2**23
 """Bytes that are hashed at a time."""
 MOST_MAPS = 512
 """Files that one process keeps open; the system usually allows 1,024."""
+MOST_NAMED = 5
 NUMBERS = "biuf"
 """NumPy's letters for the types that an array may have: booleans, whole numbers and floats."""
 
@@ -143,11 +144,12 @@ class Manifest:
         return found
 
     def summary(self) -> list[str]:
-        """Return a line on each split."""
-        return [
+        """Return a line on each split, and one on what was left out."""
+        lines = [
             f"{split}: {', '.join(f'{count:,} {name}' for name, count in total.items())}"
             for split, total in self.totals().items()
         ]
+        return [*lines, f"left out {len(self.skipped):,}: {named(self.skipped)}"] if self.skipped else lines
 
     def to_bytes(self) -> bytes:
         """Return the manifest as JSON; for the same content the bytes must stay the same for ever.
@@ -228,6 +230,12 @@ class Manifest:
         """
         for shard in self.shards:
             self.check(folder, shard)
+
+
+def named(unfit: Mapping[str, str]) -> str:
+    """Return the first of what is unfit by name, each with its reason."""
+    shown = [f"{name}: {reason}" for name, reason in list(unfit.items())[:MOST_NAMED]]
+    return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 
 
 def _in_words(items: int, name: str, array: Array) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_file
 from paper_repro.datamodules import image_preparation
+from paper_repro.datamodules.encoded_files import UnfitError, encoded
 from paper_repro.datamodules.encoded_images import first_of, from_rows, hub_rows, parquet_rows
-from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
-from paper_repro.datamodules.image_preparation import Source, encoded
+from paper_repro.datamodules.image_decoding import Pixels, decode
+from paper_repro.datamodules.image_preparation import Source
 from paper_repro.datamodules.image_shards import FACE_SHAPE, FACE_SIDE, TEST, TRAIN, VAL, ImageManifest
 
 HUB = "flwrlabs/celeba"
@@ -37,10 +38,10 @@ def load(path: Path | None, hub: str | None = None) -> Source:
             images, a split or the column ``image`` is absent, or the hub does not answer.
     """
     if path is None:
-        name = hub or HUB
-        revision = REVISIONS.get(name)
-        settings = {"name": "celeba", "from": name, "revision": revision}
-        return from_rows(hub_rows(name, revision), name, settings, HUB_SPLITS)
+        where = hub or HUB
+        return from_rows(
+            *hub_rows(f"{where}@{REVISIONS[where]}" if where in REVISIONS else where, "celeba"), HUB_SPLITS
+        )
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such folder; --from takes {EXPECTED}")
     partition, images = first_of(path, PARTITION_PLACES), first_of(path, IMAGE_PLACES)
@@ -105,11 +106,11 @@ class AlignedSquare:
         """Return the square of an encoded image, (178, 178, 3); no grey image is turned into RGB.
 
         Raises:
-            UnfitImageError: the image is damaged, constant, or of another size or mode.
+            UnfitError: the image is damaged, constant, or of another size or mode.
         """
         pixels = decode(content, ALIGNED)
         if (pixels == pixels[0, 0]).all():
-            raise UnfitImageError(f"every pixel is {tuple(pixels[0, 0].tolist())}, expected a photograph")
+            raise UnfitError(f"every pixel is {tuple(pixels[0, 0].tolist())}, expected a photograph")
         top = (ALIGNED[1] - FACE_SIDE) // 2
         return pixels[top : top + FACE_SIDE], False
 

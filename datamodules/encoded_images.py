@@ -9,7 +9,8 @@ from typing import Any
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.datamodules.image_preparation import Labels, Source, encoded
+from paper_repro.datamodules.encoded_files import encoded
+from paper_repro.datamodules.image_preparation import Labels, Source
 from paper_repro.datamodules.image_shards import TRAIN, VAL
 
 COLUMN, LABEL_COLUMN = "image", "label"
@@ -43,7 +44,7 @@ def load(name: str, path: Path | None = None, hub: str | None = None) -> Source:
     Args:
         name: of the data set, in ``KNOWN``.
         path: a folder with a folder of images, or of classes, for each split, or with parquet files; None: the hub.
-        hub: the data set of the hub; None: the usual one.
+        hub: the data set of the hub, see ``hub_rows``; None: the usual one.
 
     Raises:
         UsageError: the folder holds neither, a split, a column or an image is absent, the splits have other classes, or
@@ -52,8 +53,7 @@ def load(name: str, path: Path | None = None, hub: str | None = None) -> Source:
     known = KNOWN[name]
     label = LABEL_COLUMN if known.labelled else None
     if path is None:
-        where = hub or known.hub
-        return from_rows(hub_rows(where), where, {"name": name, "from": where, "revision": None}, HUB_SPLITS, label)
+        return from_rows(*hub_rows(hub or known.hub, name), HUB_SPLITS, label)
     inside = "a folder of images for each class" if known.labelled else "images"
     names = " and ".join(f"{some[0]}/" for some in known.folders.values())
     expected = f"a folder with {names}, each with {inside}, or with the parquet files of {known.hub}"
@@ -74,21 +74,30 @@ def first_of(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
-def hub_rows(name: str, revision: str | None = None) -> Any:
-    """Return the rows of each split of a data set of the hub.
+def hub_rows(where: str, name: str) -> tuple[Any, str, dict[str, Any]]:
+    """Return the rows of each split of a data set of the hub, what they are called, and what they are.
+
+    Args:
+        where: the data set of the hub, ``NAME`` or ``NAME@COMMIT``; without a commit the one that it has now is taken,
+            and noted in what the rows are.
+        name: what the data are called here.
 
     Raises:
         UsageError: the hub does not give it.
     """
     from datasets import load_dataset
+    from huggingface_hub import HfApi
 
+    place, _, commit = where.partition("@")
     try:
-        return load_dataset(name, revision=revision)
+        revision = commit or HfApi().dataset_info(place).sha
+        rows = load_dataset(place, revision=revision)
     except Exception as error:  # whatever the network, the hub's client or a wrong name raises
         raise UsageError(
-            f"{name}: the hub did not give it ({error}): get its files otherwise and say --from DIR; if it asks for an "
-            "account, run: hf auth login"
+            f"{where}: the hub did not give it ({error}): get its files otherwise and say --from DIR; if it asks for "
+            "an account, run: hf auth login"
         ) from error
+    return rows, place, {"name": name, "from": place, "revision": revision}
 
 
 def parquet_rows(path: Path, name: str, expected: str) -> tuple[Any, str, dict[str, Any]]:

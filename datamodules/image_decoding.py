@@ -6,10 +6,6 @@ camera noted beside it is not applied, as in ADM and DiT.
 
 import contextlib
 import io
-import multiprocessing
-import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from paper_repro.datamodules.encoded_files import UnfitError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,21 +32,17 @@ DEEP = ";16"
 """The mark of 16 bits in the name that Pillow's decoders have for what they read."""
 
 
-class UnfitImageError(ValueError):
-    """An image that cannot be used; the message says what was found."""
-
-
 def decode(content: bytes, size: tuple[int, int] | None = None) -> Pixels:
     """Return the pixels, (height, width, 3), of an encoded RGB image of ``size``, (width, height); None: of any.
 
     Raises:
-        UnfitImageError: it is damaged, too large, or of another mode (grey, RGBA, palette, 16 bit) or size.
+        UnfitError: it is damaged, too large, or of another mode (grey, RGBA, palette, 16 bit) or size.
     """
     with _opened(content) as image:
         if image.mode != "RGB":
-            raise UnfitImageError(f"mode {image.mode}, expected RGB, 8 bits each")
+            raise UnfitError(f"mode {image.mode}, expected RGB, 8 bits each")
         if size is not None and image.size != size:
-            raise UnfitImageError(f"{_sides(*image.size)} pixels, expected {_sides(*size)}")
+            raise UnfitError(f"{_sides(*image.size)} pixels, expected {_sides(*size)}")
         return np.asarray(image)
 
 
@@ -78,7 +72,7 @@ class CentralSquare:
         """Return the square of an encoded image, (size, size, 3), and whether the image is grey.
 
         Raises:
-            UnfitImageError: it is damaged, too large or too narrow, or has no RGB image of the same colours.
+            UnfitError: it is damaged, too large or too narrow, or has no RGB image of the same colours.
         """
         from PIL import Image
 
@@ -99,20 +93,20 @@ def _rgb(image: "Image") -> tuple["Image", bool]:
     """Return an image in RGB, and whether it is grey.
 
     Raises:
-        UnfitImageError: RGB of 8 bits would change its colours, or it moves.
+        UnfitError: RGB of 8 bits would change its colours, or it moves.
     """
     mode, stored = image.mode, _stored_mode(image)
     if DEEP in stored:  # Pillow makes 8 bits of each channel of some of these without a word
-        raise UnfitImageError(f"mode {stored}, 16 bits each, expected 8")
+        raise UnfitError(f"mode {stored}, 16 bits each, expected 8")
     if mode not in EXACT:
-        raise UnfitImageError(f"mode {mode}, expected grey, palette or RGB, 8 bits each")
+        raise UnfitError(f"mode {mode}, expected grey, palette or RGB, 8 bits each")
     # A JPEG with further pictures behind the first (MPO) is what every reader of JPEG sees: the first.
     if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise UnfitImageError("several frames, expected one image")
+        raise UnfitError("several frames, expected one image")
     if mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
         image = image.convert("RGBA")
         if image.getchannel("A").getextrema() != (OPAQUE, OPAQUE):
-            raise UnfitImageError(f"mode {mode}, partly transparent, expected opaque colours")
+            raise UnfitError(f"mode {mode}, partly transparent, expected opaque colours")
     return image.convert("RGB"), mode in GREY
 
 
@@ -126,7 +120,7 @@ def _stored_mode(image: "Image") -> str:
 
 @contextlib.contextmanager
 def _opened(content: bytes) -> Iterator["Image"]:
-    """Open an encoded image; whatever its decoder raises becomes an UnfitImageError."""
+    """Open an encoded image; whatever its decoder raises becomes an UnfitError."""
     from PIL import Image
 
     try:
@@ -136,30 +130,17 @@ def _opened(content: bytes) -> Iterator["Image"]:
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 _check_size(*image.size)
                 yield image
-    except UnfitImageError:
+    except UnfitError:
         raise
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, EOFError, struct.error ...
         reason = str(error).split("<", 1)[0].strip() or type(error).__name__  # an object's address would follow
-        raise UnfitImageError(f"{len(content):,} bytes that are no whole image ({reason})") from error
+        raise UnfitError(f"{len(content):,} bytes that are no whole image ({reason})") from error
 
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
-        raise UnfitImageError(f"{_sides(width, height)} pixels, expected at most {MOST_PIXELS:,} in all")
+        raise UnfitError(f"{_sides(width, height)} pixels, expected at most {MOST_PIXELS:,} in all")
 
 
 def _sides(width: int, height: int) -> str:
     return f"{width}x{height}"
-
-
-def begin_worker() -> None:
-    """Prepare a process that decodes: it leaves Ctrl-C to the one that started it, and ends when that one ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

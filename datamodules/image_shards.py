@@ -17,7 +17,6 @@ CLASSES = "classes"
 """The setting that says how many classes there are."""
 PIXEL = np.dtype(np.uint8)
 LABEL = np.dtype("<i4")
-MOST_NAMED = 5
 FACE_SIDE = 178
 FACE_SHAPE = (FACE_SIDE, FACE_SIDE, 3)
 """CelebA's images, the only ones of the manifests that did not give a shape."""
@@ -38,10 +37,6 @@ class ImageManifest(Manifest):
         """The number of classes; None: the images have no labels."""
         return int(self.settings[CLASSES]) if LABELS in self.arrays else None
 
-    def summary(self) -> list[str]:
-        lines = super().summary()
-        return [*lines, f"left out {len(self.skipped):,}: {named(self.skipped)}"] if self.skipped else lines
-
     @classmethod
     def renewed(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the settings as they are written today; once they stood apart, without the shape."""
@@ -56,12 +51,6 @@ class ImageManifest(Manifest):
         if not right or others not in ([], [(LABELS, Array(LABEL))]):
             raise ValueError(f"arrays {', '.join(self.arrays)}")
         _ = self.classes
-
-
-def named(unfit: Mapping[str, str]) -> str:
-    """Return the first unfit images by name, each with its reason."""
-    shown = [f"{name}: {reason}" for name, reason in list(unfit.items())[:MOST_NAMED]]
-    return "; ".join(shown) + (f"; and {len(unfit) - MOST_NAMED:,} more" if len(unfit) > MOST_NAMED else "")
 
 
 class StoredImages:

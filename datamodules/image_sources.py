@@ -16,7 +16,8 @@ import numpy as np
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
+from paper_repro.datamodules.encoded_files import UnfitError
+from paper_repro.datamodules.image_decoding import Pixels, decode
 from paper_repro.datamodules.image_shards import TEST, TRAIN
 from paper_repro.datamodules.pixels import packaged, shrunk
 
@@ -301,5 +302,5 @@ def _photograph(package: str, name: str) -> Pixels:
     folder, install = FOLDERS[package]
     try:
         return decode(packaged(package, f"{folder}/{name}", install))
-    except UnfitImageError as error:
+    except UnfitError as error:
         raise UsageError(f"{install}'s {name}: {error}: install {install} again") from error

@@ -2,24 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from paper_repro.base.arguments import at_least
-from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_file
 from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_shards import TRAIN, VAL, StoredImages
 from paper_repro.datamodules.image_sources import ImageSource
+from paper_repro.datamodules.prepared_manifests import PreparedManifest
 
 
 class PreparedFiles(ImageSource):
     """What every source of prepared images shares: files found, checked and hashed; a subclass says what an image is.
 
     Args:
-        files: ``{manifest: PATH}``, relative to ``data_root``, $PAPER_REPRO_DATA or the repository's data/.
+        files, prepare: see ``PreparedManifest``.
         size: H.
-        prepare: the command that makes the files, named where they are absent or wrong.
         shape: what a prepared image must be, (height, width, channels); None: anything.
 
     Raises:
@@ -29,10 +26,8 @@ class PreparedFiles(ImageSource):
     def __init__(
         self, files: Mapping[str, str], size: int, prepare: str, shape: tuple[int, int, int] | None = None
     ) -> None:
-        self.files, self.size = dict(files), at_least("size", size)
-        if set(self.files) != {"manifest"}:
-            raise ValueError(f"files must name manifest, got {', '.join(self.files) or 'none'}")
-        self.prepare, self.shape = prepare, shape
+        self.size = at_least("size", size)
+        self.manifest, self.shape = PreparedManifest(files, prepare), shape
 
     @cached_property
     def stored(self) -> StoredImages:
@@ -41,22 +36,13 @@ class PreparedFiles(ImageSource):
         Raises:
             UsageError: one is absent or not what the manifest says, or a split has none.
         """
-        path = self._manifest()
-        try:
-            return StoredImages(path, self.splits, None if self.cache is None else self.cache / "images", self.shape)
-        except UsageError as error:
-            raise UsageError(f"{error}; run: {self.prepare}") from error
+        stamps = None if self.cache is None else self.cache / "images"
+        return self.manifest.opened(self.data_root, lambda path: StoredImages(path, self.splits, stamps, self.shape))
 
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the manifest, which holds those of the files."""
         _ = self.counts
-        return {"manifest": sha256_of_file(self._manifest())}
-
-    def _manifest(self) -> Path:
-        path = find_data(self.files["manifest"], self.data_root)
-        if path is None or not path.is_file():
-            raise UsageError(absent(self.files["manifest"], self.data_root, self.prepare))
-        return path
+        return self.manifest.hashes(self.data_root)
 
 
 class PreparedImages(PreparedFiles):
@@ -87,7 +73,7 @@ class PreparedImages(PreparedFiles):
         found = self.stored.classes or 0
         if self.num_classes and found != self.num_classes:
             raise UsageError(
-                f"{self.files['manifest']}: images of {found} classes, expected {self.num_classes}: give "
+                f"{self.manifest.name}: images of {found} classes, expected {self.num_classes}: give "
                 "data.source.num_classes as many, or prepare the right images"
             )
         return self.stored.counts

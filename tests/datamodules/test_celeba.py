@@ -174,7 +174,7 @@ def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
     for name in NAMES["val"]:
         (celeba / "img_align_celeba" / name).write_bytes(b"")
     found = refusal("--from", str(celeba), "--to", str(celeba.parent / "out"), "--on-corrupt", "skip")
-    assert "no image of split 'val' is fit: 000008.jpg: 0 bytes that are no whole image" in found
+    assert "no images of split 'val' are fit: 000008.jpg: 0 bytes that are no whole image" in found
 
 
 def test_a_broken_off_preparation_goes_on_and_ends_in_the_same_bytes(celeba: Path) -> None:
@@ -231,13 +231,16 @@ def test_parquet_files_and_the_hub_give_the_same_pixels(
     official = content(prepare(celeba) / "celeba")
     found = [content(prepare(celeba.parent / "parquet", "other") / "celeba")]
     monkeypatch.setattr(datasets, "load_dataset", hub)
-    for words in ((), ("--hub", "eurecom-ds/celeba")):
+    for words in ((), ("--hub", "eurecom-ds/celeba@c0ffee")):
         out = celeba.parent / f"hub{len(words)}"
         assert prepare_data.main(["celeba", "--download", "--to", str(out), *words]) == 0
         found.append(content(out / "celeba"))
     official.pop("manifest.json")
     assert [{name: some[name] for name in some if name != "manifest.json"} for some in found] == [official] * 3
-    assert asked == [("flwrlabs/celeba", celeba_preparation.REVISIONS["flwrlabs/celeba"]), ("eurecom-ds/celeba", None)]
+    assert asked == [
+        ("flwrlabs/celeba", celeba_preparation.REVISIONS["flwrlabs/celeba"]),
+        ("eurecom-ds/celeba", "c0ffee"),
+    ]
 
     damaged = {"image": [{"bytes": b"no image", "path": None}, None]}
     rows["test"] = datasets.Dataset.from_dict(damaged, datasets.Features({"image": datasets.Image()}))

@@ -1,5 +1,4 @@
 import io
-import os
 import struct
 import zlib
 
@@ -7,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paper_repro.datamodules import image_decoding
-from paper_repro.datamodules.image_decoding import CentralSquare, UnfitImageError
+from paper_repro.datamodules.encoded_files import UnfitError
+from paper_repro.datamodules.image_decoding import CentralSquare
 from paper_repro.datamodules.image_sources import HalvedPhotographs
 
 SIZE = 16
@@ -110,19 +109,6 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), d
     ],
 )
 def test_what_would_change_or_cannot_be_read_is_named(content: bytes, message: str) -> None:
-    with pytest.raises(UnfitImageError, match=message) as caught:
+    with pytest.raises(UnfitError, match=message) as caught:
         CROP(content)
     assert "\n" not in str(caught.value)
-
-
-def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    monkeypatch.setattr(image_decoding.multiprocessing, "parent_process", lambda: None)
-    image_decoding._end_with_parent()
-    assert ended == []
-    gone = image_decoding.multiprocessing.Process()
-    monkeypatch.setattr(gone, "join", lambda: None)
-    monkeypatch.setattr(image_decoding.multiprocessing, "parent_process", lambda: gone)
-    image_decoding._end_with_parent()
-    assert ended == [1]

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,7 @@ def test_parquet_files_and_the_hub_give_the_same_images_and_labels(
     imagenet: Path, jpegs: dict[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import datasets
+    import huggingface_hub
 
     expected = content(prepare("imagenet", imagenet))
     named, numbered = rows(jpegs, datasets.ClassLabel(names=list(CLASSES))), rows(jpegs, datasets.Value("int64"))
@@ -164,12 +166,20 @@ def test_parquet_files_and_the_hub_give_the_same_images_and_labels(
         return named if len(asked) == 1 else numbered
 
     monkeypatch.setattr(datasets, "load_dataset", hub)
-    for words in ((), ("--hub", "a/copy")):
+    now = {"ILSVRC/imagenet-1k": "1ab", "AbdoTW/COCO_2014": "c0c0"}
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda _, name: SimpleNamespace(sha=now[name]))
+    for words in ((), ("--hub", "a/copy@c0ffee")):
         out = imagenet.parent / f"hub{len(words)}"
         assert prepare_data.main(["imagenet", "--download", "--size", str(SIZE), "--to", str(out), *words]) == 0
         found.append(content(out / f"imagenet-{SIZE}"))
     assert prepare_data.main(["coco", "--download", "--size", str(SIZE), "--to", str(imagenet.parent / "coco")]) == 0
-    assert asked == [("ILSVRC/imagenet-1k", None), ("a/copy", None), ("AbdoTW/COCO_2014", None)]
+    assert asked == [("ILSVRC/imagenet-1k", "1ab"), ("a/copy", "c0ffee"), ("AbdoTW/COCO_2014", "c0c0")]
+    noted = json.loads((imagenet.parent / "coco" / f"coco-{SIZE}" / "manifest.json").read_text())
+    assert (noted["from"], noted["revision"]) == ("AbdoTW/COCO_2014", "c0c0")
+    now["AbdoTW/COCO_2014"] = "c0c1"
+    words = ["coco", "--download", "--size", str(SIZE), "--to", str(imagenet.parent / "coco")]
+    assert 'was prepared with revision "c0c0", asked for is "c0c1"' in refusal(*words)
+    assert prepare_data.main([*words, "--hub", "AbdoTW/COCO_2014@c0c0"]) == 0
     for some in (expected, *found):
         settings = json.loads(some.pop("manifest.json"))
         assert settings["classes"] == 3 and list(settings["arrays"]) == ["images", "labels"]
@@ -178,6 +188,9 @@ def test_parquet_files_and_the_hub_give_the_same_images_and_labels(
 
 def test_wrong_labels_are_named(jpegs: dict[str, list[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_: SimpleNamespace(sha="c0ffee"))
 
     def message(to: str, label: Any, **labels: list[Any]) -> str:
         monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows(jpegs, label, **labels))
@@ -339,7 +352,7 @@ def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> Non
     assert "celeba takes no --size" in refusal("celeba", "--from", str(coco), "--size", "8")
     (coco / "cut.parquet").write_bytes(b"PAR1 and no more")
     assert "cannot be read" in refusal("coco", "--from", str(coco))
-    assert set(encoded_images.KNOWN) <= set(prepare_data.OPTIONS)
+    assert set(encoded_images.KNOWN) <= set(prepare_data.known())
 
 
 def refusal_without(folder: Path, names: str, data: str = "coco") -> str:

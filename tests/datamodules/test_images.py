@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.image_decoding import Pixels, UnfitImageError, decode
+from paper_repro.datamodules.encoded_files import UnfitError
+from paper_repro.datamodules.image_decoding import Pixels, decode
 from paper_repro.datamodules.image_sources import Digits, Faces, HalvedPhotographs, ImageSource, Photographs
 from paper_repro.datamodules.images import DigitData, ImageData, MaskedImageData, PhotographData
 from paper_repro.datamodules.pixels import random_box, random_resized_crop, resized
@@ -221,7 +222,7 @@ JPEG = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 24
     ],
 )
 def test_an_unfit_image_is_refused_with_what_was_found(content: bytes, message: str) -> None:
-    with pytest.raises(UnfitImageError, match=message):
+    with pytest.raises(UnfitError, match=message):
         decode(content, (24, 32))
 
 

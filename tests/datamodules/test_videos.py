@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.video_sources import SampleClips, UnfitVideoError, VideoSource, decode_clip
+from paper_repro.datamodules.encoded_files import UnfitError
+from paper_repro.datamodules.video_sources import SampleClips, VideoSource, decode_clip, shown_at
 from paper_repro.datamodules.videos import VideoData
 
 
@@ -35,17 +36,17 @@ def test_frames_are_found_by_their_times_also_at_a_varying_rate() -> None:
     assert clip.frames.shape == (4, 4, 4, 3)
     assert np.abs(clip.frames[:, 0, 0, 0].astype(int) - [10, 60, 110, 200]).max() <= 2
     assert np.allclose(clip.times, [0, 0.1, 0.4, 1.0], atol=2e-3)
-    assert clip.at([0, 0.05, 0.3, 0.41, 0.9, 1.0, 7]) == [0, 0, 1, 2, 2, 3, 3]
+    assert shown_at(clip.times, [0, 0.05, 0.3, 0.41, 0.9, 1.0, 7]) == [0, 0, 1, 2, 2, 3, 3]
 
 
 def test_clips_that_cannot_be_used_say_why() -> None:
     whole = encoded([0, 1, 2])
     for content, reason in ((b"no clip", "no whole clip"), (b"", "no whole clip")):
-        with pytest.raises(UnfitVideoError, match=reason):
+        with pytest.raises(UnfitError, match=reason):
             decode_clip(content)
-    with pytest.raises(UnfitVideoError, match=r"no frame|no whole clip"):
+    with pytest.raises(UnfitError, match=r"no frame|no whole clip"):
         decode_clip(whole[:300])
-    with pytest.raises(UnfitVideoError, match="32 x 32 cannot be made 40 times smaller"):
+    with pytest.raises(UnfitError, match="32 x 32 cannot be made 40 times smaller"):
         decode_clip(whole, shrink=40)
     sound = io.BytesIO()
     with av.open(sound, "w", format="wav") as container:
@@ -53,7 +54,7 @@ def test_clips_that_cannot_be_used_say_why() -> None:
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
         frame.sample_rate = 8000
         container.mux(stream.encode(frame))
-    with pytest.raises(UnfitVideoError, match="no video stream"):
+    with pytest.raises(UnfitError, match="no video stream"):
         decode_clip(sound.getvalue())
 
 
@@ -69,7 +70,7 @@ class Counting(VideoSource):
     def duration(self, split: str, index: int) -> float:
         return [10.0, 2.0, 5.0][index]
 
-    def states(self, split: str, index: int, times: Sequence[float], place: tuple[float, float]) -> NDArray[np.float32]:
+    def states(self, split: str, index: int, times: Sequence[float], draws: Sequence[float]) -> NDArray[np.float32]:
         return np.array([[index, time] for time in times], np.float32)
 
     def data_hashes(self) -> dict[str, str]:

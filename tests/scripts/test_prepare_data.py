@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import pytest
 from paper_repro.base import data_files
 from paper_repro.base.command_line import ROOT
 from paper_repro.datamodules import docstrings
+from paper_repro.datamodules.preparations import texts
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -118,6 +120,7 @@ PREPARE = """
 import resource, sys, time
 from pathlib import Path
 from paper_repro.datamodules import shard_writing
+from paper_repro.datamodules.preparations import texts
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 class Slow(list):
     def __getitem__(self, places):
@@ -240,20 +243,20 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
     assert f"{len(text):,} characters, expected 1,115,394: it is truncated" in refusal(
         "shakespeare", *to, "--from", str(source)
     )
-    monkeypatch.setattr(prepare_data, "SHAKESPEARE_CHARACTERS", len(text))
+    monkeypatch.setattr(texts, "SHAKESPEARE_CHARACTERS", len(text))
     assert "this is not tiny Shakespeare" in refusal("shakespeare", *to, "--from", str(source))
-    monkeypatch.setattr(prepare_data, "SHAKESPEARE_VOCABULARY", len(set(text)))
-    monkeypatch.setattr(prepare_data, "SHAKESPEARE_SHA256", prepare_data.sha256_of_bytes(text.encode()))
+    monkeypatch.setattr(texts, "SHAKESPEARE_VOCABULARY", len(set(text)))
+    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", hashlib.sha256(text.encode()).hexdigest())
     assert prepare_data.main(["shakespeare", *to, "--from", str(source)]) == 0
     copy = tmp_path / "data" / "tinyshakespeare" / "input.txt"
     assert copy.read_text() == text and prepare_data.main(["shakespeare", *to, "--verify"]) == 0
     copy.unlink()
-    monkeypatch.setattr(prepare_data, "SHAKESPEARE_URL", source.as_uri())
+    monkeypatch.setattr(texts, "SHAKESPEARE_URL", source.as_uri())
     assert prepare_data.main(["shakespeare", *to, "--download"]) == 0 and copy.read_text() == text
     copy.write_bytes(b"\xff" + text.encode())
     assert "not UTF-8: byte 0xFF at 0" in refusal("shakespeare", *to, "--verify")
     copy.unlink()
-    monkeypatch.setattr(prepare_data, "SHAKESPEARE_URL", (tmp_path / "nowhere").as_uri())
+    monkeypatch.setattr(texts, "SHAKESPEARE_URL", (tmp_path / "nowhere").as_uri())
     assert "did not answer" in refusal("shakespeare", *to, "--download")
 
 
@@ -263,7 +266,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["shakespear"], "unknown data 'shakespear' (did you mean 'shakespeare'?)"),
         (
             ["docstrings", "openwebtext"],
-            f"give one of {', '.join(prepare_data.OPTIONS)}, got docstrings openwebtext",
+            f"give one of {', '.join(prepare_data.known())}, got docstrings openwebtext",
         ),
         (["docstrings", "--tokeniser", "x"], "unknown option --tokeniser (did you mean '--tokenizer'?)"),
         (["docstrings", "colour=1"], "unknown word 'colour=1'"),
@@ -274,7 +277,7 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["docstrings", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
         (["docstrings", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
         (["openwebtext"], "give --from PATH, or --download"),
-        (["--verify"], f"give one of {', '.join(prepare_data.OPTIONS)}, got none"),
+        (["--verify"], f"give one of {', '.join(prepare_data.known())}, got none"),
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(words: list[str], part: str) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
-from paper_repro.datamodules.image_decoding import CentralSquare, UnfitImageError
-from paper_repro.datamodules.image_preparation import encoded
+from paper_repro.datamodules.encoded_files import UnfitError, encoded
+from paper_repro.datamodules.image_decoding import CentralSquare
 from paper_repro.metrics.denoising import new_errors, update_errors
 from paper_repro.models import diffusion
 from paper_repro.models.ebt.image import ImageEBT
@@ -50,7 +50,7 @@ def read_image(path: Path, model: ImageEBT) -> Tensor:
     """
     try:
         square, _ = CentralSquare(model.patches.image_size)(encoded(path))
-    except (UnfitImageError, FileNotFoundError) as error:
+    except (UnfitError, FileNotFoundError) as error:
         raise UsageError(f"--image {path}: {error}") from error
     image = torch.from_numpy(square.copy()).permute(2, 0, 1) / 127.5 - 1  # (3, H, H)
     return image if model.patches.channels == 3 else image.mean(0, keepdim=True)

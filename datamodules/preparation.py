@@ -1,0 +1,173 @@
+"""What every preparation of data shares: its request, its entry in the command, checks at its end.
+
+A module in ``preparations`` holds ``PREPARATIONS``, a ``Preparation`` for each name, and shows in its docstring, after
+the first paragraph, how they are called.  Another such module needs no change elsewhere.
+"""
+
+import os
+import pkgutil
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from textwrap import indent
+from types import ModuleType
+
+from paper_repro.base.command_line import Words
+from paper_repro.base.data_files import DATA, DATA_VARIABLE
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import write_atomically
+from paper_repro.datamodules import preparations
+from paper_repro.datamodules.array_shards import MANIFEST, Manifest
+
+TO = "to"
+"""The option that every preparation takes."""
+SECONDS_OF_SILENCE = 60
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command was asked for: the name of the data, and its options."""
+
+    name: str
+    words: Words
+
+    @property
+    def root(self) -> Path:
+        """The folder of all data: ``--to``, else $PAPER_REPRO_DATA if that can be written, else data/ here."""
+        if TO in self.words.settings:
+            return Path(self.words.settings[TO]).expanduser()
+        shared = os.environ.get(DATA_VARIABLE)
+        return Path(shared) if shared and os.access(shared, os.W_OK) else DATA
+
+    def folder(self, usual: str | None = None) -> Path:
+        """Return the folder of this preparation: ``--folder``, else ``usual``, else the name."""
+        return self.root / self.words.settings.get("folder", usual or self.name)
+
+    @property
+    def source(self) -> Path | None:
+        """``--from``."""
+        given = self.words.settings.get("from")
+        return None if given is None else Path(given).expanduser()
+
+    @property
+    def download(self) -> bool:
+        return "--download" in self.words.flags
+
+    @property
+    def verify(self) -> bool:
+        return "--verify" in self.words.flags
+
+    def text(self, option: str) -> str | None:
+        return self.words.settings.get(option)
+
+    def choice(self, option: str, choices: tuple[str, ...]) -> str:
+        """Return one of some words, the first one if none was given.
+
+        Raises:
+            UsageError: another word.
+        """
+        found = self.words.settings.get(option, choices[0])
+        if found not in choices:
+            raise UsageError(f"--{option} {found}: give {' or '.join(choices)}")
+        return found
+
+    def number(self, option: str) -> int | None:
+        """Return a whole number above 0; None if it was not given.
+
+        Raises:
+            UsageError: something else.
+        """
+        text = self.words.settings.get(option)
+        if text is None:
+            return None
+        plain = text.replace("_", "")
+        if not plain.isascii() or not plain.isdigit() or not int(plain):
+            raise UsageError(f"--{option} {text}: give a whole number above 0")
+        return int(plain)
+
+    def check_source(self, where: str) -> None:
+        """Check that data to prepare can come from somewhere.
+
+        Raises:
+            UsageError: neither ``--from`` nor ``--download`` was given; ``where`` says what they may be.
+        """
+        if self.source is None and not self.download:
+            raise UsageError(f"{self.name}: {where}")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How the command prepares, or verifies, the data of one name."""
+
+    run: Callable[[Request], None]
+    options: tuple[str, ...] = ()
+    """The options that take a value, beside ``--to``."""
+
+
+@cache
+def known() -> dict[str, Preparation]:
+    """Return every preparation by its name."""
+    return {name: one for module in modules() for name, one in module.PREPARATIONS.items()}
+
+
+@cache
+def modules() -> list[ModuleType]:
+    """Return the modules of ``preparations``, in the order of their names."""
+    names = sorted(module.name for module in pkgutil.iter_modules(preparations.__path__))
+    return [import_module(f"{preparations.__name__}.{name}") for name in names]
+
+
+def verify(folder: Path, kind: type[Manifest]) -> None:
+    """Read again what a manifest of a kind names, and print what it holds.
+
+    Raises:
+        UsageError: it is absent, or something is not what it says.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder / MANIFEST} is not there: give the command without --verify to prepare the data")
+    try:
+        manifest = kind.read(folder / MANIFEST)
+        manifest.verify(folder)
+    except UsageError as error:
+        raise UsageError(f"{error}; give the command without --verify to make it again") from error
+    summary(folder, manifest)
+
+
+def summary(folder: Path, manifest: Manifest) -> None:
+    """Print what a folder that was prepared holds."""
+    print("\n".join(manifest.summary()))
+    print(f"{folder / MANIFEST}: whole, {len(manifest.shards)} shards")
+
+
+def fetch(url: str) -> bytes:
+    """Return what an address answers.
+
+    Raises:
+        UsageError: it does not.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS_OF_SILENCE) as answer:
+            content: bytes = answer.read()
+    except OSError as error:
+        raise UsageError(f"{url} did not answer ({error}): get the file elsewhere and give --from PATH") from error
+    return content
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file whole.
+
+    Raises:
+        UsageError: the operating system refuses.
+    """
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise UsageError(f"{path}: could not be written ({error.strerror}): make room, or give another --to") from error
+
+
+def usage() -> str:
+    """Return how all preparations are called: what the docstring of each module says after its first paragraph."""
+    return "".join(indent((module.__doc__ or "").partition("\n\n")[2], "    ") for module in modules()).rstrip()

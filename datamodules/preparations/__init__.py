@@ -1,0 +1,1 @@
+"""The data that scripts/prepare_data.py knows: each module here is found by its ``PREPARATIONS``."""

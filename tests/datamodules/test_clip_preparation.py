@@ -1,0 +1,243 @@
+"""Clips to latents of a frozen autoencoder: what is written, what is read, what is refused."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import clip_preparation, frame_encoders
+from paper_repro.datamodules.latent_shards import LatentManifest, StoredClips
+from paper_repro.datamodules.prepared_clips import PreparedClips
+from paper_repro.datamodules.videos import VideoData
+from paper_repro.scripts import prepare_data
+
+SIZE, LATENT = 16, (4, 2, 2)
+PREPARE = "python scripts/prepare_data.py something-something --from DIR"
+
+
+def write_clip(path: Path, values: list[int], times: list[int] | None = None, side: int = 24) -> None:
+    """A clip of grey frames, 10 ticks a second, without loss."""
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="matroska") as container:
+        video = container.add_stream("ffv1", rate=10)
+        video.width, video.height, video.pix_fmt = side, side, "yuv444p"
+        for number, value in enumerate(values):
+            frame = av.VideoFrame.from_ndarray(np.full((side, side, 3), value, np.uint8), format="rgb24")
+            frame.pts = number if times is None else times[number]
+            container.mux(video.encode(frame))
+        container.mux(video.encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(stream.getvalue())
+
+
+def save_vae(folder: Path, **changes: int) -> Path:
+    from diffusers import AutoencoderKL
+
+    torch.manual_seed(0)
+    sizes = {"block_out_channels": (8, 8, 8, 8), "norm_num_groups": 4, "layers_per_block": 1, "latent_channels": 4}
+    kinds = {"down_block_types": ["DownEncoderBlock2D"] * 4, "up_block_types": ["UpDecoderBlock2D"] * 4}
+    AutoencoderKL(**{**sizes, **kinds, **changes}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vae(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_vae(tmp_path_factory.mktemp("vae"))
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    """Official lists and clips: seven for training, two for testing; number 3 has a varying rate."""
+    folder = tmp_path / "clips"
+    lists = {"train": range(1, 8), "validation": range(8, 10)}
+    for split, numbers in lists.items():
+        for number in numbers:
+            place = folder / "20bn-something-something-v2" / f"{number}.webm"
+            write_clip(place, [number * 20 + frame for frame in range(4)], [0, 1, 5, 9] if number == 3 else None)
+        entries = [{"id": str(number), "label": "moving", "template": "Moving"} for number in numbers]
+        (folder / f"something-something-v2-{split}.json").write_text(json.dumps(entries))
+    return folder
+
+
+def words(clips: Path, vae: Path, *more: str) -> list[str]:
+    given = ["--from", str(clips), "--vae", str(vae), "--size", str(SIZE), "--to", str(clips.parent / "data")]
+    return ["something-something", *given, *more]
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_data.main(arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def prepared(folder: Path, **settings: int) -> PreparedClips:
+    source = PreparedClips({"manifest": "manifest.json"}, PREPARE, **{"state_size": 16, **settings})
+    source.find(folder, None)
+    return source
+
+
+def test_every_frame_is_stored_as_the_mean_of_its_latent(
+    clips: Path, vae: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from diffusers import AutoencoderKL
+
+    assert prepare_data.main(words(clips, vae)) == 0
+    folder = clips.parent / "data" / f"something-something-{SIZE}"
+    assert "train: 28 latents, 7 clips" in capsys.readouterr().out
+    manifest = LatentManifest.read(folder / "manifest.json")
+    assert manifest.shape == LATENT and manifest.totals()["test"] == {"latents": 8, "clips": 2}
+    source = prepared(folder)
+    assert source.counts == {"train": 7, "test": 2} and source.duration("train", 2) == pytest.approx(0.9, abs=2e-3)
+    found = source.states("train", 2, [0.0, 0.3, 0.5, 0.95], [0.0] * 3)  # (T, V)
+    network = AutoencoderKL.from_pretrained(str(vae), low_cpu_mem_usage=False).eval()
+    whole = clip_preparation.Resize(SIZE)((clips / "20bn-something-something-v2" / "3.webm").read_bytes())
+    pixels = torch.from_numpy(whole.pixels[[0, 1, 2, 3]]).permute(0, 3, 1, 2).float() / 127.5 - 1
+    with torch.no_grad():
+        expected = network.encode(pixels).latent_dist.mean.reshape(4, 16)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=2e-3, atol=1e-3)
+    assert found.dtype == np.float32
+    data = VideoData(source, 3, spacing=0.1, batch_size=5, num_evaluation_windows=4, data_root=folder)
+    assert data.train_batch(0).shape == data.example_batch().shape == (5, 3, 16)
+    assert data.data_hashes().keys() == {"manifest"}
+    assert prepare_data.main([*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]]) == 0
+
+
+def test_workers_folders_and_a_second_call_give_the_same_bytes(clips: Path, vae: Path) -> None:
+    assert prepare_data.main(words(clips, vae)) == 0
+    folder = clips.parent / "data" / f"something-something-{SIZE}"
+    before = content(folder)
+    for path in folder.glob("*.bin"):
+        path.unlink()
+    assert prepare_data.main(words(clips, vae, "--workers", "2")) == 0 and content(folder) == before
+    split = clips.parent / "split"
+    for name, numbers in {"train": range(1, 8), "validation": range(8, 10)}.items():
+        (split / name).mkdir(parents=True)
+        for number in numbers:
+            (clips / "20bn-something-something-v2" / f"{number}.webm").rename(split / name / f"{number}.webm")
+    assert prepare_data.main(words(split, vae, "--folder", "again")) == 0
+    again = content(clips.parent / "data" / "again")
+    assert {name: again[name] for name in again if name.endswith(".bin")} == {
+        name: before[name] for name in before if name.endswith(".bin")
+    }
+
+
+def test_unfit_clips_are_named_and_refused_or_left_out(clips: Path, vae: Path) -> None:
+    place = clips / "20bn-something-something-v2"
+    (place / "1.webm").write_bytes((place / "1.webm").read_bytes()[:200])
+    (place / "2.webm").unlink()
+    (place / "4.webm").unlink()
+    (place / "4.webm").symlink_to("/dev/zero")
+    sound = io.BytesIO()
+    with av.open(sound, "w", format="wav") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+    (place / "5.webm").write_bytes(sound.getvalue())
+    found = refusal(*words(clips, vae))
+    assert "4 of 9 clips are unfit: train/1.webm: 200 bytes that are no whole clip" in found
+    assert "train/2.webm: cannot be read (No such file or directory)" in found
+    assert "train/4.webm: a folder, device or pipe" in found and "train/5.webm: no video stream" in found
+    assert prepare_data.main(words(clips, vae, "--on-corrupt", "skip")) == 0
+    folder = clips.parent / "data" / f"something-something-{SIZE}"
+    source = prepared(folder)
+    assert source.counts == {"train": 3, "test": 2}
+    assert source.duration("train", 0) == pytest.approx(0.9, abs=2e-3), "number 3 is the first that is left"
+    for number in (1, 2, 4, 5):
+        (place / f"{number}.webm").unlink(missing_ok=True)
+        write_clip(place / f"{number}.webm", [number, number])
+    assert prepare_data.main(words(clips, vae)) == 0, "mended clips are taken in"
+    assert prepared(folder).counts == {"train": 7, "test": 2}
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda clips: (clips / "something-something-v2-train.json").unlink(), "expected a folder with the clips"),
+        (lambda clips: (clips / "something-something-v2-train.json").write_text("{}"), "no clips of split 'train'"),
+        (lambda clips: (clips / "something-something-v2-train.json").write_text("[1]"), "no list of clips"),
+        (lambda clips: (clips / "something-something-v2-train.json").write_text('[{"id": "../1"}]'), "id '../1'"),
+        (
+            lambda clips: (clips / "something-something-v2-train.json").write_text('[{"id": "1"}, {"id": "1"}]'),
+            "an id that is named twice",
+        ),
+    ],
+)
+def test_wrong_lists_are_refused(clips: Path, vae: Path, change: Callable[[Path], object], message: str) -> None:
+    change(clips)
+    assert message in refusal(*words(clips, vae))
+
+
+def test_a_wrong_encoder_is_refused(clips: Path, vae: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no autoencoder of diffusers could be read" in refusal(*words(clips, tmp_path / "empty"))
+    assert "give the folder of one, or its name on the hub and --download" in refusal(*words(clips, Path("some/name")))
+    assert "give --from DIR" in refusal("something-something", "--download")
+    assert "there is no such folder" in refusal("something-something", "--from", str(tmp_path / "none"))
+    assert prepare_data.main(words(clips, vae)) == 0
+    other = save_vae(tmp_path / "other", latent_channels=8)
+    assert "was prepared with encoder.weights" in refusal(*words(clips, other))
+    assert prepare_data.main(words(clips, other, "--folder", "other")) == 0
+    with pytest.raises(UsageError, match=r"latents of 8 x 2 x 2, expected 16 numbers: .* model.state_size 32"):
+        _ = prepared(clips.parent / "data" / "other").counts
+
+
+def test_damaged_shards_and_absent_manifests_are_refused(clips: Path, vae: Path) -> None:
+    with pytest.raises(UsageError, match=r"run: python scripts/prepare_data\.py something-something"):
+        _ = prepared(clips.parent).counts
+    assert prepare_data.main(words(clips, vae)) == 0
+    folder = clips.parent / "data" / f"something-something-{SIZE}"
+    damaged(folder / "train-00000.bin")
+    with pytest.raises(UsageError, match="altered"):
+        _ = prepared(folder).counts
+    assert "altered" in refusal(*[*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]])
+    with pytest.raises(UsageError, match="split 'val' has no clips"):
+        StoredClips(folder / "manifest.json", "val")
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from paper_repro.datamodules import clip_preparation, frame_encoders
+vae = frame_encoders.load(sys.argv[2], 16, False)
+encode = vae.encode
+def slow(frames):
+    time.sleep(0.05)
+    return encode(frames)
+vae.encode = slow
+clip_preparation.write(Path(sys.argv[3]), clip_preparation.load(Path(sys.argv[1])), vae, shard_clips=2)
+"""
+
+
+def test_a_preparation_that_was_killed_ends_in_the_same_bytes(clips: Path, vae: Path) -> None:
+    folder, whole = clips.parent / "killed", clips.parent / "whole"
+    encoder = frame_encoders.load(str(vae), SIZE, False)
+    clip_preparation.write(whole, clip_preparation.load(clips), encoder, shard_clips=2, say=lambda _: None)
+    command = [sys.executable, "-c", KILLED, str(clips), str(vae), str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not (folder / "progress.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and not (folder / "manifest.json").exists()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert content(folder) == content(whole)
