@@ -21,9 +21,8 @@ from paper_repro.datamodules.image_decoding import Pixels, decode
 from paper_repro.datamodules.image_shards import TEST, TRAIN
 from paper_repro.datamodules.pixels import packaged, shrunk
 
-PHOTOGRAPHS = ("china.jpg", "flower.jpg")
-TEST_SHARE, DIGIT_TEST_SHARE = 4, 5
-"""For testing: of a photograph's columns one in four, those on the right; of the digits one in five, the last."""
+DIGIT_TEST_SHARE = 5
+"""Of the digits one in five is for testing, the last ones."""
 DIGIT_SIDE, DIGIT_WHITE = 8, 16
 FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
 SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"
@@ -102,24 +101,41 @@ class ImageSource(ABC):
         """Return SHA-256 of what the splits hold."""
 
 
-class Squares(ImageSource):
-    """Every square of H x H pixels in parts of photographs; a subclass says which.
+class Photographs(ImageSource):
+    """Every square of H x H pixels in ten colour photographs of scikit-image and scikit-learn.
+
+    Seven photographs are for training, three for testing.  A training image is mirrored at random.
+
+    Args:
+        size: H.
+        shrink: the photographs are made so many times smaller, each pixel the mean of a square.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: a number below 1.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = at_least("size", size)
+    def __init__(self, size: int = 32, shrink: int = 2) -> None:
+        self.size, self.shrink = at_least("size", size), at_least("shrink", shrink)
 
-    @property
-    @abstractmethod
+    @cached_property
     def photographs(self) -> Mapping[str, list[Pixels]]:
-        """Each split's parts of photographs, (height, width, 3).
+        """Each split's, made smaller, (height, width, 3).
 
         Raises:
             UsageError: they are not there or damaged, or no square fits.
         """
+        found = {
+            split: [shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some]
+            for split, names in PHOTOGRAPH_SET.items()
+        }
+        least = min(min(part.shape[:2]) for parts in found.values() for part in parts)
+        if self.size > least:
+            raise UsageError(f"data.source.size={self.size}: the photographs hold {least} at most: give less")
+        return found
+
+    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
+        image = self.image(TRAIN, index)
+        return image[:, ::-1] if draws[0][0] < 0.5 else image
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -143,59 +159,6 @@ class Squares(ImageSource):
 
     def _places(self, part: Pixels) -> int:
         return (part.shape[0] - self.size + 1) * (part.shape[1] - self.size + 1)
-
-    def _check(self, parts: Sequence[Pixels], where: str) -> None:
-        least = min(min(part.shape[:2]) for part in parts)
-        if self.size > least:
-            raise UsageError(f"data.size={self.size}: {where} hold {least} at most: give less")
-
-
-class HalvedPhotographs(Squares):
-    """Squares in scikit-learn's two photographs (640 x 427): for training those within the left three quarters of
-    both, for testing those within the right one; no pixel is in both splits.
-
-    ``size`` is at most 160.
-    """
-
-    @cached_property
-    def photographs(self) -> Mapping[str, list[Pixels]]:
-        whole = [_photograph("sklearn", name) for name in PHOTOGRAPHS]
-        borders = [photograph.shape[1] - photograph.shape[1] // TEST_SHARE for photograph in whole]
-        parts = list(zip(whole, borders, strict=True))
-        found = {TRAIN: [part[:, :end] for part, end in parts], TEST: [part[:, end:] for part, end in parts]}
-        self._check([part for split in found.values() for part in split], "the photographs' right quarters")
-        return found
-
-
-class Photographs(Squares):
-    """Squares in ten colour photographs of scikit-image and scikit-learn: seven for training, three for testing.
-
-    A training image is mirrored at random.
-
-    Args:
-        size: H.
-        shrink: the photographs are made so many times smaller, each pixel the mean of a square.
-
-    Raises:
-        ValueError: a number below 1.
-    """
-
-    def __init__(self, size: int = 32, shrink: int = 2) -> None:
-        super().__init__(size)
-        self.shrink = at_least("shrink", shrink)
-
-    @cached_property
-    def photographs(self) -> Mapping[str, list[Pixels]]:
-        found = {
-            split: [shrunk(_photograph(package, name), self.shrink) for package, some in names.items() for name in some]
-            for split, names in PHOTOGRAPH_SET.items()
-        }
-        self._check([part for split in found.values() for part in split], "the photographs")
-        return found
-
-    def augmented(self, index: int, draws: Sequence[Sequence[float]]) -> Pixels:
-        image = self.image(TRAIN, index)
-        return image[:, ::-1] if draws[0][0] < 0.5 else image
 
 
 class Faces(ImageSource):

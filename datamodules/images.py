@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation
 from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_shards import TRAIN
-from paper_repro.datamodules.image_sources import DIGIT_SIDE, Digits, HalvedPhotographs, ImageSource
+from paper_repro.datamodules.image_sources import ImageSource
 
 TRIES = 10
 
@@ -182,6 +183,11 @@ class MaskedImageData(ImageData):
         images = super().example_batch()
         return images, images
 
+    def blank(self, masked: Tensor) -> Tensor:
+        """Return which pixels of masked images (B, C, H, H) are blank, (B, 1, H, H): cells that are 0 throughout."""
+        shown = functional.max_pool2d(masked.abs().amax(1, keepdim=True), self.cell)  # (B, 1, H/c, H/c)
+        return (shown == 0).repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3)
+
     def _drawn(self, count: int, generator: torch.Generator) -> Tensor:
         """Return which cells of ``count`` images are blank, (count, (H/c)^2): equally many of each, all
         choices alike.
@@ -193,65 +199,3 @@ class MaskedImageData(ImageData):
         side = self.size // self.cell
         cells = treatment.view(-1, 1, side, side)
         return images.masked_fill(cells.repeat_interleave(self.cell, 2).repeat_interleave(self.cell, 3), 0.0), images
-
-
-class PhotographData(MaskedImageData):
-    """``HalvedPhotographs`` with cells blanked: a stand-in for CelebA.
-
-    The arguments are those of ``MaskedImageData``, and ``size``, at most 160.
-    """
-
-    def __init__(
-        self,
-        size: int = 120,
-        cell: int = 20,
-        mask_ratio: float = 0.5,
-        batch_size: int = 128,
-        evaluation_batch_size: int | None = None,
-        num_evaluation_images: int | None = 2_000,
-        seed: int = 0,
-        evaluation_seed: int = 0,
-    ) -> None:
-        super().__init__(
-            HalvedPhotographs(size),
-            cell,
-            mask_ratio,
-            batch_size,
-            evaluation_batch_size,
-            num_evaluation_images,
-            seed,
-            evaluation_seed,
-        )
-
-
-class DigitData(MaskedImageData):
-    """``Digits`` with cells blanked: a small stand-in for CelebA.  The other arguments are those of
-    ``MaskedImageData``.
-
-    Raises:
-        ValueError: as ``MaskedImageData``, or a ``size`` other than 8.
-    """
-
-    def __init__(
-        self,
-        size: int = DIGIT_SIDE,
-        cell: int = 2,
-        mask_ratio: float = 0.5,
-        batch_size: int = 32,
-        evaluation_batch_size: int | None = None,
-        num_evaluation_images: int | None = None,
-        seed: int = 0,
-        evaluation_seed: int = 0,
-    ) -> None:
-        if size != DIGIT_SIDE:
-            raise ValueError(f"the digits' size is {DIGIT_SIDE}, got {size!r}: leave it out")
-        super().__init__(
-            Digits(),
-            cell,
-            mask_ratio,
-            batch_size,
-            evaluation_batch_size,
-            num_evaluation_images,
-            seed,
-            evaluation_seed,
-        )

@@ -8,7 +8,7 @@ from PIL import Image
 
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import CentralSquare
-from paper_repro.datamodules.image_sources import HalvedPhotographs
+from paper_repro.datamodules.image_sources import Photographs
 
 SIZE = 16
 CROP = CentralSquare(SIZE)
@@ -21,7 +21,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 
 def photograph(width: int, height: int) -> Image.Image:
-    return Image.fromarray(HalvedPhotographs(120).photographs["train"][0][:height, :width])
+    return Image.fromarray(Photographs(120, 1).photographs["train"][1][:height, :width])
 
 
 def png(width: int, height: int, depth: int, kind: int, row: bytes, rows: int | None = None) -> bytes:

@@ -14,8 +14,8 @@ from PIL import Image
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import Pixels, decode
-from paper_repro.datamodules.image_sources import Digits, Faces, HalvedPhotographs, ImageSource, Photographs
-from paper_repro.datamodules.images import DigitData, ImageData, MaskedImageData, PhotographData
+from paper_repro.datamodules.image_sources import Digits, Faces, ImageSource, Photographs
+from paper_repro.datamodules.images import ImageData, MaskedImageData
 from paper_repro.datamodules.pixels import random_box, random_resized_crop, resized
 from paper_repro.models.cet.model import CET
 
@@ -46,7 +46,7 @@ def numbers(images: torch.Tensor) -> list[int]:
 
 
 def test_exactly_half_of_the_cells_are_blank_and_the_rest_is_as_it_was() -> None:
-    data = PhotographData(batch_size=8)
+    data = MaskedImageData(Photographs(120, 1), batch_size=8)
     masked, images = data.train_batch(0)
     assert masked.shape == images.shape == (8, 3, 120, 120) and masked.dtype == images.dtype == torch.float32
     assert masked.is_contiguous() and images.is_contiguous()
@@ -67,7 +67,7 @@ def test_every_cell_is_blank_equally_often() -> None:
 
 
 def test_a_batch_is_a_function_of_seed_and_step_alone() -> None:
-    one, two, other = (PhotographData(size=24, cell=4, batch_size=3, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (MaskedImageData(Photographs(24), 4, batch_size=3, seed=seed) for seed in (1, 1, 2))
     found = {step: one.train_batch(step) for step in (0, 5, 1)}
     for step, batch in found.items():
         assert all(torch.equal(left, right) for left, right in zip(batch, two.train_batch(step), strict=True))
@@ -104,33 +104,33 @@ def test_what_is_evaluated_depends_on_its_own_seed_alone() -> None:
         next(iter(numbered().evaluation_batches("tset")))
 
 
-def test_no_pixel_of_a_photograph_is_in_both_splits() -> None:
-    data = PhotographData(size=24, cell=4)
-    source = data.source
-    assert isinstance(source, HalvedPhotographs)
-    names = ("china.jpg", "flower.jpg")
-    (folder,) = importlib.util.find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr]
-    whole = [np.asarray(Image.open(f"{folder}/datasets/images/{name}")) for name in names]
-    for photograph, left, right in zip(whole, source.photographs["train"], source.photographs["test"], strict=True):
-        assert np.array_equal(np.concatenate([left, right], 1), photograph)
-        assert (left.shape, right.shape) == ((427, 480, 3), (427, 160, 3))
-    assert data.source.counts == {"train": 2 * 404 * 457, "test": 2 * 404 * 137}
-    corners = {0: (0, 0, 0), 456: (0, 0, 456), 457: (0, 1, 0), 404 * 457 - 1: (0, 403, 456), 404 * 457: (1, 0, 0)}
-    for index, (photograph_, top, left_) in corners.items():
-        assert np.array_equal(data.source.image("train", index), whole[photograph_][top : top + 24, left_ : left_ + 24])
-    assert np.array_equal(data.source.image("test", data.source.counts["test"] - 1), whole[1][-24:, -24:])
-    with pytest.raises(IndexError, match=r"split 'test' has 110696 images, got index 110696"):
-        data.source.image("test", 110_696)
-    hashes = data.data_hashes()
-    dimmed = HalvedPhotographs(24)
-    dimmed.__dict__["photographs"] = {
-        split: [part // 2 for part in parts] for split, parts in source.photographs.items()
-    }
+def test_every_square_of_a_photograph_is_an_image() -> None:
+    source = Photographs(24, 1)
+    parts = source.photographs["test"]
+    places = [(part.shape[0] - 23) * (part.shape[1] - 23) for part in parts]
+    assert source.counts["test"] == sum(places)
+    across = parts[0].shape[1] - 23
+    corners = {0: (0, 0, 0), across - 1: (0, 0, across - 1), across: (0, 1, 0), places[0]: (1, 0, 0)}
+    for index, (part, top, left) in corners.items():
+        assert np.array_equal(source.image("test", index), parts[part][top : top + 24, left : left + 24])
+    assert np.array_equal(source.image("test", sum(places) - 1), parts[-1][-24:, -24:])
+    with pytest.raises(IndexError, match=f"split 'test' has {sum(places)} images, got index {sum(places)}"):
+        source.image("test", sum(places))
+    hashes, dimmed = source.data_hashes(), Photographs(24, 1)
+    dimmed.__dict__["photographs"] = {split: [part // 2 for part in some] for split, some in source.photographs.items()}
     assert set(hashes) == {"train", "test"} and hashes != dimmed.data_hashes()
 
 
+def test_blank_pixels_are_found_in_the_masked_image() -> None:
+    data = MaskedImageData(Faces(24), 4, batch_size=6)
+    masked, images = data.train_batch(0)
+    blank = data.blank(masked)
+    assert blank.shape == (6, 1, 24, 24) and blank.sum((1, 2, 3)).tolist() == [18 * 16] * 6
+    assert torch.equal(masked, images.masked_fill(blank, 0.0))
+
+
 def test_digits_fill_the_range_and_go_through_the_model() -> None:
-    data = DigitData()
+    data = MaskedImageData(Digits(), 2, batch_size=32)
     assert data.source.counts == {"train": 1_438, "test": 359}
     masked, images = next(iter(data.evaluation_batches("train")))
     assert images.shape == (32, 1, 8, 8) and (float(images.min()), float(images.max())) == (-1.0, 1.0)
@@ -253,14 +253,10 @@ def test_wrong_arguments_are_refused(settings_: dict[str, Any], message: str) ->
 
 
 def test_stand_ins_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="the digits' size is 8, got 16"):
-        DigitData(16)
-    with pytest.raises(UsageError, match=r"data\.size=200: the photographs' right quarters hold 160 at most"):
-        PhotographData(200).prepare_data()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for data in (PhotographData(), DigitData()):
-        with pytest.raises(UsageError, match="which scikit-learn ships: run: pip install scikit-learn"):
-            data.prepare_data()
+    for source, package in ((Photographs(), "scikit-image"), (Faces(), "scikit-image"), (Digits(), "scikit-learn")):
+        with pytest.raises(UsageError, match=f"which {package} ships: run: pip install {package}"):
+            MaskedImageData(source, 2).prepare_data()
 
 
 def test_photographs_are_for_training_or_for_testing_and_shrunk_by_means() -> None:
@@ -273,7 +269,7 @@ def test_photographs_are_for_training_or_for_testing_and_shrunk_by_means() -> No
     image = source.image("train", 5)
     assert np.array_equal(source.augmented(5, [[0.9] * 4]), image)
     assert np.array_equal(source.augmented(5, [[0.1] * 4]), image[:, ::-1])
-    with pytest.raises(UsageError, match=r"data\.size=300: the photographs hold"):
+    with pytest.raises(UsageError, match=r"data\.source\.size=300: the photographs hold"):
         _ = Photographs(300, shrink=4).counts
     with pytest.raises(ValueError, match="shrink"):
         Photographs(shrink=0)
@@ -310,5 +306,5 @@ def test_images_may_bring_their_labels() -> None:
 def test_masked_batches_hold_the_images_of_plain_ones() -> None:
     for split in ("train", "test"):
         plain = next(iter(ImageData(Digits(), batch_size=6).evaluation_batches(split)))
-        _, images = next(iter(DigitData(batch_size=6).evaluation_batches(split)))
+        _, images = next(iter(MaskedImageData(Digits(), 2, batch_size=6).evaluation_batches(split)))
         assert torch.equal(plain, images)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
-from paper_repro.datamodules.images import DigitData
+from paper_repro.datamodules.image_sources import Digits
+from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
 from paper_repro.models.cet.model import CET
 from paper_repro.tests.support.reports import Recorder
@@ -22,7 +23,8 @@ from paper_repro.training.schedules import Constant
 
 SIZES = {"channels": 1, "size": 8, "patch": 4, "stride": 2, "width": 12, "num_heads": 2, "head_width": 4}
 DIGITS = (
-    "data={_target_:paper_repro.datamodules.images.DigitData,size:8,cell:2,mask_ratio:0.5,batch_size:8,"
+    "data={_target_:paper_repro.datamodules.images.MaskedImageData,"
+    "source:{_target_:paper_repro.datamodules.image_sources.Digits},cell:2,mask_ratio:0.5,batch_size:8,"
     "evaluation_batch_size:16,num_evaluation_images:24,seed:0,evaluation_seed:0}"
 )
 MODEL = [f"model.{name}={value}" for name, value in SIZES.items()]
@@ -86,7 +88,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 def test_metrics_are_of_the_free_state_over_all_pixels() -> None:
     module = module_of("ep")
-    data = DigitData(batch_size=8, evaluation_batch_size=5, num_evaluation_images=8)
+    data = MaskedImageData(Digits(), 2, batch_size=8, evaluation_batch_size=5, num_evaluation_images=8)
     found = module.evaluate(data)
     batches = list(data.evaluation_batches("test"))
     masked, images = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -114,7 +116,7 @@ def test_weights_that_overflow_are_a_divergence_with_its_step_and_term(
 
 def test_a_nudged_phase_that_diverges_is_named() -> None:
     module = module_of("ep")
-    masked, images = DigitData(batch_size=4).train_batch(0)
+    masked, images = MaskedImageData(Digits(), 2, batch_size=4).train_batch(0)
     images = images.clone()
     images[0, 0, 0, 0] = torch.nan
     learned = LEARNING["ep"](module.model, masked, images, module.phases)

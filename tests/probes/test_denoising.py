@@ -15,7 +15,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.image_sources import Digits, Faces, Photographs
-from paper_repro.datamodules.images import DigitData, ImageData
+from paper_repro.datamodules.images import ImageData, MaskedImageData
 from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising
 from paper_repro.models import diffusion
 from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
@@ -106,7 +106,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
             Denoising(**wrong)
     with pytest.raises(ValueError, match="time"):
         Denoising({"in": 1000}, {"in": 1})
-    for wrong_data in (DigitData(), data(labelled=True)):
+    for wrong_data in (MaskedImageData(Digits(), 2), data(labelled=True)):
         with pytest.raises(UsageError, match="plain images"):
             PROBE.measure(module("ebt"), wrong_data, 0)
 

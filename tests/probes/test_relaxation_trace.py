@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.images import DigitData
+from paper_repro.datamodules.image_sources import Digits
+from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import CETCelebA
 from paper_repro.models.cet.model import CET
 from paper_repro.probes.completion.equilibrium_gradient import EstimateOrder, GradientPrecision
@@ -31,8 +32,8 @@ def module() -> CETCelebA:
 
 
 @pytest.fixture(scope="module")
-def data() -> DigitData:
-    return DigitData(batch_size=4, evaluation_batch_size=3, num_evaluation_images=8)
+def data() -> MaskedImageData:
+    return MaskedImageData(Digits(), 2, batch_size=4, evaluation_batch_size=3, num_evaluation_images=8)
 
 
 def traced(*images: list[float], trained: int = 2) -> Traced:
@@ -66,7 +67,7 @@ def test_recorded_steps_are_all_of_the_first_and_pairs_later() -> None:
 
 
 @torch.no_grad()
-def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: DigitData) -> None:
+def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: MaskedImageData) -> None:
     before = copy.deepcopy(module.model.state_dict())
     found = RelaxationTrace("long", [2, 20], free_steps=5, step_size=0.5, num_images=4).measure(module, data, 0)
     content = json.loads(found.attachments["long.json"])
@@ -84,7 +85,7 @@ def test_the_trace_is_the_model_s_own_relaxation(module: CETCelebA, data: DigitD
 
 
 @torch.no_grad()
-def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: DigitData) -> None:
+def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: MaskedImageData) -> None:
     module.model.decoder.weight.fill_(1e30)
     found = RelaxationTrace("long", [9], free_steps=5, num_images=4).measure(module, data, 0)
     assert not found.metrics and found.unavailable.keys() == {f"long_{name}" for name in METRICS}
@@ -92,7 +93,7 @@ def test_a_relaxation_that_diverges_is_said_so(module: CETCelebA, data: DigitDat
 
 
 @torch.no_grad()
-def test_reconstructions_are_the_completed_images(module: CETCelebA, data: DigitData) -> None:
+def test_reconstructions_are_the_completed_images(module: CETCelebA, data: MaskedImageData) -> None:
     found = Reconstructions(5, num_images=4).measure(module, data, 0)
     masked, images = first_images(data, 4, module.device)
     completed = module.model(masked, 5)
@@ -114,14 +115,14 @@ def test_a_png_holds_the_colours_and_shrinks_what_is_large() -> None:
 
 
 @torch.no_grad()
-def test_the_estimate_is_of_second_order(module: CETCelebA, data: DigitData) -> None:
+def test_the_estimate_is_of_second_order(module: CETCelebA, data: MaskedImageData) -> None:
     found = EstimateOrder().measure(module, data, 0).metrics
     assert found["estimate_order"] == pytest.approx(2.0, abs=0.01)
     assert 0 < found["estimate_error"] < 0.01
 
 
 @torch.no_grad()
-def test_gradients_with_other_products_are_compared(module: CETCelebA, data: DigitData) -> None:
+def test_gradients_with_other_products_are_compared(module: CETCelebA, data: MaskedImageData) -> None:
     before = torch.get_float32_matmul_precision()
     found = GradientPrecision(20, 5, 0.01, num_images=4).measure(module, data, 0)
     assert torch.get_float32_matmul_precision() == before and module.model.precision == "float32"
@@ -148,7 +149,7 @@ def test_wrong_arguments_are_refused(make: Any, message: str) -> None:
         make()
 
 
-def test_too_few_images_and_other_models_are_refused(module: CETCelebA, data: DigitData) -> None:
+def test_too_few_images_and_other_models_are_refused(module: CETCelebA, data: MaskedImageData) -> None:
     with pytest.raises(UsageError, match=r"9 test images were asked for and 8 are evaluated"):
         first_images(data, 9, module.device)
     module.model = torch.nn.Linear(1, 1)  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from paper_repro.models.cet.learning import Phases
 from paper_repro.models.cet.model import CET
 from paper_repro.training.counting import num_parameters
 
-MASKS = ("_target_", "size", "cell", "mask_ratio")
+MASKS = ("_target_", "source", "cell", "mask_ratio")
 """Keys of the data that describe the masks alone; no image is read."""
 
 

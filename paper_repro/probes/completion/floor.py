@@ -1,0 +1,94 @@
+"""Completion without a network: blank pixels filled with a mean; a task that trains nothing.
+
+Letters: B images, C channels, H image side.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
+from paper_repro.datamodules.counter_based import data_of
+from paper_repro.datamodules.images import MaskedImageData
+from paper_repro.probes.completion.reconstructions import COMPLETED, ERRORS, IMAGES, MASKED
+from paper_repro.probes.completion.tools import first_images
+from paper_repro.probes.pictures import png
+
+Fill = Callable[[Tensor, Tensor], Tensor]
+"""What stands in each pixel, (B, C, H, H), from masked images and their blank pixels, (B, 1, H, H)."""
+
+
+def visible_mean(data: MaskedImageData, num_batches: int) -> Fill:
+    """Return each image's own mean: of its visible pixels, channel by channel."""
+
+    def fill(masked: Tensor, blank: Tensor) -> Tensor:
+        visible = (~blank).to(masked.dtype)
+        return (masked * visible).sum((2, 3), keepdim=True) / visible.sum((2, 3), keepdim=True)
+
+    return fill
+
+
+def mean_image(data: MaskedImageData, num_batches: int) -> Fill:
+    """Return the mean of training images, pixel by pixel."""
+    whole = torch.cat([data.train_batch(step)[1] for step in range(num_batches)])
+    mean = whole.mean(0)  # (C, H, H)
+    return lambda masked, blank: mean.expand_as(masked)
+
+
+RULES: dict[str, Callable[[MaskedImageData, int], Fill]] = {"visible_mean": visible_mean, "mean_image": mean_image}
+
+
+class CompletionFloor(Task):
+    """Copies the visible pixels and fills the blank ones by a rule, under the names of a trained model's metrics.
+
+    Metrics: ``<split>_mse``, over all pixels, and ``completed_mse`` of the first test images; strips of these as
+    ``Reconstructions`` leaves them.
+
+    Args:
+        rule: "visible_mean" or "mean_image".
+        num_images: of the strips.
+        num_batches: training batches that the mean image is of.
+
+    Raises:
+        ValueError: an unknown rule, or a number below 1.
+    """
+
+    def __init__(self, rule: str = "visible_mean", num_images: int = 16, num_batches: int = 64) -> None:
+        self.rule, self.num_images = one_of("rule", rule, RULES), at_least("num_images", num_images)
+        self.num_batches = at_least("num_batches", num_batches)
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        return [self._outcome(data_of(cell.config), folder / cell.id) for cell in cells]
+
+    def _outcome(self, data: object, folder: Path) -> Outcome:
+        if not isinstance(data, MaskedImageData):
+            raise UsageError(f"CompletionFloor takes masked images, the data are {type(data).__name__}")
+        fill = RULES[self.rule](data, self.num_batches)
+
+        def completed(masked: Tensor) -> Tensor:
+            blank = data.blank(masked)  # (B, 1, H, H)
+            return torch.where(blank, fill(masked, blank), masked)
+
+        outcome = Outcome(FINISHED, data_hashes=data.data_hashes())
+        for split in data.splits:
+            errors = [_errors(completed(masked), images) for masked, images in data.evaluation_batches(split)]
+            outcome.metrics[f"{split}_mse"] = float(torch.cat(errors).mean())
+        masked, images = first_images(data, self.num_images, torch.device("cpu"))
+        found = completed(masked)
+        errors_of_first = _errors(found, images)
+        outcome.metrics["completed_mse"] = float(errors_of_first.mean())
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, pictures in ((IMAGES, images), (MASKED, masked), (COMPLETED, found)):
+            outcome.attach(folder, name, png(pictures))
+        outcome.attach(folder, ERRORS, json.dumps([float(f"{error:.5g}") for error in errors_of_first]).encode())
+        return outcome
+
+
+def _errors(found: Tensor, images: Tensor) -> Tensor:
+    """Return the mean squared error of each image, (B,)."""
+    return (found - images).square().flatten(1).mean(1)
