@@ -298,6 +298,21 @@ class StoredArrays:
         self.ends = list(accumulate(items))
         self._maps: dict[int, dict[str, Values]] = {}
 
+    @classmethod
+    def opened(cls, manifest: Manifest, path: Path, split: str, stamps: Path | None = None) -> "StoredArrays":
+        """Return what a split of a manifest in the file ``path`` holds, checked; ``stamps`` as in ``Manifest.check``.
+
+        Raises:
+            UsageError: a file is missing or not what it must be, or the split has no items.
+        """
+        shards = [shard for shard in manifest.of(split) if manifest.items(shard)]
+        if not shards:
+            raise UsageError(f"{path}: split {split!r} has no {manifest.kind}")
+        for shard in shards:
+            manifest.check(path.parent, shard, stamps)
+        paths = [path.parent / shard.file for shard in shards]
+        return StoredArrays(paths, [manifest.items(shard) for shard in shards], manifest.arrays)
+
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
 

@@ -75,16 +75,7 @@ class StoredImages:
         if shape not in (None, self.shape):
             found, wanted = (" x ".join(map(str, sides)) for sides in (self.shape, shape or ()))
             raise UsageError(f"{path}: images of {found}, expected {wanted}")
-        self._splits = {split: self._opened(path, split, stamps) for split in splits}
-
-    def _opened(self, path: Path, split: str, stamps: Path | None) -> StoredArrays:
-        shards = [shard for shard in self.manifest.of(split) if self.manifest.items(shard)]
-        if not shards:
-            raise UsageError(f"{path}: split {split!r} has no images")
-        for shard in shards:
-            self.manifest.check(path.parent, shard, stamps)
-        paths = [path.parent / shard.file for shard in shards]
-        return StoredArrays(paths, [self.manifest.items(shard) for shard in shards], self.manifest.arrays)
+        self._splits = {split: StoredArrays.opened(self.manifest, path, split, stamps) for split in splits}
 
     @property
     def counts(self) -> dict[str, int]:

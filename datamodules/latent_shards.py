@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.array_shards import Array, Manifest, StoredArrays, Values
 
 LATENTS, CLIP, TIMES = "latents", "clip", "times"
@@ -54,13 +53,7 @@ class StoredClips:
 
     def __init__(self, path: Path, split: str, stamps: Path | None = None) -> None:
         self.manifest = LatentManifest.read(path)
-        shards = [shard for shard in self.manifest.of(split) if self.manifest.items(shard)]
-        if not shards:
-            raise UsageError(f"{path}: split {split!r} has no clips")
-        for shard in shards:
-            self.manifest.check(path.parent, shard, stamps)
-        paths = [path.parent / shard.file for shard in shards]
-        self._arrays = StoredArrays(paths, [self.manifest.items(shard) for shard in shards], self.manifest.arrays)
+        self._arrays = StoredArrays.opened(self.manifest, path, split, stamps)
         numbers = self._joined(CLIP)  # (F)
         self._starts = np.flatnonzero(np.diff(numbers, prepend=-1))  # (N)
         self._ends = np.append(self._starts[1:], len(numbers))  # (N)
