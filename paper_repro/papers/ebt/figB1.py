@@ -61,7 +61,7 @@ class FigureB1(figures.Figure):
                     axes.axhline(row["loss"], color=FLOORS[row["model"]], linestyle="--", label=labels[row["model"]])
             axes.set(xlabel=title)
             if rows:
-                axes.set(xscale="log", yscale="log")
+                axes.set(xscale="log")
                 figures.log_ticks(axes.xaxis)
         canvas.axes[0].set_ylabel("test loss (Smooth L1)")
         if rows:

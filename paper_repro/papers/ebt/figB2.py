@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 EBT, FLOORS = {"model": "ebt"}, ("last_frame", "linear")
 STYLES = {"goes_on": ("#222222", "goes on"), "still": ("#1B7837", "stands still"), "cut": ("#C2185B", "is cut")}
-QUANTITIES = {"energy": "energy of the predicted frame", "loss": "its loss (Smooth L1)"}
+QUANTITIES = {"energy": "energy of the predicted frame,\nless the seed's mean", "loss": "its loss (Smooth L1)"}
 
 
 class FigureB2(figures.Figure):
     """Energy and loss by frame, the mean over windows, each seed a thin line; below, the first window of each kind.
 
-    The pictures are drawn from the attachments of the first seed.
+    The energies of a seed have an offset of their own: their mean over all kinds and frames is taken away.  The pictures are drawn from the attachments of the first seed.
     """
 
     size = (8.0, 5.4)
@@ -36,13 +36,19 @@ class FigureB2(figures.Figure):
                 rows.append({"kind": row["kind"], "seed": seed, "frame": int(row["frame"]), **numbers})
         return rows
 
+    def _drawn(self, rows: Sequence[Row]) -> list[Row]:
+        seeds = {row["seed"] for row in rows}
+        offsets = {seed: intervals.mean([row["energy"] for row in rows if row["seed"] == seed]) for seed in seeds}
+        return [{**row, "energy": row["energy"] - offsets[row["seed"]]} for row in rows]
+
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         if not rows:
             return
+        drawn = self._drawn(rows)
         upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[3, 2])[:, 0]
         for axes, (quantity, label) in zip(upper.subplots(1, 2), QUANTITIES.items(), strict=True):
             for kind, (color, name) in STYLES.items():
-                own = [row for row in rows if row["kind"] == kind]
+                own = [row for row in drawn if row["kind"] == kind]
                 frames = sorted({row["frame"] for row in own})
                 for seed in sorted({row["seed"] for row in own}):
                     values = [row[quantity] for row in own if row["seed"] == seed]
@@ -50,7 +56,7 @@ class FigureB2(figures.Figure):
                 means = [intervals.mean([row[quantity] for row in own if row["frame"] == frame]) for frame in frames]
                 axes.plot(frames, means, color=color, label=name)
             axes.set(xlabel="frame", ylabel=label)
-        upper.axes[0].legend(fontsize=8)
+        upper.axes[1].legend(fontsize=8)
         seed = rows[0]["seed"]
         for axes, (kind, (_, name)) in zip(lower.subplots(len(STYLES), 1), STYLES.items(), strict=True):
             pixels = strip(self.view, f"{kind}.png", EBT, seed)
