@@ -9,7 +9,6 @@ from paper_repro.artifacts.verdicts import NOT_RUN
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import FLOOR, LOSS, floor, labels, runs
 
-
 TRAINING = "paper_repro.training.fit.Fit"
 
 
