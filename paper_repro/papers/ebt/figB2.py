@@ -23,8 +23,8 @@ QUANTITIES = {"energy": "energy of the predicted frame,\nless the seed's mean", 
 class FigureB2(figures.Figure):
     """Energy and loss by frame, the mean over windows, each seed a thin line; below, the first window of each kind.
 
-    The energies of a seed have an offset of their own: their mean over all kinds and frames is taken away.  The pictures
-    are drawn from the attachments of the first seed.
+    The energies of a seed have an offset of their own: their mean over all kinds and frames is taken away.  The
+    pictures are drawn from the attachments of the first seed.
     """
 
     size = (8.0, 5.4)
