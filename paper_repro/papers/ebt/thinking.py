@@ -10,10 +10,10 @@ from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
 from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.intervals import Interval
+from paper_repro.artifacts.sparse_tables import without
 from paper_repro.artifacts.typesetting import Grid as Lines
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import FLOOR, NOT_RUN, floor
-from paper_repro.papers.ebt.tables import without
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
