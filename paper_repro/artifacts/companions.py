@@ -9,7 +9,7 @@ from typing import Any
 
 from paper_repro.base.errors import UsageError, nearest
 
-HOME = "paper_repro.papers."
+HOMES = ("paper_repro.papers.", "paper_repro.artifacts.")
 """Where the classes and functions lie that a YAML may name."""
 
 
@@ -37,11 +37,12 @@ def named(name: str, where: str) -> Any:
     """Return what a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
 
     Raises:
-        UsageError: with the file and line ``where``, it is not below ``paper_repro.papers``, or there is none.
+        UsageError: with the file and line ``where``, it is neither below ``paper_repro.papers`` nor below
+            ``paper_repro.artifacts``, or there is none.
     """
     home, _, last = name.rpartition(".")
-    if not name.startswith(HOME):
-        raise UsageError(f"{where}: {name!r} is not below {HOME[:-1]}")
+    if not name.startswith(HOMES):
+        raise UsageError(f"{where}: {name!r} is not below {' or '.join(home[:-1] for home in HOMES)}")
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:
