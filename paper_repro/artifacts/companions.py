@@ -22,7 +22,7 @@ def load(name: str, files: Sequence[Path]) -> list[ModuleType]:
     """
     names = [name.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in files[1:])]
     found = zip(names, (path.with_suffix(".py") for path in files), strict=True)
-    return [_module(f"{HOME}{name}", path) for name, path in found if path.is_file()]
+    return [_module(f"{HOMES[0]}{name}", path) for name, path in found if path.is_file()]
 
 
 def _module(name: str, path: Path) -> ModuleType:
