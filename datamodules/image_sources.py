@@ -22,7 +22,7 @@ from paper_repro.datamodules.image_shards import TEST, TRAIN
 from paper_repro.datamodules.pixels import packaged, shrunk
 
 DIGIT_TEST_SHARE = 5
-"""Of the digits one in five is for testing, the last ones."""
+"""One digit in five is for testing, the last ones."""
 DIGIT_SIDE, DIGIT_WHITE = 8, 16
 FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
 SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"

@@ -1,21 +1,25 @@
 """Tables of rows that do not all have the same metrics: models, and floors that are not trained."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from paper_repro.artifacts import tables
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.artifacts.verdicts import NOT_RUN
-from paper_repro.artifacts.views import View
+from paper_repro.artifacts.views import Point, View
 
 TRAINING = "paper_repro.training.fit.Fit"
 
 
-def without(found: Grid, view: View, of_training: Collection[str]) -> Grid:
-    """Leave empty what a finished row does not have, and where nothing is trained the columns ``of_training``."""
+def is_trained(point: Point) -> bool:
+    """Return whether the cells of a row are trainings."""
+    return any(cell.config["task"]["_target_"] == TRAINING for cell in point.cells.values())
+
+
+def without(found: Grid, view: View, of_training: Collection[str], floor: Callable[[Point], bool]) -> Grid:
+    """Leave empty what a finished row does not have, and in the rows of a floor the columns ``of_training``."""
     rows = []
     for point, row in zip(view.points.values(), found.rows, strict=True):
-        trained = any(cell.config["task"]["_target_"] == TRAINING for cell in point.cells.values())
-        empty = () if trained else of_training
+        empty = of_training if floor(point) else ()
         finished = bool(view.judged(point))
         cells = zip(found.headers, row, strict=True)
         rows.append(["" if header in empty or (finished and cell == NOT_RUN) else cell for header, cell in cells])
@@ -29,4 +33,4 @@ class SparseTable(tables.Table):
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
         settings = {column.title for column in self.artifact.columns.values()}
-        return without(super().grid(markup, chosen), self.view, settings)
+        return without(super().grid(markup, chosen), self.view, settings, lambda point: not is_trained(point))

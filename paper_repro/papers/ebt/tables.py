@@ -6,7 +6,13 @@ from typing import Any
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.sparse_tables import without
 from paper_repro.artifacts.typesetting import Grid
+from paper_repro.artifacts.views import Point
 from paper_repro.papers.ebt.learning import FLOOR, LOSS, floor, labels, runs
+
+
+def is_floor(point: Point) -> bool:
+    """Return whether a row is the floor of language models."""
+    return dict(point.key)["model"] == FLOOR
 
 
 class LanguageTable(tables.Table):
@@ -19,7 +25,7 @@ class LanguageTable(tables.Table):
         found = super().grid(markup, chosen)
         kept = {axis.title for axis in self.artifact.axes.values()}
         kept |= set(self._metric_headers(self.artifact.metrics[LOSS]))
-        return without(found, self.view, {header for header in found.headers if header not in kept})
+        return without(found, self.view, {header for header in found.headers if header not in kept}, is_floor)
 
     def long_rows(self) -> list[dict[str, Any]]:
         return [row for row in super().long_rows() if row["model"] != FLOOR or row["quantity"] == LOSS]

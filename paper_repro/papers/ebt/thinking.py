@@ -14,6 +14,7 @@ from paper_repro.artifacts.sparse_tables import without
 from paper_repro.artifacts.typesetting import Grid as Lines
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import FLOOR, NOT_RUN, floor
+from paper_repro.papers.ebt.tables import is_floor
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
@@ -153,7 +154,7 @@ class ThinkingTable(tables.Table):
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Lines:
         names = [name for name in self.artifact.quantities if name not in self.shared] if chosen is None else chosen
         settings = {column.title for column in self.artifact.columns.values()}
-        return without(super().grid(markup, names), self.view, settings)
+        return without(super().grid(markup, names), self.view, settings, is_floor)
 
     def remarks(self) -> list[str]:
         return remarks_on_the_floor(self.view)
