@@ -96,7 +96,7 @@ def test_windows_are_evenly_spaced_and_follow_from_seed_and_step() -> None:
 
 
 def test_sample_clips_are_for_training_or_for_testing() -> None:
-    source = SampleClips(size=8, shrink=16)
+    source = SampleClips(size=8, shrink=16, held_out="carphone_pristine")
     assert source.counts == {"train": 2, "test": 1}
     assert [clip.frames.shape for clip in source.clips["train"]] == [(250, 17, 40, 1), (132, 45, 80, 1)]
     assert source.duration("test", 0) == pytest.approx(3.97, abs=0.01)
@@ -107,6 +107,24 @@ def test_sample_clips_are_for_training_or_for_testing() -> None:
     assert set(source.data_hashes()) == {"train", "test"}
     with pytest.raises(UsageError, match="smaller size, or a smaller shrink"):
         _ = SampleClips(size=20, shrink=16).counts
+    with pytest.raises(ValueError, match="held_out must be one of bikes, bigbuckbunny, carphone_pristine"):
+        SampleClips(held_out="bike")
+
+
+def test_training_squares_are_turned_and_tested_ones_are_not() -> None:
+    plain, turned = SampleClips(8, 16, "bikes"), SampleClips(8, 16, "bikes", turned=True)
+    place = (0.3, 0.6)
+    whole = plain.states("train", 0, [0.0, 1.0], [*place, 0.0]).reshape(2, 8, 8)
+    found = {turned.states("train", 0, [0.0, 1.0], [*place, draw / 8]).tobytes() for draw in range(8)}
+    expected = {
+        np.ascontiguousarray(frames[:, ::down, ::across]).tobytes()
+        for frames in (whole, whole.swapaxes(1, 2))
+        for down in (1, -1)
+        for across in (1, -1)
+    }
+    assert found == expected and len(found) == 8
+    states = [source.states("test", 0, [0.5], [*place, 0.9]) for source in (plain, turned)]
+    assert np.array_equal(*states)
 
 
 @pytest.mark.parametrize(

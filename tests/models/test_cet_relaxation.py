@@ -151,21 +151,14 @@ def test_bfloat16_rounds_factors_and_nothing_else() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_with_factors_in_bfloat16_sums_are_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on CUDA, whose product of bfloat16 into float32 a product in float32 of the same factors stands for."""
-    multiply = torch.mm
-
-    def mm(one: Tensor, two: Tensor, out_dtype: torch.dtype | None = None, **given: Any) -> Tensor:
-        return multiply(one, two, **given) if out_dtype is None else multiply(one.to(out_dtype), two.to(out_dtype))
-
+def test_with_factors_in_bfloat16_sums_are_float32() -> None:
     model, images = _model(DEEP)
     model, images = model.float(), images.float()
     with torch.no_grad():
         clamped = model.clamp(images)
         plan = RelaxationSettings(1.0, _nudge(model, images))
         exact = PreparedSteps(model, model.first(clamped), clamped, plan)
-        monkeypatch.setattr(cet_relaxation, "factors", lambda *_: torch.bfloat16)
-        monkeypatch.setattr(torch, "mm", mm)
+        model.precision = "bfloat16"
         rounded = PreparedSteps(model, model.first(clamped), clamped, plan)
         assert rounded.hidden.dtype == rounded.weights.dtype == torch.bfloat16
         for number in range(5):
@@ -173,7 +166,8 @@ def test_with_factors_in_bfloat16_sums_are_float32(monkeypatch: pytest.MonkeyPat
             rounded(rounded.state, number, None)
     for one, two in zip(rounded.state, exact.state, strict=True):
         assert one.dtype == torch.float32
-        assert 0 < float((one - two).norm() / two.norm()) < 2e-2
+        # Rounded on every processor: 2^-9 of each factor.
+        assert 1e-5 < float((one - two).norm() / two.norm()) < 2e-2
 
 
 def test_what_only_a_gpu_has_is_refused_elsewhere() -> None:

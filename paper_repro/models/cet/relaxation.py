@@ -95,8 +95,7 @@ class PreparedSteps:
     A state that it is called with is valid until the next call; one that is not its own is copied in.
 
     On a CPU the images go through a step some at a time, so that H, far wider than the tokens, does not grow with the
-    batch.  With bfloat16 products on CUDA the factors are rounded to it; sums, drive and state stay
-    float32.
+    batch.  With bfloat16 products the factors are rounded to it; sums, drive and state stay float32.
     """
 
     def __init__(self, model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> None:
@@ -143,7 +142,7 @@ class PreparedSteps:
         seen = self._project(tokens, rows, drawn)
         # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
         query, key = both.unflatten(-1, (2, model.attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        energy_attention(query, key, model.attention.gamma, out=(query, key))
+        self._attend(query, key)
         hidden.relu_()
         nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
         image = self.image[piece]
@@ -161,7 +160,17 @@ class PreparedSteps:
             return drawn
         numbers = drawn.shape[-1]
         torch.mm(z, self.weights[:-numbers].mT, out=out[:, :-numbers])
-        return torch.mm(z, self.weights[-numbers:].mT, out_dtype=self.wide).view(drawn.shape)
+        return wide_product(z, self.weights[-numbers:].mT, self.wide).view(drawn.shape)
+
+    def _attend(self, query: Tensor, key: Tensor) -> None:
+        """Write P K over the queries and P^T Q over the keys; scores are as wide as the state."""
+        gamma = self.model.attention.gamma
+        if query.dtype == self.wide or query.is_cuda:
+            energy_attention(query, key, gamma, out=(query, key))
+            return
+        found = energy_attention(query.to(self.wide), key.to(self.wide), gamma)
+        query.copy_(found[0])
+        key.copy_(found[1])
 
     def _read_patches(self, image: Tensor, into: Tensor) -> None:
         """Write the patches of the image into G."""
@@ -177,7 +186,7 @@ class PreparedSteps:
         if rows.dtype == self.wide:
             target.addmm_(rows, self.weights)
         else:
-            target.add_(torch.mm(rows, self.weights, out_dtype=self.wide))
+            target.add_(wide_product(rows, self.weights, self.wide))
 
 
 class CapturedSteps:
@@ -269,18 +278,25 @@ def preparable(terms: dict[str, CETTerm], state: CETState) -> bool:
 
 
 def factors(precision: str, like: Tensor) -> torch.dtype:
-    """Return the dtype in which the factors of products lie: CUDA rounds none to bfloat16 on its way, as a CPU does."""
-    return torch.bfloat16 if precision == "bfloat16" and like.is_cuda else like.dtype
+    """Return the dtype in which the factors of products lie: they are rounded here, since not every processor does."""
+    return torch.bfloat16 if precision == "bfloat16" and like.dtype == torch.float32 else like.dtype
+
+
+def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
+    """Multiply narrow factors, (M, K) and (K, N), into sums of a wider type; a CPU has no such product, and widens
+    the factors first.
+    """
+    return torch.mm(one, two, out_dtype=dtype) if one.is_cuda else torch.mm(one.to(dtype), two.to(dtype))
 
 
 @contextlib.contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
-    """Set how exactly float32 factors are multiplied: "float32" as torch is set, "tf32", or "bfloat16".
+    """Set how exactly float32 factors are multiplied: as torch is set, or in TF32; see ``factors`` for bfloat16.
 
     Raises:
         ValueError: "tf32" off CUDA.
     """
-    wanted = {"tf32": "high", "bfloat16": "medium"}.get(precision)
+    wanted = {"tf32": "high"}.get(precision)
     if precision == "tf32" and device.type != "cuda":
         raise ValueError(
             f"precision='tf32' needs a CUDA GPU, got a model on {device}: use precision='float32' or 'bfloat16'"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.cells.tasks import Findings
@@ -17,6 +17,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet.energy import CETState
 from paper_repro.models.cet.learning import Phases, equilibrium_propagation, full_backpropagation
 from paper_repro.models.cet.model import CET
+from paper_repro.models.cet.relaxation import PRECISIONS
 from paper_repro.probes.completion.tools import completing, first_images
 from paper_repro.training.module import PaperModule
 
@@ -27,7 +28,6 @@ CONVERGED, PUSH = 1e-8, 1e-2
 """A free phase has converged if, pushed by the second number, it comes back to within the first: far below what beta
 moves.  A residual alone would take a saddle for an equilibrium."""
 ATTEMPTS = 100
-NARROW = ("bfloat16", "tf32")
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,19 @@ class EstimateOrder:
 class GradientPrecision:
     """Cosines between the trained model's EP gradients with float32 products, and with others in the relaxation.
 
-    ``gradient_cosine_bfloat16``, ``..._tf32``: the factors rounded to these, sums and state float32; n/a where the
-    device has no such products.  ``..._float64``: everything in float64.
+    ``gradient_cosine_bfloat16``, ``..._tf32``: the factors rounded to these, sums and state float32; TF32 is n/a off
+    CUDA.  ``..._float64``: everything in float64.
 
     Args:
+        narrow: the precisions, among ``PRECISIONS``.
         free_steps, nudged_steps, beta, step_size: see ``Phases``.
         num_images: of the test split, in one batch.
 
     Raises:
-        ValueError: phases out of range, or no image.
+        ValueError: phases out of range, an unknown precision, or no image.
     """
 
+    narrow: Sequence[str]
     free_steps: int
     nudged_steps: int
     beta: float
@@ -124,6 +126,8 @@ class GradientPrecision:
 
     def __post_init__(self) -> None:
         self.phases()
+        for precision in self.narrow:
+            one_of("narrow", precision, PRECISIONS)
         at_least("num_images", self.num_images)
 
     def phases(self) -> Phases:
@@ -147,7 +151,7 @@ class GradientPrecision:
     def _compared(self, model: CET, batch: tuple[Tensor, Tensor]) -> Findings:
         findings = Findings()
         plain = self._gradient(model, batch, "float32")
-        for precision in NARROW:
+        for precision in self.narrow:
             name = f"gradient_cosine_{precision}"
             try:
                 found = self._gradient(model, batch, precision)
