@@ -1,10 +1,7 @@
 """Encoded images and clips: read ahead, and decoded in this process or in others, which need no torch for it."""
 
 import contextlib
-import multiprocessing
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
@@ -15,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
+from paper_repro.base.processes import end_with_parent
 
 REFUSE, SKIP = ON_CORRUPT = ("refuse", "skip")
 """What is done with unfit files."""
@@ -130,11 +128,4 @@ class _Here(Executor):
 def begin_worker() -> None:
     """Prepare a process that decodes: it leaves Ctrl-C to the one that started it, and ends when that one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    end_with_parent()

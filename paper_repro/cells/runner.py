@@ -153,9 +153,7 @@ class _WorkerProcess:
     def __init__(self, runs: Path, config: Mapping[str, Any]) -> None:
         # -P: what lies in the working folder is never imported in place of a library.
         command = [sys.executable, "-P", "-m", "paper_repro.cells.start_worker", "--runs", str(runs)]
-        for part in ("task", "module"):
-            if part in config:
-                command += ["--preload", str(config[part]["_target_"]).rpartition(".")[0]]
+        self.environment = _environment(config)
         logs = runs / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / f"worker-{os.getpid()}.txt").open("ab") as log:
@@ -164,7 +162,7 @@ class _WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(config),
+                env=self.environment,
                 start_new_session=True,
             )
         self.job: Job | None = None
@@ -303,11 +301,11 @@ class _Pool:
         self._display.say(f"cell {event['cell']} {noun}: {event['note']}")
 
     def _next(self, worker: _WorkerProcess) -> None:
-        """Give a free worker another job, or let it go; a cell that runs alone has a process of its own."""
+        """Give a free worker another job, or let it go; with other threads a job needs a worker of its own."""
         self._sweep.running.pop(id(worker), None)
-        alone = worker.job is not None and len(worker.job.cells) == 1
         worker.job = None
-        if self._todo and not self._stopping and not alone:
+        fits = self._todo and worker.environment == _environment(self._todo[0].cells[0].config)
+        if fits and not self._stopping:
             self._give(worker)
         else:
             worker.dismiss()

@@ -1,6 +1,8 @@
 """A process that runs cells: jobs arrive as JSON lines on standard input, events leave on standard output.
 
-It stops, saving what it needs to go on, when it is told to or when the runner that started it is gone.
+It imports what a job needs, and forks a process for each: the next job finds everything imported, and nothing else of
+the job before.  A job stops, saving what it needs to go on, when the worker is told to or when the runner that started
+it is gone; it ends at once when the worker is killed.
 """
 
 import argparse
@@ -9,6 +11,7 @@ import importlib
 import json
 import logging
 import math
+import multiprocessing
 import os
 import queue
 import shutil
@@ -20,31 +23,30 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from paper_repro.base import identity
 from paper_repro.base.code_state import CodeState
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.processes import end_with_parent
 from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message, disk_refuses
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.tasks import FAILED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, task_of
 
+FORK = multiprocessing.get_context("fork")
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+PACKAGE = "paper_repro"
+
 
 class Channel:
-    """The line to the runner: events out, jobs and the wish to stop in."""
+    """What a running job tells the runner, and whether it is asked to stop."""
 
-    def __init__(self, jobs: TextIO, events: TextIO) -> None:
+    def __init__(self, events: TextIO) -> None:
         self._events = events
         self._stop = threading.Event()
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._listen, args=(jobs,), daemon=True).start()
-
-    def jobs(self) -> Iterator[dict[str, Any]]:
-        while (job := self._queue.get()) is not None:
-            yield job
 
     def emit(self, event: str, **content: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -61,13 +63,45 @@ class Channel:
     def request_stop(self) -> None:
         self._stop.set()
 
-    def _listen(self, jobs: TextIO) -> None:
-        for line in jobs:
-            message = json.loads(line)
-            if message.get("stop"):
-                break
-            self._queue.put(message)
-        self._stop.set()
+
+class Jobs:
+    """The jobs that the runner gives, and its wish to stop, which is passed on to the process that runs one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._stopping = False
+        self._process: int | None = None
+        self._guard = threading.RLock()  # a signal may come while this thread holds it
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (job := self._queue.get()) is not None and not self._stopping:
+            yield job
+
+    def running(self, process: int | None) -> None:
+        """Note which process runs a job; None: none any more."""
+        with self._guard:
+            self._process = process
+            if self._stopping:
+                self.stop()
+
+    def stop(self) -> None:
+        with self._guard:
+            self._stopping = True
+            if self._process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process, signal.SIGTERM)
+
+    def _listen(self, descriptor: int) -> None:
+        """Read lines without a file object, whose lock a forked process would find held."""
+        buffer, stop = b"", False
+        while not stop and (content := os.read(descriptor, 65536)):
+            *lines, buffer = (buffer + content).split(b"\n")
+            for message in map(json.loads, lines):
+                stop = stop or bool(message.get("stop"))
+                if not stop:
+                    self._queue.put(message)
+        self.stop()
         self._queue.put(None)
 
 
@@ -214,32 +248,70 @@ def main(code: CodeState, arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--preload", action="append", default=[], help="modules to import while waiting for a job")
     options = parser.parse_args(arguments)
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    channel = Channel(sys.stdin, events)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: channel.request_stop())
     logging.basicConfig(level=logging.INFO)
-    for module in options.preload:
-        importlib.import_module(module)
-    leases = Leases(options.runs)
-    worker = Worker(options.runs, channel, leases, code)
+    jobs = Jobs(sys.stdin.fileno())
+    for name in STOPPING:
+        signal.signal(name, lambda *_: jobs.stop())
+    for job in jobs:
+        _import(job)
+        process = FORK.Process(target=_run, args=(job, options.runs, events, code))
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the new process has handlers of its own
+        process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        jobs.running(process.pid)
+        process.join()
+        jobs.running(None)
+        if process.exitcode:
+            _end_as(process.exitcode)
+    return 0
+
+
+def _import(job: dict[str, Any]) -> None:
+    """Import the modules of a job's classes, so that every process finds them; what cannot be is found by the job."""
+    for target in sorted(_targets([cell["config"] for cell in job["cells"]])):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(target.rpartition(".")[0])
+
+
+def _targets(node: Any) -> set[str]:
+    """Return the names of all classes in a config that are our own."""
+    if isinstance(node, dict):
+        found = {node["_target_"]} if str(node.get("_target_")).startswith(f"{PACKAGE}.") else set()
+        return found.union(*map(_targets, node.values()))
+    return set().union(*map(_targets, node)) if isinstance(node, list) else set()
+
+
+def _run(job: dict[str, Any], runs: Path, events: TextIO, code: CodeState) -> None:
+    """Run a job in this process, which ends with the one that forked it."""
+    end_with_parent()
+    channel = Channel(events)
+    for name in STOPPING:
+        signal.signal(name, lambda *_: channel.request_stop())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    leases = Leases(runs)
     try:
-        for job in channel.jobs():
-            if channel.stop_requested:
-                break
-            worker.run(job)
+        Worker(runs, channel, leases, code).run(job)
     except StopRequestedError:
         channel.emit("stopped")
+        sys.exit(INTERRUPTED)
     except OSError as error:
         traceback.print_exc()
-        channel.emit("fatal", message=disk_message(error, options.runs))
-        return 1
+        channel.emit("fatal", message=disk_message(error, runs))
+        sys.exit(1)
     finally:
         leases.close()
-    return 0
+
+
+def _end_as(code: int) -> NoReturn:
+    """End as the process that ran a job did, so that the runner sees why."""
+    if code < 0:
+        with contextlib.suppress(OSError):  # some signals have no other handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
 
 
 def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:

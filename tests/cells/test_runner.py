@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from paper_repro.base import identity
@@ -116,6 +118,40 @@ def test_a_worker_killed_once_goes_on_from_its_checkpoint(tmp_path: Path, log: P
     assert runner.run([cell], runs, io.StringIO()).exit_code == 0
     # Steps 1 to 3 were saved; step 4 was taken twice.
     assert sweeps.steps_by_cell(log) == {cell.id: 7}
+
+
+def test_each_job_has_a_process_of_its_own_forked_from_one_worker(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = runner.subprocess.Popen
+
+    def counted(*given: Any, **named: Any) -> Any:
+        started.append(start(*given, **named))
+        return started[-1]
+
+    monkeypatch.setattr(runner.subprocess, "Popen", counted)
+    cells = sweeps.cells(5, workers=1, steps=2)
+    assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
+    of_jobs = {line.split()[2] for line in log.read_text().splitlines()}
+    assert len(started) == 1 and len(of_jobs) == 5 and str(started[0].pid) not in of_jobs
+
+
+def test_a_killed_worker_takes_its_job_along_and_another_goes_on(tmp_path: Path, log: Path) -> None:
+    runs = tmp_path / "runs"
+    (cell,) = sweeps.cells(1, steps=40, delay=0.05)
+    threading.Thread(target=_kill_the_parent_of_the_first_step, args=(log,), daemon=True).start()
+    assert runner.run([cell], runs, io.StringIO()).exit_code == 0
+    lines = [line.split() for line in log.read_text().splitlines() if line.startswith("step")]
+    pids = list(dict.fromkeys(pid for _, _, pid in lines))
+    assert len(pids) == 2 and [pid for _, _, pid in lines] == sorted((pid for _, _, pid in lines), key=pids.index)
+    assert 40 <= len(lines) <= 43, "at most what the first had done when it was killed is done again"
+
+
+def _kill_the_parent_of_the_first_step(log: Path) -> None:
+    while not log.is_file() or log.read_text().count("step") < 3:
+        time.sleep(0.01)
+    psutil.Process(int(log.read_text().split()[2])).parent().kill()
 
 
 def test_a_full_disk_stops_the_sweep_and_loses_nothing_finished(tmp_path: Path, log: Path) -> None:
