@@ -22,7 +22,7 @@ BATCH = 32
 
 
 class FrozenVAE:
-    """Encodes frames as the mean of an AutoencoderKL's posterior, as EBT's code does (digest of D.2): not scaled.
+    """Encodes frames as the mean of an AutoencoderKL's posterior, as EBT's code does for appendix D.2: not scaled.
 
     Args:
         vae: a diffusers AutoencoderKL.

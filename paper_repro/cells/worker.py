@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from paper_repro.base import identity
-from paper_repro.base.code_state import CodeState
+from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.processes import end_with_parent
@@ -256,6 +256,8 @@ def main(code: CodeState, arguments: Sequence[str] | None = None) -> int:
     for name in STOPPING:
         signal.signal(name, lambda *_: jobs.stop())
     for job in jobs:
+        if read_code_state() != code:  # what is imported from now on may be of other code
+            code = code._replace(dirty=True)
         _import(job)
         process = FORK.Process(target=_run, args=(job, options.runs, events, code))
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the new process has handlers of its own

@@ -310,6 +310,25 @@ def test_a_line_that_is_restored_while_a_cell_runs_is_still_called_uncommitted(
         assert (found["commit"], found["dirty"]) == (COMMIT, True)
 
 
+def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a checkout has a git state")
+    fake, asked = tmp_path / "bin" / "git", tmp_path / "asked"
+    fake.parent.mkdir()
+    fake.write_text(
+        f'#!/bin/sh\ncase "$*" in *rev-parse*) echo >> {asked}\n'
+        f"if [ $(wc -l < {asked}) -le 2 ]; then echo {COMMIT}; else echo {'b' * 40}; fi;; esac\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    cells = sweeps.cells(2, workers=1, steps=2)
+    assert runner.run(cells, tmp_path / "runs").by_status == {FINISHED: 2}
+    origins = [records.read(record_path(tmp_path / "runs", cell.id)).provenance for cell in cells]
+    assert sorted((found["commit"], found["dirty"]) for found in origins) == [(COMMIT, False), (COMMIT, True)]
+
+
 def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
     program = (
         "import sys, runpy, paper_repro.base.code_state as state\n"
