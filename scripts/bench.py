@@ -68,12 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
         comparisons = []
         for comparison in import_module(options.name).compare(machine.device):
-            comparisons.append(comparison)
+            comparisons.append({**asdict(comparison), "ratio": comparison.ratio, "rounds": ROUNDS})
             print(_line(comparison), flush=True)
-    if options.json:
-        results = [{**asdict(item), "ratio": item.ratio, "rounds": ROUNDS} for item in comparisons]
-        content = {"bench": options.name, **surroundings, "comparisons": results}
-        write_atomically(options.json, json.dumps(content, indent=2).encode() + b"\n")
+            if options.json:  # after each: one that is interrupted leaves what it measured
+                content = {"bench": options.name, **surroundings, "comparisons": comparisons}
+                write_atomically(options.json, json.dumps(content, indent=2).encode() + b"\n")
     return 0
 
 

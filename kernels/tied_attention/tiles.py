@@ -1,50 +1,60 @@
-"""How the fused kernel lays heads, queries and keys on programs, by the registers that they take.
+"""How the fused kernels lay queries and keys on programs, by the registers and the shared memory that they take.
 
-Legend: H heads, Y head width.
+Legend: Y head width.
 """
 
 from typing import NamedTuple
 
-ACCUMULATOR, SCORES = 1 << 15, 1 << 13
-"""Bytes of operands whose results and scores, in float32, a program holds: 64 and 16 of 256 kB of registers in
-bfloat16, half of that in float32, whose products take more."""
-READ = 1 << 15
-"""Bytes that a program reads at once of arrays of heads; the next ones are fetched meanwhile."""
-LEAST, MOST = 16, 64
-"""Queries or keys of a tile: what a matrix product takes at least, and where larger ones stop to pay."""
-UNSHARED = 4
-"""Heads of a program that share nothing: each has warps of its own, and of fewer Triton 3.6 makes poor use."""
+LEAST = 16
+"""What a matrix product of Triton's takes at least of each of its sizes."""
+ROW_BYTES = 1 << 15
+"""Bytes of the tile that a program keeps while it goes over others: of queries or keys of one head."""
+MOST = 64
+"""Rows of that tile at most: on an H100 128 were slower in all kernels, by 1 to 45 %."""
 
 
 class Tiles(NamedTuple):
-    group: int
-    """Heads of a program, a power of two; there may be fewer."""
+    """A program keeps ``own`` queries (or keys) of one head and goes over the others, ``other`` at a time."""
+
     block: int
-    """The next power of two of the head width."""
+    """The first columns of a head, a power of two."""
+    tail: int
+    """Columns beside them, a power of two or 0: a head of 72 takes 64 + 16 where one power of two would be 128."""
     own: int
-    """Queries of a program that goes over keys, keys of one that goes over queries."""
     other: int
-    """Keys, or queries, that these meet at once."""
     warps: int
+    stages: int
+    """How many tiles are fetched ahead."""
 
 
-def tiles(heads: int, width: int, shared: bool, element_size: int, reads: int) -> Tiles:
-    """Choose tiles for H heads of Y, of so many bytes an element, and so many arrays that are read at once.
+def tiles(width: int, element_size: int, own_keys: bool = False) -> Tiles:
+    """Choose tiles for heads of Y = ``width`` columns, at least 1, of ``element_size`` bytes.
 
-    Heads that share a score (``shared``) stay together, all of them where their results fit in the registers.
+    In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but where a
+    program keeps keys (``own_keys``) it holds two sums of heads' columns and meets half as many queries if these have a
+    tail.
     """
-    block = max(LEAST, _power_of_two(width))
-    results, scores, read = (count // element_size for count in (ACCUMULATOR, SCORES, READ))
-    group = min(_power_of_two(heads), max(1, results // (LEAST * block)) if shared else UNSHARED)
-    own = _bounded(min(results // (group * block), LEAST * group))
-    other = _bounded(min(scores // (group * own), read // (group * block * reads)))
-    return Tiles(group, block, own, other, 8 if group * own * block > results // 2 else 4)
+    block, tail = _columns(width)
+    columns = block + tail
+    own = max(LEAST, min(MOST, _power_below(ROW_BYTES // (columns * element_size))))
+    if element_size > 2:
+        return Tiles(block, tail, own, max(LEAST, own // 2), 8, 2)
+    warps = 4 if columns <= 96 else 8
+    if not own_keys:
+        return Tiles(block, tail, own, own, warps, 3 if columns <= 96 else 2)
+    return Tiles(block, tail, own, max(LEAST, own // 2) if tail else own, warps, 3 if tail else 2)
 
 
-def _bounded(count: int) -> int:
-    return min(max(count, LEAST), MOST)
+def _columns(width: int) -> tuple[int, int]:
+    """Split the width into a power of two and a smaller one, if both are less than the next power of two."""
+    whole = max(LEAST, _power_above(width))
+    tail = max(LEAST, _power_above(width - whole // 2)) if whole > 2 * LEAST else whole
+    return (whole // 2, tail) if whole // 2 + tail < whole else (whole, 0)
 
 
-def _power_of_two(count: int) -> int:
-    """Return the next one."""
+def _power_above(count: int) -> int:
     return 1 << (count - 1).bit_length()
+
+
+def _power_below(count: int) -> int:
+    return 1 << (count.bit_length() - 1)

@@ -28,7 +28,7 @@ from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.finished import rebuild
 from paper_repro.training.launch import launched
 from paper_repro.training.losses import LossLog
-from paper_repro.training.machine import Machine, peak_memory_mib, settings
+from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.watch import Watch
 
 CHECKPOINTS = "checkpoints"
@@ -55,8 +55,7 @@ class Fit(Task):
         _check_alike(cells)
         machine = Machine.of(cells[0].config.get("machine") or {})
         device = machine.device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        forget_peak_memory(device)
         with settings(machine):
             try:
                 built = [build(cell) for cell in cells]

@@ -182,6 +182,16 @@ def keep_freed_memory() -> bool:
     return bool(mapped and mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
 
 
+def forget_peak_memory(device: torch.device) -> None:
+    """Begin a new peak of torch's CUDA allocator, which is made first if nothing was computed yet; on a CPU do nothing.
+
+    Without an allocator torch refuses: "Invalid device argument".
+    """
+    if device.type == "cuda":
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory_mib(device: torch.device) -> float | None:
     """Return the most memory used so far, MiB: of torch's CUDA allocator since its last reset, or of the process on a
     CPU.

@@ -10,7 +10,7 @@ import torch
 
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.training.counting import peak_bytes
-from paper_repro.training.machine import Machine, settings
+from paper_repro.training.machine import Machine, forget_peak_memory, settings
 from paper_repro.training.step_time import Stepper, StepSettings, StepTime, build_stepper, each_model, wait
 
 
@@ -66,7 +66,7 @@ def added_memory(stepper: Stepper, device: torch.device) -> float:
         return peak_bytes(stepper.gradients)
     wait(device)
     before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
+    forget_peak_memory(device)
     stepper.gradients()
     wait(device)
     return torch.cuda.max_memory_allocated(device) - before

@@ -24,7 +24,7 @@ from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome
 from paper_repro.training.build import optimizer_of
 from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices
 from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
-from paper_repro.training.machine import Machine, peak_memory_mib, settings
+from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.schedules import Constant
 from paper_repro.training.unit_rows import keep_unit_rows
 
@@ -123,8 +123,7 @@ def _settings(config: Mapping[str, Any]) -> StepSettings:
 
 def _measure(config: Mapping[str, Any], device: torch.device, report: Report) -> Outcome:
     step = _settings(config)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    forget_peak_memory(device)
     start = time.perf_counter()
     try:
         times = _times(config, step, device, report)

@@ -135,6 +135,8 @@ def _kept_by_autograd(size: Size, num_steps: int, way: str, device: torch.device
 
 def _allocated(size: Size, num_steps: int, way: str, device: torch.device) -> float:
     leaves = _leaves(size, device)
+    _descended(size, leaves, num_steps, way)  # loads libraries, whose workspaces stay
+    wait(device)
     before = torch.cuda.memory_allocated(device)
     out = _descended(size, leaves, num_steps, way)
     wait(device)

@@ -59,8 +59,8 @@ def _inputs(size: Size, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [drawn(*rows, size.width), keys, *matrices, context, weight, drawn(1)[0], drawn(1)[0]]
 
 
-def _slopes(heads: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.tensor([2.0 ** -(1 + head / 2) for head in range(heads)], dtype=dtype)
+def _slopes(keys: Tensor) -> Tensor:
+    return torch.tensor([2.0 ** -(1 + head / 2) for head in range(keys.shape[2])]).to(keys)
 
 
 def _along(out: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def _along(out: Tensor) -> Tensor:
 
 def _descended(size: Size, inputs: list[Tensor], implementation: str, **options: Any) -> Tensor:
     x, keys, reading, writing, context, weight, bias_self, bias_cross = inputs
-    places = {"slopes": _slopes(size.heads, keys.dtype), "bias_self": bias_self, "bias_cross": bias_cross}
+    places = {"slopes": _slopes(keys), "bias_self": bias_self, "bias_cross": bias_cross}
     given = {"num_steps": size.steps, "step_size": 0.7, "tau": math.sqrt(size.head), **places}
     context_and_weight = context if size.context else None, weight if size.norm else None
     options = given | {"implementation": implementation} | options
@@ -102,7 +102,7 @@ def _attended(
         keys,
         *((state, context) if shared else ()),
         tau=tau,
-        slopes=_slopes(keys.shape[2], keys.dtype),
+        slopes=_slopes(keys),
         bias_self=bias_self,
         bias_cross=bias_cross,
         implementation=implementation,
@@ -122,7 +122,7 @@ def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float, 
 def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) -> None:
     inputs = _inputs(SMALL)
     state, keys, _, _, context, _, own, cross = inputs
-    query, slopes = keys.flip(1), _slopes(2)
+    query, slopes = keys.flip(1), _slopes(keys)
     (out, lse), _ = _attended(inputs, implementation)
     for b, i, k in ((b, i, k) for b in range(2) for i in range(5) for k in range(2)):
         scores = [
@@ -139,7 +139,10 @@ def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) ->
 
 def test_without_a_diagonal_the_update_is_minus_the_gradient_of_the_energy() -> None:
     x, keys, reading, _, _, _, own, cross = _inputs(SMALL)
-    u, options = x.clone().requires_grad_(), {"slopes": _slopes(2), "bias_self": own, "bias_cross": cross, "tau": 1.3}
+    u, options = (
+        x.clone().requires_grad_(),
+        {"slopes": _slopes(keys), "bias_self": own, "bias_cross": cross, "tau": 1.3},
+    )
     query = functional.linear(u, reading).unflatten(-1, (2, 3))
     _, lse = tied_attention(query, keys, **options, implementation="reference")
     energy_gradient = torch.autograd.grad((-1.3 * lse).sum(), u)[0]
@@ -163,6 +166,7 @@ def test_autograd_of_the_definition_is_exact(size: Size) -> None:
     [
         Size(2, 1, 3, 4, 12),
         Size(2, 7, 1, 84, 30, steps=3),
+        Size(1, 19, 2, 40, 24),
         Size(1, 7, 3, 56, 30, norm=False),
         Size(1, 33, 2, 7, 14),
         Size(1, 7, 3, 72, 100, steps=1, context=False),
@@ -241,7 +245,7 @@ def test_tensors_and_gradients_may_lie_apart(fast: str) -> None:
             context.repeat_interleave(2, -1)[..., ::2],
             weight.repeat_interleave(2)[::2],
         ]
-        out = _descended(size, [*apart, own, cross], implementation, slopes=_slopes(6)[::2])
+        out = _descended(size, [*apart, own, cross], implementation, slopes=_slopes(apart[1].repeat(1, 1, 2, 1))[::2])
         return [out.detach(), *torch.autograd.grad(out[:, ::2].sum() + out.mT.square().sum(), leaves)]
 
     _assert_same(run(fast), run("reference"), 1e-12)

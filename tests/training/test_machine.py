@@ -12,7 +12,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.kernels.preferences import Speed, speed
 from paper_repro.training.build import optimizer_of
-from paper_repro.training.machine import Machine, peak_memory_mib, settings
+from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
 
 
 def test_machine_section_may_hold_keys_of_the_runner():
@@ -97,12 +97,31 @@ def test_tf32_is_for_gpus_that_ask_for_it_and_is_put_back(device, tf32, inside, 
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+def test_cells_are_trained_on_a_gpu(tmp_path):
+    """In processes that have computed nothing yet, as those of a sweep."""
+    script = Path(__file__).parents[2] / "scripts" / "reproduce.py"
+    words = ["cem/table3", "scale=smoke", "seeds=0", "machine=gpu", "machine.workers=1", f"runs={tmp_path}"]
+    command = [sys.executable, str(script), *words]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_named():
     for accelerator in ("gpu", "cuda"):
         with pytest.raises(UsageError, match=r"sees no GPU.*machine=cpu"):
             _ = Machine(accelerator=accelerator).device
     assert Machine(accelerator="auto").device.type == "cpu"
+
+
+def test_the_first_peak_of_a_gpu_is_forgotten_once_its_allocator_is_there(monkeypatch):
+    called = []
+    monkeypatch.setattr(torch.cuda, "init", lambda: called.append("init"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: called.append(str(device)))
+    forget_peak_memory(torch.device("cpu"))
+    assert called == []
+    forget_peak_memory(torch.device("cuda", 0))
+    assert called == ["init", "cuda:0"]
 
 
 def test_peak_memory_is_that_of_the_process_in_mib():

@@ -76,8 +76,10 @@ class Figure3(figures.Figure):
             _accuracies(panels[0][column], own, COLORS[model])
             _losses(panels[1][column], own, COLORS[model])
             panels[0][column].set(title=self.artifact.axes["model"].values[model].label, ylim=(-0.02, 1.02))
-            panels[1][column].set(xscale="log", xlabel="parameters")
-            figures.log_ticks(panels[1][column].xaxis)
+            panels[1][column].set(xlabel="parameters")
+            if rows:
+                panels[1][column].set(xscale="log")
+                figures.log_ticks(panels[1][column].xaxis)
         panels[0][0].set_ylabel("accuracy")
         panels[1][0].set_ylabel("loss (nats per token)")
         if rows:

@@ -1,0 +1,384 @@
+"""The Triton kernels of attention whose values are its keys; ``fused`` launches them.
+
+A program takes some queries (or keys) of one head of a sequence and goes over the others; that of ``over_heads`` takes
+some pairs of both and goes over heads.  Heads of a width like 72 are read as two powers of two, 64 and 16 columns, the
+second called the tail.
+
+Legend: B sequences, T tokens, H heads, Y head width; C is what the diagonal adds to the scores, (B, T, T).
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _load_positions(slopes, bias_self, bias_cross, head, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load what a pair's distance adds to its score, for a softmax of powers of two."""
+    slope, own, cross = tl.load(slopes + head), tl.load(bias_self), tl.load(bias_cross)
+    return slope.to(WIDE) * LOG2E, own.to(WIDE) * LOG2E, cross.to(WIDE) * LOG2E
+
+
+@triton.jit
+def _load(x, token, tokens, row, FIRST: tl.constexpr, COUNT: tl.constexpr, Y: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load COUNT columns, from FIRST on, of the tokens of one head, (tokens of the tile, COUNT); 0 beside its Y.
+
+    ``row``: numbers between two tokens.  Tokens beyond the last are read as the last.
+    """
+    column = FIRST + tl.arange(0, COUNT)
+    at = x + tl.minimum(token, tokens - 1)[:, None] * row + column[None, :]
+    if FIRST + COUNT <= Y:
+        return tl.load(at).to(DOT)
+    return tl.load(at, mask=(column < Y)[None, :], other=0.0).to(DOT)
+
+
+@triton.jit
+def _store(x, value, token, tokens, row, FIRST: tl.constexpr, COUNT: tl.constexpr, Y: tl.constexpr):  # type: ignore[no-untyped-def]
+    column = FIRST + tl.arange(0, COUNT)
+    inside = (token < tokens)[:, None] & (column < Y)[None, :]
+    tl.store(x + token[:, None] * row + column[None, :], value.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _products(a, a_tail, b, b_tail, TAIL: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Compute a b^T of the columns of a head, those of the tail among them."""
+    found = tl.dot(a, tl.trans(b), input_precision=PRECISION)
+    if TAIL > 0:
+        found += tl.dot(a_tail, tl.trans(b_tail), input_precision=PRECISION)
+    return found
+
+
+@triton.jit
+def _load_shared(at, present, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load a tile of C; keys beyond the last, which a tile below the diagonal does not have, get 0.
+
+    The compiler must see that neighbours lie side by side: to read the last key in their place took four times as long.
+    """
+    if MASKED:
+        return tl.load(at, mask=present, other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def _scores(  # type: ignore[no-untyped-def]
+    products, distance, slope, own, cross, INVERSE_TAU: tl.constexpr, DIAGONAL: tl.constexpr
+):
+    """Compute s_ijk / ln 2 of a tile; minus infinity where j > i, which only tiles on the diagonal have."""
+    scores = products * (INVERSE_TAU * LOG2E) + (cross - slope * distance.to(products.dtype))
+    if DIAGONAL:
+        scores += tl.where(distance == 0, own - cross, 0.0)
+        scores = tl.where(distance >= 0, scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    q,
+    q_tail,
+    keys,
+    shared,
+    row,
+    first,
+    last,
+    tokens,
+    between,
+    slope,
+    own,
+    cross,
+    read,
+    read_tail,
+    total,
+    largest,
+    INVERSE_TAU: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARED: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DIAGONAL: tl.constexpr,
+):
+    """Go over the keys from ``first`` to ``last``."""
+    for start in range(first, last, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        k = _load(keys, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+        k_tail = k
+        if TAIL > 0:
+            k_tail = _load(keys, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        products = _products(q, q_tail, k, k_tail, TAIL, PRECISION)  # (ROWS, COLUMNS)
+        if SHARED:
+            products += _load_shared(shared + column[None, :], (column < tokens)[None, :], DIAGONAL)
+        scores = _scores(products, row[:, None] - column[None, :], slope, own, cross, INVERSE_TAU, DIAGONAL)
+        above = tl.maximum(largest, tl.max(scores, axis=1))  # (ROWS,)
+        kept = tl.exp2(largest - above)
+        p = tl.exp2(scores - above[:, None])
+        total = total * kept + tl.sum(p, axis=1)
+        read = read * kept[:, None] + tl.dot(p.to(DOT), k, input_precision=PRECISION)
+        if TAIL > 0:
+            read_tail = read_tail * kept[:, None] + tl.dot(p.to(DOT), k_tail, input_precision=PRECISION)
+        largest = above
+    return read, read_tail, total, largest
+
+
+@triton.jit
+def forward(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    keys,
+    shared,
+    slopes,
+    bias_self,
+    bias_cross,
+    out,
+    lse,
+    INVERSE_TAU: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARED: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    head = tl.program_id(0) % heads
+    tile = tl.cdiv(tokens, ROWS) - 1 - tl.program_id(0) // heads  # the longest first
+    sequence = tl.program_id(1).to(tl.int64)
+    between, at = heads * Y, (sequence * tokens * heads + head) * Y
+    row = tile * ROWS + tl.arange(0, ROWS)
+    slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+    q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+    q_tail = q
+    read = tl.zeros((ROWS, BLOCK), WIDE)
+    read_tail = tl.zeros((ROWS, TAIL if TAIL > 0 else 16), WIDE)
+    if TAIL > 0:
+        q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+    total = tl.zeros((ROWS,), WIDE)
+    largest = tl.full((ROWS,), float("-inf"), WIDE)
+    shared += (sequence * tokens + tl.minimum(row, tokens - 1))[:, None] * tokens
+    read, read_tail, total, largest = _attend(
+        q, q_tail, keys + at, shared, row, 0, tile * ROWS, tokens, between, slope, own, cross, read, read_tail, total,
+        largest, INVERSE_TAU, DOT, PRECISION, SHARED, Y, BLOCK, TAIL, COLUMNS, False,
+    )  # fmt: skip
+    read, read_tail, total, largest = _attend(
+        q, q_tail, keys + at, shared, row, tile * ROWS, tl.minimum((tile + 1) * ROWS, tokens), tokens, between, slope,
+        own, cross, read, read_tail, total, largest, INVERSE_TAU, DOT, PRECISION, SHARED, Y, BLOCK, TAIL, COLUMNS, True,
+    )  # fmt: skip
+    _store(out + at, read / total[:, None], row, tokens, between, 0, BLOCK, Y)
+    if TAIL > 0:
+        _store(out + at, read_tail / total[:, None], row, tokens, between, BLOCK, TAIL, Y)
+    tl.store(lse + (sequence * tokens + row) * heads + head, (largest + tl.log2(total)) / LOG2E, mask=row < tokens)
+
+
+@triton.jit
+def _load_rows(lse, delta, sequence, row, tokens, heads, head):  # type: ignore[no-untyped-def]
+    """Load lse / ln 2, infinite beyond the last token, and delta."""
+    at = (sequence * tokens + row) * heads + head
+    normaliser = tl.load(lse + at, mask=row < tokens, other=float("inf")) * LOG2E
+    return normaliser, tl.load(delta + at, mask=row < tokens, other=0.0)
+
+
+@triton.jit
+def to_queries(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    keys,
+    shared,
+    slopes,
+    bias_self,
+    bias_cross,
+    direction,
+    lse,
+    delta,
+    out,
+    dquery,
+    partial,
+    INVERSE_TAU: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARED: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Compute dq, delta = G . o, which the other kernels read, and the program's share of d(bias_self)."""
+    head = tl.program_id(0) % heads
+    tile = tl.cdiv(tokens, ROWS) - 1 - tl.program_id(0) // heads
+    sequence = tl.program_id(1).to(tl.int64)
+    between, at = heads * Y, (sequence * tokens * heads + head) * Y
+    row = tile * ROWS + tl.arange(0, ROWS)
+    slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+    q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+    G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
+    o = _load(out + at, row, tokens, between, 0, BLOCK, Y, DOT)
+    mean = tl.sum(G.to(WIDE) * o.to(WIDE), axis=1)
+    q_tail, G_tail = q, G
+    found = tl.zeros((ROWS, BLOCK), WIDE)
+    found_tail = tl.zeros((ROWS, TAIL if TAIL > 0 else 16), WIDE)
+    if TAIL > 0:
+        q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        o_tail = _load(out + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        mean += tl.sum(G_tail.to(WIDE) * o_tail.to(WIDE), axis=1)
+    tl.store(delta + (sequence * tokens + row) * heads + head, mean, mask=row < tokens)
+    normaliser, _ = _load_rows(lse, lse, sequence, row, tokens, heads, head)
+    shared += (sequence * tokens + tl.minimum(row, tokens - 1))[:, None] * tokens
+    diagonal = tl.zeros((ROWS,), WIDE)
+    for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        distance = row[:, None] - column[None, :]
+        k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+        k_tail = k
+        if TAIL > 0:
+            k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        products = _products(q, q_tail, k, k_tail, TAIL, PRECISION)  # (ROWS, COLUMNS)
+        if SHARED:
+            products += _load_shared(shared + column[None, :], (column < tokens)[None, :], True)
+        scores = _scores(products, distance, slope, own, cross, INVERSE_TAU, True)
+        dp = _products(G, G_tail, k, k_tail, TAIL, PRECISION)
+        ds = tl.exp2(scores - normaliser[:, None]) * (dp - mean[:, None])
+        found += tl.dot(ds.to(DOT), k, input_precision=PRECISION)
+        if TAIL > 0:
+            found_tail += tl.dot(ds.to(DOT), k_tail, input_precision=PRECISION)
+        if start + COLUMNS > tile * ROWS:
+            diagonal += tl.sum(tl.where(distance == 0, ds, 0.0), axis=1)
+    _store(dquery + at, found * INVERSE_TAU, row, tokens, between, 0, BLOCK, Y)
+    if TAIL > 0:
+        _store(dquery + at, found_tail * INVERSE_TAU, row, tokens, between, BLOCK, TAIL, Y)
+    tl.store(partial + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), tl.sum(diagonal, axis=0))
+
+
+@triton.jit
+def to_keys(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    keys,
+    shared,
+    slopes,
+    bias_self,
+    bias_cross,
+    direction,
+    lse,
+    delta,
+    dkeys,
+    INVERSE_TAU: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARED: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Add both terms of dk; scores are computed with keys as rows."""
+    head = tl.program_id(0) % heads
+    tile = tl.program_id(0) // heads
+    sequence = tl.program_id(1).to(tl.int64)
+    between, at = heads * Y, (sequence * tokens * heads + head) * Y
+    column = tile * COLUMNS + tl.arange(0, COLUMNS)
+    slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+    k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+    k_tail = k
+    found = tl.zeros((COLUMNS, BLOCK), WIDE)
+    found_tail = tl.zeros((COLUMNS, TAIL if TAIL > 0 else 16), WIDE)
+    if TAIL > 0:
+        k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+    shared += sequence * tokens * tokens + column[:, None]
+    for start in range(tile * COLUMNS, tokens, ROWS):
+        row = start + tl.arange(0, ROWS)
+        q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+        G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
+        q_tail, G_tail = q, G
+        if TAIL > 0:
+            q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+            G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        normaliser, mean = _load_rows(lse, delta, sequence, row, tokens, heads, head)
+        products = _products(k, k_tail, q, q_tail, TAIL, PRECISION)  # (COLUMNS, ROWS)
+        if SHARED:
+            of_rows = shared + tl.minimum(row, tokens - 1).to(tl.int64)[None, :] * tokens
+            products += _load_shared(of_rows, (column < tokens)[:, None], True)
+        scores = _scores(products, row[None, :] - column[:, None], slope, own, cross, INVERSE_TAU, True)
+        p = tl.exp2(scores - normaliser[None, :])
+        dp = _products(k, k_tail, G, G_tail, TAIL, PRECISION)
+        ds = (p * (dp - mean[None, :]) * INVERSE_TAU).to(DOT)
+        p = p.to(DOT)
+        found += tl.dot(p, G, input_precision=PRECISION)
+        found += tl.dot(ds, q, input_precision=PRECISION)
+        if TAIL > 0:
+            found_tail += tl.dot(p, G_tail, input_precision=PRECISION)
+            found_tail += tl.dot(ds, q_tail, input_precision=PRECISION)
+    found += _load(dkeys + at, column, tokens, between, 0, BLOCK, Y, WIDE)
+    _store(dkeys + at, found, column, tokens, between, 0, BLOCK, Y)
+    if TAIL > 0:
+        found_tail += _load(dkeys + at, column, tokens, between, BLOCK, TAIL, Y, WIDE)
+        _store(dkeys + at, found_tail, column, tokens, between, BLOCK, TAIL, Y)
+
+
+@triton.jit
+def over_heads(  # type: ignore[no-untyped-def]
+    tokens,
+    heads,
+    query,
+    keys,
+    shared,
+    slopes,
+    bias_self,
+    bias_cross,
+    direction,
+    lse,
+    delta,
+    summed,
+    INVERSE_TAU: tl.constexpr,
+    WIDE: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARED: tl.constexpr,
+    Y: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Compute dS / tau of a tile of queries and keys; those above the diagonal stay as they are."""
+    first = tl.program_id(0) * COLUMNS
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    if first >= (tl.program_id(1) + 1) * ROWS:
+        return
+    sequence = tl.program_id(2).to(tl.int64)
+    column = first + tl.arange(0, COLUMNS)
+    distance = row[:, None] - column[None, :]
+    present = (row < tokens)[:, None] & (column < tokens)[None, :]
+    shared += (sequence * tokens + tl.program_id(1) * ROWS) * tokens + first
+    summed += (sequence * tokens + tl.program_id(1) * ROWS) * tokens + first
+    pair = tl.arange(0, ROWS)[:, None] * tokens + tl.arange(0, COLUMNS)[None, :]
+    of_all = tl.load(shared + pair, mask=present, other=0.0)  # (ROWS, COLUMNS)
+    between, at = heads * Y, sequence * tokens * heads * Y
+    found = tl.zeros((ROWS, COLUMNS), WIDE)
+    for head in range(heads):
+        slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+        q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+        G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
+        k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+        q_tail, G_tail, k_tail = q, G, k
+        if TAIL > 0:
+            q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+            G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+            k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        normaliser, mean = _load_rows(lse, delta, sequence, row, tokens, heads, head)
+        products = _products(q, q_tail, k, k_tail, TAIL, PRECISION) + of_all
+        scores = _scores(products, distance, slope, own, cross, INVERSE_TAU, True)
+        dp = _products(G, G_tail, k, k_tail, TAIL, PRECISION)
+        found += tl.exp2(scores - normaliser[:, None]) * (dp - mean[:, None])
+        at += Y
+    tl.store(summed + pair, (found * INVERSE_TAU).to(summed.dtype.element_ty), mask=present)
