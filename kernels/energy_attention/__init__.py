@@ -30,7 +30,7 @@ def energy_attention(
     with Equilibrium Propagation, equations 11 to 14).
 
     "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
-    and "closed_form" (PyTorch, the scores of some images at a time, in place) have no gradient.  "auto" takes the
+    and "closed_form" (PyTorch, the scores of some images at a time) have no gradient.  "auto" takes the
     definition where a gradient is asked for, within torch.func or torch.compile and on the meta device, else the kernel
     on CUDA and the closed form on a CPU.
 
@@ -47,6 +47,22 @@ def energy_attention(
         ValueError: shapes or dtypes that do not fit, a gamma that is not positive, an unknown implementation, or one
             that is not possible.
     """
+    _check(query, key, gamma, out)
+    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
+    return attend(query, key, float(gamma), out, True)
+
+
+def energy_attention_gradients(
+    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None, implementation: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Compute P K and P^T Q alone, -dE/dQ and -dE/dK; see ``energy_attention``."""
+    _check(query, key, gamma, out)
+    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
+    by_query, by_key, _ = attend(query, key, float(gamma), out, False)
+    return by_query, by_key
+
+
+def _check(query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None) -> None:
     if query.ndim != 4 or query.shape != key.shape or query.dtype != key.dtype:
         raise ValueError(
             f"query and key must have one shape (B, H, T, Y) and one dtype; got {tuple(query.shape)} {query.dtype} and "
@@ -56,12 +72,10 @@ def energy_attention(
         raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
     if out is not None and derivative_order(query, key) > 0:
         raise ValueError(f"{OP}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
-    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
-    return attend(query, key, float(gamma), out)
 
 
 def _fused(
-    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     from paper_repro.kernels.energy_attention import fused
 
@@ -69,7 +83,7 @@ def _fused(
 
 
 def _definition(
-    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     by_query, by_key, lse = reference.energy_attention(query, key, gamma)  # (B, H, T, Y) twice, (B, H, T)
     if out is not None:

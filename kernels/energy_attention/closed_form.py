@@ -1,41 +1,32 @@
-"""The definition for a CPU without gradients: some images at a time, whose scores become exp(score - largest) in place.
-
-P is not divided by its row sums: P K is, after the product, and for P^T Q the queries are, before it.  Each has Y
-numbers a row where P has T.
-"""
+"""The definition for a CPU without gradients: the scores of some images at a time, in one pass each way."""
 
 import torch
 from torch import Tensor
 
 from paper_repro.kernels.energy_attention.reference import wide
 
-PIECE = 1 << 19
-"""Scores at once, 2 MiB in float32, or those of one image where these are more."""
+PIECE = 1 << 17
+"""Scores at once, 512 kB in float32, or those of one image where these are more."""
 
 
 def energy_attention(
-    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute P K, P^T Q and lse; as ``kernels.energy_attention``."""
+    """Compute P K, P^T Q and lse; as ``kernels.energy_attention``.
+
+    Without ``normaliser`` the third result has no numbers.
+    """
     by_query, by_key = out if out is not None else (torch.empty_like(query), torch.empty_like(key))
-    lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)
+    lse = torch.empty(query.shape[:3] if normaliser else 0, dtype=wide(query), device=query.device)
     images = max(1, PIECE // (query.shape[1] * query.shape[2] ** 2))
-    pieces = zip(*(tensor.split(images) for tensor in (query, key, by_query, by_key, lse)), strict=True)
-    for q, k, into_query, into_key, into_lse in pieces:
-        read, read_back, normaliser = _attend(q.flatten(0, 1), k.flatten(0, 1), gamma)
-        into_query.copy_(read.view(q.shape))
-        into_key.copy_(read_back.view(q.shape))
-        into_lse.copy_(normaliser.view(into_lse.shape))
+    for first in range(0, len(query), images):
+        piece = slice(first, first + images)
+        q, k = query[piece].flatten(0, 1), key[piece].flatten(0, 1)  # (N H, T, Y)
+        scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=gamma).to(lse.dtype)  # (N H, T, T)
+        weights = torch.softmax(scores, -1).to(key.dtype)  # not in place, which takes longer
+        read, read_back = torch.bmm(weights, k), torch.bmm(weights.mT, q)  # (N H, T, Y), before either is written
+        by_query[piece] = read.view(query[piece].shape)
+        by_key[piece] = read_back.view(query[piece].shape)
+        if normaliser:
+            lse[piece] = torch.logsumexp(scores, -1).view(lse[piece].shape)
     return by_query, by_key, lse
-
-
-def _attend(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Attend for heads (B H, T, Y)."""
-    scores = torch.bmm(query, key.mT).to(wide(query)).mul_(gamma)
-    largest = scores.amax(-1, keepdim=True)
-    scores.sub_(largest).exp_()
-    total = scores.sum(-1, keepdim=True)
-    weights = scores.to(key.dtype)
-    read = torch.bmm(weights, key).div_(total)
-    read_back = torch.bmm(weights.mT, (query / total).to(key.dtype))
-    return read, read_back, total.log_().add_(largest)

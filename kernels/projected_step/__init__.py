@@ -5,8 +5,8 @@ Legend: B images, D token width, n^2 patches of k x k blocks of C numbers, S = n
 
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, derivative_order, triton_way
-from paper_repro.kernels.projected_step import reference
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.projected_step import closed_form, reference
 from paper_repro.kernels.projected_step.reference import PROJECTION_EPS, project
 
 __all__ = ["LONGEST_ROW", "PROJECTION_EPS", "image_step", "project", "projected_step"]
@@ -16,20 +16,28 @@ LONGEST_ROW = 8192
 
 
 def projected_step(
-    z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None = None, implementation: str = "auto"
+    z: Tensor,
+    target: Tensor,
+    step_size: float,
+    *,
+    out: Tensor | None = None,
+    changes: bool = True,
+    implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Compute z' = Proj(z + eps (t - z)), each row of mean 0 and population standard deviation 1, and max |z' - z| of
     each row.
 
     With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton, one pass over rows) has
-    no gradient; "auto" takes it on CUDA where none is asked for, else the definition.
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton, one pass over rows) and
+    "closed_form" (PyTorch, fewer passes) have no gradient; "auto" takes the one on CUDA and the other on a CPU where
+    none is asked for, else the definition.
 
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.
         step_size: eps.
         out: where to write z', which may be z itself.  Not where a gradient is asked for.
+        changes: False: the second result is not asked for, and has no numbers where it takes passes of its own.
 
     Returns:
         (..., D) and (...).
@@ -41,7 +49,7 @@ def projected_step(
         raise ValueError(f"z and target must have one shape (..., D); got {tuple(z.shape)} and {tuple(target.shape)}")
     _check_out("projected_step", out, z, target)
     step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
-    return step(z, target, float(step_size), out)
+    return step(z, target, float(step_size), out, changes)
 
 
 def image_step(
@@ -53,6 +61,7 @@ def image_step(
     beta: Tensor | None = None,
     *,
     out: Tensor | None = None,
+    changes: bool = True,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Compute y' = y + eps (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each block.
@@ -66,6 +75,7 @@ def image_step(
         bias: (C,).
         beta: (B,), with ``wanted`` or not at all.
         out: where to write y', which may be y itself.  Not where a gradient is asked for.
+        changes: as in ``projected_step``.
 
     Returns:
         (B, S, S, C) and (B, S, S).
@@ -89,17 +99,25 @@ def image_step(
     given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
     _check_out("image_step", out, *given)
     step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
-    return step(y, patches, bias, float(step_size), wanted, beta, out)
+    return step(y, patches, bias, float(step_size), wanted, beta, out, changes)
 
 
-def _fused(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fused(z: Tensor, target: Tensor, step_size: float, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import fused
 
     return fused.projected_step(z, target, step_size, out)
 
 
-def _definition(z: Tensor, target: Tensor, step_size: float, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _written(reference.projected_step(z, target, step_size), out)
+def _closed_form(
+    z: Tensor, target: Tensor, step_size: float, out: Tensor | None, changes: bool
+) -> tuple[Tensor, Tensor]:
+    return _written(z, closed_form.projected_step(z, target, step_size), out, changes)
+
+
+def _definition(
+    z: Tensor, target: Tensor, step_size: float, out: Tensor | None, changes: bool
+) -> tuple[Tensor, Tensor]:
+    return _written(z, reference.projected_step(z, target, step_size), out, changes)
 
 
 def _fused_image(
@@ -110,10 +128,24 @@ def _fused_image(
     wanted: Tensor | None,
     beta: Tensor | None,
     out: Tensor | None,
+    changes: bool,
 ) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import fused
 
     return fused.image_step(y, patches, bias, step_size, wanted, beta, out)
+
+
+def _closed_form_image(
+    y: Tensor,
+    patches: Tensor,
+    bias: Tensor,
+    step_size: float,
+    wanted: Tensor | None,
+    beta: Tensor | None,
+    out: Tensor | None,
+    changes: bool,
+) -> tuple[Tensor, Tensor]:
+    return _written(y, closed_form.image_step(y, patches, bias, step_size, wanted, beta), out, changes)
 
 
 def _image_definition(
@@ -124,12 +156,21 @@ def _image_definition(
     wanted: Tensor | None,
     beta: Tensor | None,
     out: Tensor | None,
+    changes: bool,
 ) -> tuple[Tensor, Tensor]:
-    return _written(reference.image_step(y, patches, bias, step_size, wanted, beta), out)
+    return _written(y, reference.image_step(y, patches, bias, step_size, wanted, beta), out, changes)
 
 
-WAYS = (triton_way(_fused, order=0, widest=LONGEST_ROW), Way("reference", _definition))
-IMAGE_WAYS = (triton_way(_fused_image, order=0, widest=LONGEST_ROW), Way("reference", _image_definition))
+WAYS = (
+    triton_way(_fused, order=0, widest=LONGEST_ROW),
+    closed_form_way(_closed_form, order=0, transforms=False, auto_on=("cpu",)),
+    Way("reference", _definition),
+)
+IMAGE_WAYS = (
+    triton_way(_fused_image, order=0, widest=LONGEST_ROW),
+    closed_form_way(_closed_form_image, order=0, transforms=False, auto_on=("cpu",)),
+    Way("reference", _image_definition),
+)
 
 
 def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:
@@ -137,5 +178,6 @@ def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:
         raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
 
 
-def _written(found: tuple[Tensor, Tensor], out: Tensor | None) -> tuple[Tensor, Tensor]:
-    return found if out is None else (out.copy_(found[0]), found[1])
+def _written(before: Tensor, after: Tensor, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+    change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (..., D) -> (...)
+    return after if out is None else out.copy_(after), change

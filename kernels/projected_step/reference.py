@@ -13,21 +13,19 @@ def project(z: Tensor) -> Tensor:
     return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
 
 
-def projected_step(z: Tensor, target: Tensor, step_size: float) -> tuple[Tensor, Tensor]:
-    """Compute z' and the largest change of each row; shapes as in ``kernels.projected_step``."""
-    moved = project(torch.lerp(z, target.to(z.dtype), step_size))
-    return moved, (moved - z).abs().amax(-1)
+def projected_step(z: Tensor, target: Tensor, step_size: float) -> Tensor:
+    """Compute z'; shapes as in ``kernels.projected_step``."""
+    return project(torch.lerp(z, target.to(z.dtype), step_size))
 
 
 def image_step(
     y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Compute y' and the largest change of each block; shapes as in ``kernels.projected_step``."""
+) -> Tensor:
+    """Compute y'; shapes as in ``kernels.projected_step``."""
     target = fold(patches.to(y.dtype), y) + bias
     if wanted is not None and beta is not None:
         target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
-    moved = torch.lerp(y, target, step_size)
-    return moved, (moved - y).abs().amax(-1)
+    return torch.lerp(y, target, step_size)
 
 
 def fold(patches: Tensor, y: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class Attention:
             self.diagonal += partial.sum()
             if state is None:
                 return out, dquery, None
-            summed = query.new_zeros(sequences, tokens, tokens)
+            summed = query.new_zeros(sequences, tokens, tokens)  # dS, (B, T, T)
             of_pairs = triton.cdiv(tokens, plan.other), triton.cdiv(tokens, plan.own), sequences
             programs.over_heads[of_pairs](*given, summed, **constants, ROWS=plan.own, COLUMNS=plan.other)
         return out, dquery, self._through_shared(self._read(state), summed)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import choose
-from paper_repro.kernels.energy_attention import WAYS, closed_form, energy_attention, fused
+from paper_repro.kernels.energy_attention import WAYS, closed_form, energy_attention, energy_attention_gradients, fused
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -104,6 +104,16 @@ def test_results_may_overwrite_the_inputs_and_nothing_beside_them(
     assert torch.equal(rows[..., 12:], torch.full_like(rows[..., 12:], 7.0))
     turned = inputs[0].mT.contiguous().mT
     _assert_same(energy_attention(turned, inputs[1], 0.5, implementation=implementation), expected, 1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["reference", *FAST])
+def test_the_gradients_alone_are_the_same(implementation: str) -> None:
+    query, key = _inputs(3, 2, 7, 4)
+    expected = energy_attention(query, key, 0.5, implementation="reference")[:2]
+    _assert_same(energy_attention_gradients(query, key, 0.5, implementation=implementation), expected, 1e-12)
+    found = energy_attention_gradients(query, key, 0.5, out=(query, key), implementation=implementation)
+    assert found[0] is query and found[1] is key
+    _assert_same(found, expected, 1e-12)
 
 
 def test_matrix_units_take_all_tokens_of_the_papers_size_at_once() -> None:

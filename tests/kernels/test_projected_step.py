@@ -15,7 +15,7 @@ from paper_repro.kernels.projected_step import image_step, project, projected_st
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
-BOTH = ("reference", "fused")
+WAYS = ("reference", "fused", "closed_form")
 
 
 def _drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -39,7 +39,7 @@ def _assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolera
         torch.testing.assert_close(one.double(), two.double(), rtol=0, atol=tolerance * float(two.abs().max()))
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("implementation", WAYS)
 @pytest.mark.parametrize("step_size", [0.1, 0.5, 1.0])
 def test_tokens_go_towards_the_target_and_back_onto_the_sphere(step_size: float, implementation: str) -> None:
     z, target = _drawn((2, 3, 5), (2, 3, 5))
@@ -50,7 +50,7 @@ def test_tokens_go_towards_the_target_and_back_onto_the_sphere(step_size: float,
     torch.testing.assert_close(change, (expected - z).abs().amax(-1), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("implementation", WAYS)
 def test_patches_are_folded_as_a_transposed_convolution_does(implementation: str) -> None:
     (y, patches, bias), (wanted, beta) = _image(2, 3, 2, 5)
     grid = patches.unflatten(1, (3, 3)).permute(0, 3, 1, 2)
@@ -67,12 +67,13 @@ def test_patches_are_folded_as_a_transposed_convolution_does(implementation: str
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("step_size", [0.1, 1.0])
 @pytest.mark.parametrize("shape", [(2,), (4, 1), (2, 3, 7), (3, 64), (2, 768), (1, 1031)])
-def test_tokens_of_the_kernel_are_those_of_the_definition(
-    shape: tuple[int, ...], step_size: float, dtype: torch.dtype
+@pytest.mark.parametrize("implementation", WAYS[1:])
+def test_tokens_of_a_fast_way_are_those_of_the_definition(
+    implementation: str, shape: tuple[int, ...], step_size: float, dtype: torch.dtype
 ) -> None:
     inputs = _drawn(shape, shape, dtype=dtype)
     expected = projected_step(*(value.double() for value in inputs), step_size, implementation="reference")
-    found = projected_step(*inputs, step_size, implementation="fused")
+    found = projected_step(*inputs, step_size, implementation=implementation)
     assert {value.dtype for value in found} == {dtype}
     # Two numbers with mean 0 and deviation 1 are 1 and -1: of one number nothing is left.
     _assert_same(found, expected, TOLERANCE[dtype])
@@ -81,18 +82,19 @@ def test_tokens_of_the_kernel_are_those_of_the_definition(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("nudged", [False, True])
 @pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 1, 3, 5), (2, 4, 1, 3), (1, 3, 2, 300), (1, 4, 3, 7)])
-def test_the_image_of_the_kernel_is_that_of_the_definition(
-    size: tuple[int, int, int, int], nudged: bool, dtype: torch.dtype
+@pytest.mark.parametrize("implementation", WAYS[1:])
+def test_the_image_of_a_fast_way_is_that_of_the_definition(
+    implementation: str, size: tuple[int, int, int, int], nudged: bool, dtype: torch.dtype
 ) -> None:
     inputs, nudge = _image(*size, dtype)
     given = [*inputs, 0.3, *(nudge if nudged else ())]
     wide = [value.double() if isinstance(value, Tensor) else value for value in given]
-    found = image_step(*given, implementation="fused")
+    found = image_step(*given, implementation=implementation)
     assert {value.dtype for value in found} == {dtype}
     _assert_same(found, image_step(*wide, implementation="reference"), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("implementation", WAYS)
 def test_results_may_overwrite_the_state_and_inputs_may_lie_apart(implementation: str) -> None:
     z, target = _drawn((3, 4, 6), (3, 4, 6))
     expected = projected_step(z, target, 0.4, implementation="reference")
@@ -112,6 +114,18 @@ def test_results_may_overwrite_the_state_and_inputs_may_lie_apart(implementation
     found = image_step(y, rows, bias, 0.4, *nudge, out=y, implementation=implementation)
     assert found[0] is y
     _assert_same(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("implementation", WAYS)
+def test_changes_that_nobody_asks_for_leave_the_step_as_it_is(implementation: str) -> None:
+    z, target = _drawn((3, 4), (3, 4))
+    expected, _ = projected_step(z, target, 1.0, implementation=implementation)
+    found, _ = projected_step(z, target, 1.0, changes=False, implementation=implementation)
+    assert torch.equal(found, expected)
+    given, nudge = _image(2, 3, 2, 4)
+    expected, _ = image_step(*given, 0.4, *nudge, implementation=implementation)
+    found, _ = image_step(*given, 0.4, *nudge, changes=False, implementation=implementation)
+    assert torch.equal(found, expected)
 
 
 def test_the_definition_is_differentiable_to_second_order() -> None:
@@ -134,7 +148,7 @@ def test_what_has_no_gradient_is_refused_where_one_is_asked_for() -> None:
 
 
 def test_a_constant_token_stays_finite() -> None:
-    for implementation in BOTH:
+    for implementation in WAYS:
         z = torch.ones(2, 5)
         found, change = projected_step(z, 3 * z, 1.0, implementation=implementation)
         assert torch.equal(found, torch.zeros(2, 5)) and torch.equal(change, torch.ones(2))
@@ -165,5 +179,5 @@ def test_other_wrong_input_is_refused() -> None:
         projected_step(torch.zeros(2, 3), torch.zeros(3), 1.0)
     with pytest.raises(ValueError, match="rows of at most 8192, got 8193"):
         projected_step(torch.zeros(1, 8193), torch.zeros(1, 8193), 1.0, implementation="fused")
-    with pytest.raises(ValueError, match="implementation must be one of auto, fused, reference"):
+    with pytest.raises(ValueError, match="implementation must be one of auto, fused, closed_form, reference"):
         projected_step(torch.zeros(1, 3), torch.zeros(1, 3), 1.0, implementation="quick")

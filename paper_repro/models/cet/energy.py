@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, positive
-from paper_repro.kernels.energy_attention import energy_attention
+from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
 
 ROWS = {"cpu": 1024}
 """Tokens whose hidden numbers, far more than their own, lie in memory at once: enough for a CPU's products, while a GPU
@@ -245,7 +245,7 @@ class CETAttention(CETTerm):
 
     def _read(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Compute P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
-        by_query, by_key, _ = energy_attention(*self._project(z), self.gamma)
+        by_query, by_key = energy_attention_gradients(*self._project(z), self.gamma)
         return by_query.transpose(1, 2).flatten(2), by_key.transpose(1, 2).flatten(2)
 
 

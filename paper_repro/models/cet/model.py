@@ -171,7 +171,8 @@ class CET(nn.Module):
             return captured(self, state, clamped, settings, num_steps)
         rule: PreparedSteps | PlainSteps = PlainSteps(self, clamped, settings)
         if prepared:
-            rule = PreparedSteps(self, state, clamped, settings)
+            measured = None if tolerance is not None else {num_steps, *energies_at}
+            rule = PreparedSteps(self, state, clamped, settings, measured)
             state = rule.state
         return descend(
             rule,

@@ -12,14 +12,14 @@ import contextlib
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.kernels.energy_attention import energy_attention
+from paper_repro.kernels.energy_attention import energy_attention_gradients
 from paper_repro.kernels.projected_step import image_step, projected_step
 from paper_repro.models.cet.energy import (
     CETAttention,
@@ -96,9 +96,23 @@ class PreparedSteps:
 
     On a CPU the images go through a step some at a time, so that H, far wider than the tokens, does not grow with the
     batch.  With bfloat16 products the factors are rounded to it; sums, drive and state stay float32.
+
+    Args:
+        model: whose weights are copied.
+        state: where the relaxation starts.
+        clamped: what stays fixed.
+        settings: step size and nudge.
+        measured: the steps, from 1 on, whose residual will be asked for; None: any.
     """
 
-    def __init__(self, model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> None:
+    def __init__(
+        self,
+        model: Relaxing,
+        state: CETState,
+        clamped: CETClamped,
+        settings: RelaxationSettings,
+        measured: Collection[int] | None = None,
+    ) -> None:
         attention, decoder = model.attention, model.decoder
         self.model, self.settings = model, settings
         self.wide = state.z.dtype
@@ -106,12 +120,13 @@ class PreparedSteps:
         self.weights = torch.cat(parts).to(factors(model.precision, state.z))  # W, (2 K R + M + P, D)
         self.biases = decoder.biases()
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
-        self.drive, self.nudge = clamped.drive, settings.nudge
+        self.drive, self.nudge, self.measured = clamped.drive, settings.nudge, measured
         images, count, _ = state.z.shape
         together = at_once(state.z)
         self.hidden = self.weights.new_empty(together, count, len(self.weights))  # H of some images, then G
         self.target = torch.empty_like(self.tokens[:together])
         self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]
+        self.parts = {length: self._parts(length) for length in {piece.stop - piece.start for piece in self.pieces}}
         self.changes: list[tuple[Tensor, ...]] = [(self.tokens.new_full((images, 1), math.inf),) * 2]
 
     @property
@@ -123,7 +138,8 @@ class PreparedSteps:
             self.tokens.copy_(state.z)
             self.image.copy_(state.y)
         with products(self.model.precision, self.tokens.device):
-            self.changes = [self._step(piece) for piece in self.pieces]
+            measure = self.measured is None or index + 1 in self.measured
+            self.changes = [self._step(piece, measure) for piece in self.pieces]
         self.image, self.last = self.last, self.image
         return self.state
 
@@ -132,43 +148,49 @@ class PreparedSteps:
         both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
         return torch.maximum(*both) / self.settings.step_size
 
-    def _step(self, piece: slice) -> tuple[Tensor, Tensor]:
-        """Take a step of some images; returns their changes of z and y."""
-        model, size = self.model, self.settings.step_size
-        tokens, target = self.tokens[piece], self.target[: piece.stop - piece.start]
-        rows = self.hidden[: len(tokens)]
-        sizes = (2 * len(model.attention.query), len(model.memory.weight), model.patches.numbers)
-        both, hidden, drawn = rows.split(sizes, -1)  # (B, N, 2 K R), (B, N, M), (B, N, P)
-        seen = self._project(tokens, rows, drawn)
-        # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
-        query, key = both.unflatten(-1, (2, model.attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        self._attend(query, key)
-        hidden.relu_()
+    def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
+        """Take a step of some images; returns their changes of z and y, if these are to be measured."""
+        tokens, size = self.tokens[piece], self.settings.step_size
+        parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
+        seen = self._project(tokens, parts)
+        self._attend(parts.query, parts.key)
+        parts.hidden.relu_()
         nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
         image = self.image[piece]
-        _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece])
-        self._read_patches(image, drawn)
-        self._collect(self.drive[piece], rows, target)
-        _, in_tokens = projected_step(tokens, target, size, out=tokens)
+        _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece], changes=measure)
+        self._read_patches(image, parts.patches)
+        self._collect(self.drive[piece], parts.rows, target)
+        _, in_tokens = projected_step(tokens, target, size, out=tokens, changes=measure)
         return in_tokens, in_image
 
-    def _project(self, tokens: Tensor, rows: Tensor, drawn: Tensor) -> Tensor:
+    def _parts(self, length: int) -> "_Parts":
+        """Return the views of H of so many images."""
+        model, rows = self.model, self.hidden[:length]
+        sizes = (2 * len(model.attention.query), len(model.memory.weight), model.patches.numbers)
+        both, hidden, drawn = rows.split(sizes, -1)  # (B, N, 2 K R), (B, N, M), (B, N, P)
+        # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
+        query, key = both.unflatten(-1, (2, model.attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        reach = model.patches.reach
+        side = math.isqrt(rows.shape[1])
+        return _Parts(rows.flatten(0, 1), query, key, hidden, drawn, drawn.view(length, side, side, reach, reach, -1))
+
+    def _project(self, tokens: Tensor, parts: "_Parts") -> Tensor:
         """Write H into the rows; returns what the decoder draws with its own precision, (B, N, P)."""
-        z, out = tokens.flatten(0, 1).to(self.weights.dtype), rows.flatten(0, 1)
+        z = tokens.flatten(0, 1).to(self.weights.dtype)  # (B N, D)
         if z.dtype == self.wide:
-            torch.mm(z, self.weights.mT, out=out)
-            return drawn
-        numbers = drawn.shape[-1]
-        torch.mm(z, self.weights[:-numbers].mT, out=out[:, :-numbers])
-        return wide_product(z, self.weights[-numbers:].mT, self.wide).view(drawn.shape)
+            torch.mm(z, self.weights.mT, out=parts.rows)
+            return parts.drawn
+        numbers = parts.drawn.shape[-1]
+        torch.mm(z, self.weights[:-numbers].mT, out=parts.rows[:, :-numbers])
+        return wide_product(z, self.weights[-numbers:].mT, self.wide).view(parts.drawn.shape)
 
     def _attend(self, query: Tensor, key: Tensor) -> None:
         """Write P K over the queries and P^T Q over the keys; scores are as wide as the state."""
         gamma = self.model.attention.gamma
         if query.dtype == self.wide or query.is_cuda:
-            energy_attention(query, key, gamma, out=(query, key))
+            energy_attention_gradients(query, key, gamma, out=(query, key))
             return
-        found = energy_attention(query.to(self.wide), key.to(self.wide), gamma)
+        found = energy_attention_gradients(query.to(self.wide), key.to(self.wide), gamma)
         query.copy_(found[0])
         key.copy_(found[1])
 
@@ -176,17 +198,33 @@ class PreparedSteps:
         """Write the patches of the image into G."""
         reach = self.model.patches.reach
         # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
-        seen = image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3)
-        into.view(seen.shape).copy_(seen)
+        into.copy_(image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3))
 
     def _collect(self, drive: Tensor, rows: Tensor, target: Tensor) -> None:
         """Write t_z = drive + b_pos + G W, (B, N, D), into the target."""
         torch.add(drive, self.model.position.bias, out=target)
-        target, rows = target.flatten(0, 1), rows.flatten(0, 1)
+        target = target.flatten(0, 1)
         if rows.dtype == self.wide:
             target.addmm_(rows, self.weights)
         else:
             target.add_(wide_product(rows, self.weights, self.wide))
+
+
+class _Parts(NamedTuple):
+    """The parts of H, and then of G, of B images; all lie in one buffer."""
+
+    rows: Tensor
+    """(B N, 2 K R + M + P)."""
+    query: Tensor
+    """(B, K, N, R)."""
+    key: Tensor
+    """(B, K, N, R)."""
+    hidden: Tensor
+    """(B, N, M)."""
+    drawn: Tensor
+    """(B, N, P)."""
+    patches: Tensor
+    """The same, (B, N_side, N_side, k, k, C s^2)."""
 
 
 class CapturedSteps:
@@ -204,7 +242,7 @@ class CapturedSteps:
 
         def work() -> Trajectory[CETState]:
             # The patches are the encoder's alone, whose drive stands: any tensor will do.
-            steps = PreparedSteps(model, start, CETClamped(drive, drive), own)
+            steps = PreparedSteps(model, start, CETClamped(drive, drive), own, measured={num_steps})
             return descend(steps, steps.state, num_steps, change=steps.residual)
 
         self.replay, self.ended = capture(work)
