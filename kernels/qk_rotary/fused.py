@@ -10,7 +10,6 @@ y = s n and G the gradient of y,
 where the sum goes over tokens, queries and keys: in registers, then over programs in a fixed order.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.kernels.processors import processors
 from paper_repro.kernels.qk_rotary.reference import wide
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
 
@@ -137,14 +137,8 @@ def configuration(tokens: int, heads: int, width: int, warps_per_processor: int,
     taken = min(max(1, TILE // block), divisor if divisor >= LEAST_HEADS else triton.next_power_of_2(heads))
     warps = min(max(taken * block // PER_THREAD // 32, 1), 16)
     tiles = triton.cdiv(heads, taken)
-    programs = _processors(device) * max(1, warps_per_processor // warps)
+    programs = processors(device) * max(1, warps_per_processor // warps)
     return Configuration(taken, block, warps, (min(tokens, max(1, programs // tiles)), tiles))
-
-
-@functools.cache
-def _processors(device: torch.device) -> int:
-    """Return the number of processors; Triton's interpreter has one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def _with_contiguous_rows(x: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ Programs stay and take every so many-th tile of rows: alpha is read once by each
 registers, then over programs in a fixed order.  Formulas: see ``closed_form``.
 """
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
+from paper_repro.kernels.processors import processors
 from paper_repro.kernels.sphere_step.reference import wide
 
 TILE, PER_THREAD = 1024, 8
@@ -103,14 +103,8 @@ def configuration(count: int, width: int, warps_per_processor: int, device: torc
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
     warps = min(max(rows * block // PER_THREAD // 32, 1), 16)
-    programs = _processors(device) * max(1, warps_per_processor // warps)
+    programs = processors(device) * max(1, warps_per_processor // warps)
     return Configuration(rows, block, warps, min(triton.cdiv(count, rows), programs))
-
-
-@functools.cache
-def _processors(device: torch.device) -> int:
-    """Return the number of processors; Triton's interpreter has one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @triton.jit
