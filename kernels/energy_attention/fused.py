@@ -22,8 +22,10 @@ from paper_repro.kernels.energy_attention.reference import wide
 WHOLE_TOKENS, WHOLE_BYTES = 128, 256
 """Tokens, and bytes of a token's head, of the largest program that takes all tokens at once."""
 LEAST, EXACT_TILE, TILE = 16, 32, 64
-"""Tokens of a tile: what a matrix product takes at least; of a program that goes over many, without and with TF32 or
-16 bits."""
+"""Tokens of a tile: what a matrix product takes at least; of a program that goes over many, at most without TF32 or 16
+bits, and with them."""
+EXACT_NUMBERS = 2048
+"""Numbers of a tile without TF32 or 16 bits: of 32 x 128, multiplied out, some find no register."""
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -36,7 +38,7 @@ def energy_attention(
     constants = _constants(query, gamma)
     exact = query.element_size() > 2 and constants["PRECISION"] == "ieee"
     whole = takes_whole(tokens, constants["BLOCK"], query.element_size(), exact)
-    direct = out is not None and whole and all(part.stride(3) == 1 for part in out)
+    direct = out is not None and whole and all(_addressable(part) for part in out)
     by_query, by_key = out if out is not None and direct else (torch.empty_like(query), torch.empty_like(key))
     lse = torch.empty(query.shape[:3], dtype=wide(query), device=query.device)  # (B, H, T)
     given = tokens, heads, query, key, by_query, by_key, lse
@@ -46,10 +48,11 @@ def energy_attention(
             tile = max(LEAST, triton.next_power_of_2(tokens))
             _whole[(1, heads, images)](*given, *strides, **constants, TILE=tile, num_warps=8 if tile > TILE else 4)
         else:
-            tile = EXACT_TILE if exact else TILE
+            tile = max(LEAST, min(EXACT_TILE, EXACT_NUMBERS // constants["BLOCK"])) if exact else TILE
             grid = triton.cdiv(tokens, tile), heads, images
             for kernel in (_over_keys, _over_queries):
-                kernel[grid](*given, *strides, **constants, TILE=tile, num_warps=4, num_stages=2)
+                # Beside exact products, which are multiplied out, the next tile would find no registers.
+                kernel[grid](*given, *strides, **constants, TILE=tile, num_warps=4, num_stages=1 if exact else 2)
     if out is not None and not direct:
         by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
     return by_query, by_key, lse
@@ -61,7 +64,12 @@ def takes_whole(tokens: int, block: int, element_size: int, exact: bool) -> bool
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
+    return x if _addressable(x) else x.contiguous()
+
+
+def _addressable(x: Tensor) -> bool:
+    """Return whether rows are contiguous, and the numbers of a head less than 2^31 apart: offsets have 32 bits."""
+    return x.stride(3) == 1 and x.shape[2] * x.stride(2) < 1 << 31
 
 
 def _constants(query: Tensor, gamma: float) -> dict[str, Any]:
@@ -79,10 +87,13 @@ def _constants(query: Tensor, gamma: float) -> dict[str, Any]:
 
 @triton.jit
 def _at(token, tokens, by_image, by_head, by_token, Y: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Find where tokens of this program's head of this program's image lie, and which are there."""
+    """Find where tokens of this program's head of this program's image lie, and which are there.
+
+    Only where the head begins takes 64 bits: offsets of 64 bits would take registers for each number of a tile.
+    """
     column = tl.arange(0, BLOCK)[None, :]
     start = tl.program_id(2).to(tl.int64) * by_image + tl.program_id(1).to(tl.int64) * by_head
-    return start + token.to(tl.int64)[:, None] * by_token + column, (token < tokens)[:, None] & (column < Y)
+    return start + (token[:, None] * by_token + column), (token < tokens)[:, None] & (column < Y)
 
 
 @triton.jit

@@ -56,6 +56,15 @@ def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) ->
         torch.testing.assert_close(by_key[b, k], expected, rtol=1e-13, atol=1e-13)
 
 
+def test_tokens_too_far_apart_for_offsets_of_32_bits_are_copied() -> None:
+    def between(numbers: int) -> int:
+        given = torch.empty_strided((1, 1, 128, 64), (1, 1, numbers, 1), device="meta")
+        return fused._rows(given).stride(2)
+
+    assert between((1 << 24) - 1) == (1 << 24) - 1
+    assert between(1 << 24) == 64  # 128 tokens then span 2^31 numbers
+
+
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
 def test_values_are_minus_the_gradients_of_the_energy(implementation: str) -> None:
     leaves = [value.requires_grad_() for value in _inputs(2, 3, 7, 4)]
