@@ -2,16 +2,15 @@
 
     python scripts/bench.py NAME [--device cpu|cuda] [--json FILE]
 
-A bench is a file benches/<name>.py, whose ``compare(device)`` yields ``Comparison`` objects; nothing else
-lists it.
+A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
+else lists it.  Other rows have a ``kind``, a ``line`` and a ``record``, too.  A function ``about()`` beside it returns
+what else belongs into the file.
 """
 
 import argparse
 import json
 import platform
-import statistics
 import sys
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,6 @@ from paper_repro.training.machine import Machine, settings
 
 BENCHES = Path(__file__).parent / "benches"
 sys.path.insert(0, str(BENCHES))
-
-from side_by_side import ROUNDS, Comparison  # noqa: E402
-
-
-def _spread(times: list[float]) -> str:
-    return f"{statistics.median(times):.3f} ({min(times):.3f} to {max(times):.3f})"
-
-
-def _line(comparison: Comparison) -> str:
-    goal = f", goal {comparison.goal:g}x" if comparison.goal else ""
-    rate = f"; {comparison.teraflops:.3g} TFLOP/s" if comparison.teraflops else ""
-    rate += f"; {comparison.gigabytes_per_second:.3g} GB/s" if comparison.gigabytes_per_second else ""
-    return (
-        f"{comparison.case}: {comparison.ratio:.2f}x{goal}; {comparison.unit}: ours {_spread(comparison.ours)}, "
-        f"{comparison.other} {_spread(comparison.theirs)}; relative error {comparison.relative_error:.1e}{rate}"
-    )
 
 
 def _surroundings(device: torch.device) -> dict[str, Any]:
@@ -66,12 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
     with settings(machine):
         surroundings = _surroundings(machine.device)
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
-        comparisons = []
-        for comparison in import_module(options.name).compare(machine.device):
-            comparisons.append({**asdict(comparison), "ratio": comparison.ratio, "rounds": ROUNDS})
-            print(_line(comparison), flush=True)
+        bench = import_module(options.name)
+        content: dict[str, Any] = {"bench": options.name, **surroundings, **getattr(bench, "about", dict)()}
+        for row in bench.compare(machine.device):
+            content.setdefault(row.kind, []).append(row.record())
+            print(row.line(), flush=True)
             if options.json:  # after each: one that is interrupted leaves what it measured
-                content = {"bench": options.name, **surroundings, "comparisons": comparisons}
                 write_atomically(options.json, json.dumps(content, indent=2).encode() + b"\n")
     return 0
 

@@ -8,8 +8,9 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -77,6 +78,34 @@ versions of Python and torch; they carry neither a commit nor a seal, as records
   had 0.60 (D = 768), and 0.73 where it had 0.85 (D = 864).
 * `ngpt_step`, `ebt_step`, `ebt_image_step` and `ensemble` have only their first lines on a GPU: the time that was lent
   ended there, or two models that are not fused did not fit.
+
+## Triton kernels without a GPU
+
+`python scripts/bench.py kernels_static --json FILE` compiles every Triton kernel for an A100 (sm_80) and an H100
+(sm_90) with Triton's own compiler and ptxas, at the shapes at which the papers' models launch it. Nothing here is
+measured. Two numbers in one place are those of the A100 and of the H100.
+
+* **Tile**: the constants of a program that are whole numbers, warps and stages of its loops.
+* **Registers** of a thread, **spilled** bytes of its stack, KiB of **shared** memory of a block.
+* **Blocks** that a multiprocessor holds at once, by these and by its limits. **Waves**: all programs over what all
+  multiprocessors hold at once. Below 1 not all places are taken; programs that share the work equally take nearly as
+  long in 1.1 waves as in 2.
+* **Bytes** that are read or written at least, FLOPs of matrix **products** that the result takes, and other
+  **operations** that are computed (comparisons, conversions and indices not counted), each for one element; the list
+  below says what an element is. **Padding**: products that are computed over those that the result takes.
+* **At least**: microseconds of a launch by the rates of the data sheets, and what takes longest: memory (2.04 and 3.35
+  TB/s), products (bfloat16: 312 and 989 TFLOP/s, TF32: half of it, float32: 19.5 and 67) or operations (19.5 and 67
+  TFLOP/s). A kernel takes longer: a copy on an H100 of ours ran at 3.0 TB/s, a product in bfloat16 at 798 TFLOP/s.
+
+Goals: nothing spilled, and two blocks or more of every kernel that is bound by memory. {goals}
+
+Triton {triton}, ptxas {ptxas}.
+
+{programs}
+
+What an element is, and why tiles are as they are:
+
+{ops}
 """
 
 
@@ -123,18 +152,81 @@ def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:
 
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
-    rows = []
+    rows: list[list[str]] = []
+    static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = json.loads(path.read_text())
         where = f"{bench['device']}, {bench['threads']} thread"
-        for found in bench["comparisons"]:
+        if "programs" in bench:
+            static = bench
+        for found in bench.get("comparisons", []):
             goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
             error = f"{found['relative_error']:.1e}"
             ours = f"{statistics.median(found['ours']):.4g} {found['unit']}"
             named = [bench["bench"], found["case"], ours, found["other"]]
             rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where])
     headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where"]
-    return f"{WRITTEN_BY}\n{BENCHES.format(table=tabulate(rows, headers, tablefmt='github', disable_numparse=True))}"
+    text = BENCHES.format(
+        table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
+        programs=_programs(static["programs"]),
+        goals=_missed(static["programs"]),
+        ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
+        triton=static["triton"],
+        ptxas=static["ptxas"],
+    )
+    return f"{WRITTEN_BY}\n{text}"
+
+
+def _programs(found: list[dict[str, Any]]) -> str:
+    """Write the table of compiled kernels: one line for each launch, with the numbers of all GPUs."""
+    launches: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for program in found:
+        launches.setdefault((program["kernel"], program["model"], program["size"]), []).append(program)
+    rows = []
+    for place, programs in launches.items():
+        first = programs[0]
+        constants = [f"{name} {value}" for name, value in first["tile"].items()]
+        rows.append(
+            [
+                *place,
+                ", ".join([*constants, f"{first['warps']} warps", f"{first['stages']} stages"]),
+                _each(programs, "registers"),
+                _each(programs, "spilled"),
+                _each(programs, "shared", 1 / 1024),
+                _each(programs, "blocks"),
+                _each(programs, "waves"),
+                _each(programs, "bytes_each"),
+                f"{first['products_each']:.0f}" if first["products_each"] else "",
+                f"{first['padding']:.2f}" if first["padding"] else "",
+                _each(programs, "operations_each"),
+                _joined(f"{max(program['microseconds'].values()):.3g}" for program in programs),
+                _joined(program["bound"] for program in programs),
+            ]
+        )
+    headers = "kernel, model, size, tile, registers, spilled, shared, blocks, waves, bytes, products, padding"
+    columns = [*headers.split(", "), "operations", "at least", "bound by"]
+    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
+
+
+def _missed(programs: list[dict[str, Any]]) -> str:
+    """Say which compiled kernels miss the goals."""
+    spilling = [program for program in programs if program["spilled"]]
+    alone = [program for program in programs if program["elementwise"] and program["blocks"] < 2]
+    missed = [f"{program['kernel']} ({program['model']}, {program['gpu']})" for program in spilling + alone]
+    return f"All {len(programs)} programs reach them." if not missed else f"Missed by {', '.join(missed)}."
+
+
+def _each(programs: list[dict[str, Any]], name: str, factor: float = 1.0) -> str:
+    """Write a number of all GPUs, once where it is the same."""
+    return _joined(_short(program[name] * factor) for program in programs)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " / ".join(dict.fromkeys(words))
 
 
 if __name__ == "__main__":

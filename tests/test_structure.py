@@ -92,7 +92,7 @@ def wrong(folder: str, packages: set[str], rooms: set[str], inside_functions: se
 def test_kernels_import_torch_alone_and_triton_only_where_they_are_fused() -> None:
     assert wrong("kernels", {"torch", "triton"}, {"kernels"}) == []
     triton = [item for path in files("kernels") for item in imports(path) if item.package == "triton"]
-    assert [item.where for item in triton if item.file.name not in {"fused.py", "programs.py"}] == []
+    assert [item.where for item in triton if item.file.name not in {"fused.py", "programs.py", "launches.py"}] == []
 
 
 def test_models_import_kernels() -> None:

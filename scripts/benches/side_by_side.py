@@ -3,7 +3,8 @@
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ ROUNDS = 7
 class Comparison:
     """Our side against the other, in ``unit`` (lower is better)."""
 
+    kind: ClassVar[str] = "comparisons"
+    """What such rows are called in a bench's file."""
     case: str
     unit: str
     ours: list[float]
@@ -31,6 +34,20 @@ class Comparison:
     @property
     def ratio(self) -> float:
         return statistics.median(self.theirs) / statistics.median(self.ours)
+
+    def line(self) -> str:
+        """Write the comparison for the terminal."""
+        goal = f", goal {self.goal:g}x" if self.goal else ""
+        rate = f"; {self.teraflops:.3g} TFLOP/s" if self.teraflops else ""
+        rate += f"; {self.gigabytes_per_second:.3g} GB/s" if self.gigabytes_per_second else ""
+        return (
+            f"{self.case}: {self.ratio:.2f}x{goal}; {self.unit}: ours {_spread(self.ours)}, "
+            f"{self.other} {_spread(self.theirs)}; relative error {self.relative_error:.1e}{rate}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return everything measured."""
+        return {**asdict(self), "ratio": self.ratio, "rounds": ROUNDS}
 
 
 def interleaved(
@@ -55,6 +72,10 @@ def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float
     difference = torch.stack([torch.linalg.vector_norm(one - two) for one, two in pairs])
     size = torch.stack([torch.linalg.vector_norm(two) for _, two in pairs])
     return float(torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(size))
+
+
+def _spread(times: list[float]) -> str:
+    return f"{statistics.median(times):.3f} ({min(times):.3f} to {max(times):.3f})"
 
 
 def wait(device: torch.device) -> None:

@@ -1,0 +1,68 @@
+"""The bench command: rows of both kinds in its file, and the page that shows them."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base.command_line import ROOT
+
+BENCH = """
+from side_by_side import Comparison
+def about():
+    return {"compiler": "1.0"}
+class Row:
+    kind = "programs"
+    def line(self): return "kernel: 3 blocks"
+    def record(self): return {"blocks": 3}
+def compare(device):
+    yield Comparison("small", "ms", [2.0, 1.0, 3.0], [4.0, 5.0, 3.0], "definition", 1e-7, goal=1.5, teraflops=0.25)
+    yield Row()
+    yield Row()
+"""
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+def test_rows_of_both_kinds_are_printed_and_written(
+    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "made_up.py").write_text(BENCH)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bench = import_module("bench")
+    monkeypatch.setattr(bench, "BENCHES", tmp_path)
+    assert bench.main(["made_up", "--json", str(tmp_path / "out.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert lines == [
+        "small: 2.00x, goal 1.5x; ms: ours 2.000 (1.000 to 3.000), definition 4.000 (3.000 to 5.000); "
+        "relative error 1.0e-07; 0.25 TFLOP/s",
+        "kernel: 3 blocks",
+        "kernel: 3 blocks",
+    ]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["bench"] == "made_up" and found["compiler"] == "1.0" and found["programs"] == [{"blocks": 3}] * 2
+    assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
+        (2.0, sys.modules["side_by_side"].ROUNDS)
+    ]
+
+
+def test_the_page_names_programs_that_miss_a_goal(scripts: None) -> None:
+    index = import_module("results_index")
+    good: dict[str, Any] = {
+        "kernel": "op._k",
+        "model": "M",
+        "gpu": "A100",
+        "spilled": 0,
+        "elementwise": True,
+        "blocks": 2,
+    }
+    assert index._missed([good, {**good, "elementwise": False, "blocks": 1}]) == "All 2 programs reach them."
+    assert index._missed([good, {**good, "spilled": 8}]) == "Missed by op._k (M, A100)."
+    assert index._missed([{**good, "gpu": "H100", "blocks": 1}]) == "Missed by op._k (M, H100)."
+    assert index._joined(["1", "1"]) == "1" and index._joined(["1", "2"]) == "1 / 2"
