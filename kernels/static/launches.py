@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from paper_repro.kernels.processors import assume
+from paper_repro.kernels.processors import Device, assume
 from paper_repro.kernels.static.gpus import GPU, WARP
 from paper_repro.kernels.static.operations import Counted, count
 from paper_repro.kernels.static.shapes import Launch, Shape
@@ -72,7 +72,7 @@ def on(gpu: GPU) -> Iterator[None]:
     before = driver._active
     driver.set_active(_Driver(gpu))
     try:
-        with assume(gpu.processors):
+        with assume(Device(gpu.processors, gpu.capability)):
             yield
     finally:
         driver.set_active(before)

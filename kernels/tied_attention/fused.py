@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from paper_repro.kernels.processors import properties
 from paper_repro.kernels.tied_attention import programs
 from paper_repro.kernels.tied_attention.reference import Positions, wide
 from paper_repro.kernels.tied_attention.tiles import Tiles, tiles
@@ -113,7 +114,7 @@ class Attention:
         return tensor.to(self.keys.dtype).contiguous()
 
     def _tiles(self, own_keys: bool = False) -> Tiles:
-        return tiles(self.keys.shape[3], self.keys.element_size(), own_keys)
+        return tiles(self.keys.shape[3], self.keys.element_size(), own_keys, properties(self.keys.device).capability)
 
     def _grid(self, plan: Tiles) -> tuple[int, int]:
         """Return the programs: heads of one tile beside each other, since they read the same tiles of C."""

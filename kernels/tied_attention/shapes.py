@@ -61,6 +61,7 @@ DECLARED = Op(
         "A program keeps queries, or keys, of one head, and goes over the others: 64 of each in bfloat16, the fastest "
         "of the tiles that were tried on an H100; keys of a head with a tail (72 is 64 + 16, 84 is 64 + 32, where one "
         "power of two would be 128) meet 32 queries at once, since their program holds two sums of a head's columns. "
+        "On an A100, whose products have their factors in registers, one side is half as long, or numbers spill. "
         "Programs of one tile's heads lie beside each other and read the same tile of what the heads share."
     ),
     work=_work,

@@ -27,18 +27,26 @@ class Tiles(NamedTuple):
     """How many tiles are fetched ahead."""
 
 
-def tiles(width: int, element_size: int, own_keys: bool = False) -> Tiles:
+HOPPER = 90
+"""The compute capability, times 10, from which on products read their factors from shared memory."""
+
+
+def tiles(width: int, element_size: int, own_keys: bool = False, capability: int = HOPPER) -> Tiles:
     """Choose tiles for heads of Y = ``width`` columns, at least 1, of ``element_size`` bytes.
 
     In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but where a
     program keeps keys (``own_keys``) it holds two sums of heads' columns and meets half as many queries if these have a
-    tail.
+    tail.  Before Hopper factors lie in registers, and of the same tiles in bfloat16 up to 3.9 kB a thread find none:
+    there one side is half as long, at Y = 56, 64, 72 and 84 the longest that fits (compiled, not measured).
     """
     block, tail = _columns(width)
     columns = block + tail
     own = max(LEAST, min(MOST, _power_below(ROW_BYTES // (columns * element_size))))
     if element_size > 2:
         return Tiles(block, tail, own, max(LEAST, own // 2), 8, 2)
+    if capability < HOPPER:
+        half = max(LEAST, own // 2)
+        return Tiles(block, tail, half, own, 4, 2) if own_keys and not tail else Tiles(block, tail, own, half, 4, 2)
     warps = 4 if columns <= 96 else 8
     if not own_keys:
         return Tiles(block, tail, own, own, warps, 3 if columns <= 96 else 2)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from paper_repro.base.command_line import ROOT
-from paper_repro.kernels.processors import assume, processors
+from paper_repro.kernels.processors import Device, assume, processors
 from paper_repro.kernels.static.gpus import A100, GPUS, H100
 from paper_repro.kernels.static.operations import count
 from paper_repro.kernels.static.shapes import Launch, meta, moved, tf32
@@ -26,8 +26,8 @@ AGAIN = (
     "run python scripts/bench.py kernels_static --json results/bench/kernels_static.json, "
     "then python scripts/results_index.py"
 )
-SPILLING = {"tied_attention"}
-"""Ops whose tiles were chosen by measurement on one GPU and spill on another; delete an op that no longer does."""
+SPILLING = {("tied_attention.over_heads", "CEM 86M", "H100")}
+"""Launches that spill with the fastest tiles that were measured; delete one that no longer does."""
 LOOP = """
 #loc = loc("kernel.py":1:1)
 module {
@@ -151,7 +151,7 @@ def test_what_is_assumed_and_allowed_ends_with_its_scope() -> None:
     import torch
 
     before, device = torch.get_float32_matmul_precision(), torch.device("meta")
-    with assume(108), tf32():
+    with assume(Device(108, 80)), tf32():
         assert processors(device) == 108 and torch.get_float32_matmul_precision() == "high"
     assert processors(device) == 1 and torch.get_float32_matmul_precision() == before
 
@@ -188,7 +188,7 @@ def test_every_kernel_compiles_and_the_committed_table_has_every_launch() -> Non
 
 def test_no_program_of_the_committed_table_spills_and_two_blocks_fit_where_memory_bounds() -> None:
     rows = json.loads(TABLE.read_text())["programs"]
-    assert {row["kernel"].partition(".")[0] for row in rows if row["spilled"]} == SPILLING
+    assert {(row["kernel"], row["model"], row["gpu"]) for row in rows if row["spilled"]} == SPILLING
     assert [_place(row) for row in rows if row["blocks"] < 1 + row["elementwise"]] == []
     assert {row["kernel"] for row in rows if row["elementwise"] and row["bound"] != "memory"} == set()
 

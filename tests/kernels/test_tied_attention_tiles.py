@@ -17,8 +17,9 @@ def test_heads_take_two_powers_of_two_where_these_are_less_than_one() -> None:
         128: (128, 0),
         200: (256, 0),
     }
-    for width, size, own_keys in itertools.product((1, 33, 72, 129, 256), (2, 4, 8), (False, True)):
-        plan = tiles(width, size, own_keys)
+    given = itertools.product((1, 33, 72, 129, 256), (2, 4, 8), (False, True), (80, 90))
+    for width, size, own_keys, capability in given:
+        plan = tiles(width, size, own_keys, capability)
         assert width <= plan.block + plan.tail and min(plan.own, plan.other, plan.block) >= LEAST
         assert plan.own * (plan.block + plan.tail) * size <= ROW_BYTES or plan.own == LEAST
         assert all(number & (number - 1) == 0 for number in plan[:5])
