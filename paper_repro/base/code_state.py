@@ -33,7 +33,8 @@ def read_code_state(root: Path | None = None) -> CodeState:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    command = ["git", "-C", str(root), *words]
+    # Without its optional lock: a git that is killed while it holds that leaves it, and refuses the user's next commit.
+    command = ["git", "--no-optional-locks", "-C", str(root), *words]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -271,6 +271,11 @@ def test_the_state_of_the_code_is_git_s_or_none(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "table.md").touch()
     assert read_code_state(tmp_path) == (commit, False)
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    os.utime(tmp_path / "code.py", (1, 1))
+    assert read_code_state(tmp_path) == (commit, False)
+    assert index.read_bytes() == before, "whoever is killed while git writes leaves a lock"
     (tmp_path / "code.py").write_text("x = 2\n")
     assert read_code_state(tmp_path) == (commit, True)
     monkeypatch.setenv("PATH", "")
