@@ -30,6 +30,12 @@ def check_targets(config: Any) -> None:
             raise UsageError(f"{path or 'config'}: {_refusal(call['_target_'])}")
 
 
+def modules(config: Any) -> set[str]:
+    """Return the modules of what a config may name; they are not imported."""
+    targets = [call["_target_"] for _, call in _calls(config, "")]
+    return {target.rpartition(".")[0] for target in targets if _may_be_named(target)}
+
+
 def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
     """Build the object that ``node['_target_']`` names from the other keys of ``node`` and ``extra``.
 

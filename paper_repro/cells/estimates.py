@@ -1,8 +1,9 @@
 """What a plan costs: what its tasks count, and a time from the records of like cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paper_repro.base import config as configs
 from paper_repro.base import identity
@@ -26,7 +27,23 @@ class Estimate:
     seconds: float
 
 
-def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Estimate]:
+Configs = Sequence[Mapping[str, Any]]
+Count = Callable[[Configs, Configs], list[Cost | None]]
+"""Returns what each of the first configs costs, and raises UsageError if one of either cannot be built."""
+
+
+def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
+    """Return what cells of these configs cost, counted in this process; check of the others whether they can be built.
+
+    Raises:
+        UsageError: a config that cannot be built.
+    """
+    for config in others:
+        task_of(config).check(config)
+    return [task_of(config).cost(config) for config in configs]
+
+
+def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path], count: Count = count_here) -> dict[str, Estimate]:
     """Estimate every cell; the result maps a cell's id to its estimate.
 
     Every point is checked.  Cells of one shape (same config but for the machine and what may vary within a stack) are
@@ -37,14 +54,15 @@ def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, E
         UsageError: a config that cannot be built.
     """
     shapes = {cell.id: _shape(cell) for cell in cells}
-    costs: dict[str, Cost | None] = {}
-    checked = set()
+    of_shapes: dict[str, Mapping[str, Any]] = {}
+    others, checked = [], set()
     for cell in cells:
-        if shapes[cell.id] not in costs:
-            costs[shapes[cell.id]] = task_of(cell.config).cost(cell.config)
+        if shapes[cell.id] not in of_shapes:
+            of_shapes[shapes[cell.id]] = cell.config
         elif cell.key not in checked:
-            task_of(cell.config).check(cell.config)
+            others.append(cell.config)
         checked.add(cell.key)
+    costs = dict(zip(of_shapes, count(list(of_shapes.values()), others), strict=True))
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
     rates = []

@@ -1,44 +1,36 @@
-"""A process that runs cells: jobs arrive as JSON lines on standard input, events leave on standard output.
+"""A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner by a pipe.
 
-It imports what a job needs, and forks a process for each: the next job finds everything imported, and nothing else of
-the job before.  A job stops, saving what it needs to go on, when the worker is told to or when the runner that started
-it is gone; it ends at once when the worker is killed.
+A job stops, saving what it needs to go on, when the fork server passes that wish on; it ends at once when the fork
+server has ended.
 """
 
-import argparse
 import contextlib
-import importlib
 import json
-import logging
 import math
-import multiprocessing
 import os
-import queue
 import shutil
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from paper_repro.base import identity
-from paper_repro.base.code_state import CodeState, read_code_state
+from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.base.processes import end_with_parent
 from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message, disk_refuses
+from paper_repro.cells.estimates import count_here
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.tasks import FAILED, FINISHED, OUT_OF_MEMORY, Cell, Outcome, StopRequestedError, task_of
+from paper_repro.cells.tasks import FAILED, FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, StopRequestedError, task_of
 
-FORK = multiprocessing.get_context("fork")
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-PACKAGE = "paper_repro"
 
 
 class Channel:
@@ -64,50 +56,9 @@ class Channel:
         self._stop.set()
 
 
-class Jobs:
-    """The jobs that the runner gives, and its wish to stop, which is passed on to the process that runs one."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._stopping = False
-        self._process: int | None = None
-        self._guard = threading.RLock()  # a signal may come while this thread holds it
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while (job := self._queue.get()) is not None and not self._stopping:
-            yield job
-
-    def running(self, process: int | None) -> None:
-        """Note which process runs a job; None: none any more."""
-        with self._guard:
-            self._process = process
-            if self._stopping:
-                self.stop()
-
-    def stop(self) -> None:
-        with self._guard:
-            self._stopping = True
-            if self._process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._process, signal.SIGTERM)
-
-    def _listen(self, descriptor: int) -> None:
-        """Read lines without a file object, whose lock a forked process would find held."""
-        buffer, stop = b"", False
-        while not stop and (content := os.read(descriptor, 65536)):
-            *lines, buffer = (buffer + content).split(b"\n")
-            for message in map(json.loads, lines):
-                stop = stop or bool(message.get("stop"))
-                if not stop:
-                    self._queue.put(message)
-        self.stop()
-        self._queue.put(None)
-
-
 @dataclass
 class Worker:
-    """Runs jobs against one runs folder."""
+    """Runs a job against one runs folder."""
 
     runs: Path
     channel: Channel
@@ -115,15 +66,20 @@ class Worker:
     code: CodeState
     """The code of this process, read before it was imported."""
 
-    def run(self, job: dict[str, Any]) -> None:
-        """Run one job: hold the leases of its cells, run those that have no result, record what became of them."""
+    def run(self, job: Mapping[str, Any]) -> None:
+        """Run a job: hold the leases of its cells, run those that have no result, record what became of them.
+
+        Args:
+            job: ``cells``, each with ``id`` and ``config``; ``fill``; and ``cost``, what the runner has counted for
+                each of them, if it has.
+        """
         cells = [Cell(item["id"], item["config"]) for item in job["cells"]]
         try:
             with self.leases.hold([cell.id for cell in cells]):
                 fill = bool(job.get("fill"))
                 open_cells = [cell for cell in cells if not self._measured(cell, fill)]
                 if open_cells:
-                    self._run_held(cells, open_cells)
+                    self._run_held(cells, open_cells, Cost(**job["cost"]) if job.get("cost") else None)
         except LeasedError:
             self.channel.emit("busy")
             return
@@ -173,14 +129,14 @@ class Worker:
         )
         measurements.write(self.runs, measurement, findings.attachments)
 
-    def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> None:
+    def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
         # A batch that was cut off goes on with the members it had, also those whose record was already written.
         together = work_folder(self.runs, [cell.id for cell in cells])
         batch = list(cells) if together.is_dir() else list(open_cells)
         folder = work_folder(self.runs, [cell.id for cell in batch])
         folder.mkdir(parents=True, exist_ok=True)
         with _log_to(folder / "log.txt"):
-            outcomes = self._outcomes(batch, folder)
+            outcomes = self._outcomes(batch, folder, cost)
         device = _device(batch[0].config)
         origin = records.provenance(device, self.code)
         wanted = {cell.id for cell in open_cells}
@@ -192,7 +148,7 @@ class Worker:
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _outcomes(self, batch: Sequence[Cell], folder: Path) -> list[Outcome]:
+    def _outcomes(self, batch: Sequence[Cell], folder: Path, cost: Cost | None) -> list[Outcome]:
         local = [Cell(cell.id, _localised(cell.config, self.runs)) for cell in batch]
         try:
             task = task_of(local[0].config)
@@ -211,7 +167,7 @@ class Worker:
         except Exception as error:
             traceback.print_exc()
             return [Outcome(FAILED, note=_last_line(error)) for _ in batch]
-        if (cost := task.cost(local[0].config)) is not None:
+        if (cost := cost or task.cost(local[0].config)) is not None:
             for outcome in outcomes:
                 outcome.parameters, outcome.multiply_adds = cost.parameters, cost.multiply_adds
         return outcomes
@@ -240,59 +196,26 @@ class Worker:
             shutil.copyfile(log, home / log.name)
 
 
-def main(code: CodeState, arguments: Sequence[str] | None = None) -> int:
-    """Run the jobs that arrive until there are no more.
+def be_worker(message: Mapping[str, Any], runs: Path, pipe: int, code: CodeState) -> None:
+    """Do in this process, which ends with it, what a message asks for, and tell the runner.
 
     Args:
-        code: which code this process runs, read before it was imported (see ``start_worker``).
+        message: a job (see ``Worker.run``), or what is to be counted (see ``_count``).
+        pipe: where the runner listens.
+        code: which code this process runs, read before it was imported.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, required=True)
-    options = parser.parse_args(arguments)
-    events = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    logging.basicConfig(level=logging.INFO)
-    jobs = Jobs(sys.stdin.fileno())
-    for name in STOPPING:
-        signal.signal(name, lambda *_: jobs.stop())
-    for job in jobs:
-        if read_code_state() != code:  # what is imported from now on may be of other code
-            code = code._replace(dirty=True)
-        _import(job)
-        process = FORK.Process(target=_run, args=(job, options.runs, events, code))
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the new process has handlers of its own
-        process.start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        jobs.running(process.pid)
-        process.join()
-        jobs.running(None)
-        if process.exitcode:
-            _end_as(process.exitcode)
-    return 0
-
-
-def _import(job: dict[str, Any]) -> None:
-    """Import the modules of a job's classes, so that every process finds them; what cannot be is found by the job."""
-    for target in sorted(_targets([cell["config"] for cell in job["cells"]])):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(target.rpartition(".")[0])
-
-
-def _targets(node: Any) -> set[str]:
-    """Return the names of all classes in a config that are our own."""
-    if isinstance(node, dict):
-        found = {node["_target_"]} if str(node.get("_target_")).startswith(f"{PACKAGE}.") else set()
-        return found.union(*map(_targets, node.values()))
-    return set().union(*map(_targets, node)) if isinstance(node, list) else set()
-
-
-def _run(job: dict[str, Any], runs: Path, events: TextIO, code: CodeState) -> None:
-    """Run a job in this process, which ends with the one that forked it."""
-    end_with_parent()
-    channel = Channel(events)
-    for name in STOPPING:
-        signal.signal(name, lambda *_: channel.request_stop())
+    channel = Channel(os.fdopen(pipe, "w"))
+    is_job = "cells" in message
+    for name in STOPPING:  # counting has nothing to save
+        signal.signal(name, (lambda *_: channel.request_stop()) if is_job else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    if is_job:
+        _run(message, runs, channel, code)
+    else:
+        _count(message, channel)
+
+
+def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) -> None:
     leases = Leases(runs)
     try:
         Worker(runs, channel, leases, code).run(job)
@@ -307,13 +230,17 @@ def _run(job: dict[str, Any], runs: Path, events: TextIO, code: CodeState) -> No
         leases.close()
 
 
-def _end_as(code: int) -> NoReturn:
-    """End as the process that ran a job did, so that the runner sees why."""
-    if code < 0:
-        with contextlib.suppress(OSError):  # some signals have no other handler
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    sys.exit(code)
+def _count(message: Mapping[str, Any], channel: Channel) -> None:
+    """Tell what cells of the configs in ``count`` cost, if those in ``check`` can be built and ``devices`` is one whose
+    devices are here.
+    """
+    try:
+        task_of(message["devices"]).check_devices(message["devices"])
+        costs = count_here(message["count"], message["check"])
+    except UsageError as error:
+        channel.emit("refused", message=str(error))
+    else:
+        channel.emit("counted", costs=[None if cost is None else asdict(cost) for cost in costs])
 
 
 def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:

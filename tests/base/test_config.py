@@ -112,7 +112,7 @@ FORBIDDEN = [
     "paper_repro.base.files.write_atomically",
     "paper_repro.base.files.os.system",
     "paper_repro.base.errors.UsageError",
-    "paper_repro.cells.worker.main",
+    "paper_repro.cells.fork_server.main",
     "paper_repro.cells.worker.Worker",
     "paper_repro.artifacts.artifact.Source",
     "paper_repro.kernels.linear_ce.linear_cross_entropy",

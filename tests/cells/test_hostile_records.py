@@ -24,6 +24,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
+from paper_repro.cells.pool import Pool
 from paper_repro.cells.records import Record, find, record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.tests.support import sweeps, synthetic
@@ -341,7 +342,7 @@ def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
         "    print(sorted(name for name in sys.modules if name.startswith('paper_repro.')))\n"
         "    raise SystemExit(0)\n"
         "state.read_code_state = read\n"
-        "runpy.run_module('paper_repro.cells.start_worker', run_name='__main__')\n"
+        "runpy.run_module('paper_repro.cells.start_fork_server', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "['paper_repro.base', 'paper_repro.base.code_state', 'paper_repro.cells']\n"
@@ -403,6 +404,6 @@ def test_a_disk_that_the_runner_itself_cannot_write_to_stops_the_run(
     def full(pool: Any) -> None:
         _full()
 
-    monkeypatch.setattr(runner._Pool, "_look_elsewhere", full)
+    monkeypatch.setattr(Pool, "_look_elsewhere", full)
     result = runner.run(sweeps.cells(2, steps=2), tmp_path)
     assert "no space left" in result.fatal and result.exit_code == 1

@@ -15,7 +15,8 @@ import pytest
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import records, runner
+from paper_repro.cells import processes, records, runner
+from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
@@ -49,7 +50,7 @@ def test_cells_run_once_and_are_skipped_afterwards(tmp_path: Path, log: Path) ->
 
 def test_batches_are_even_ordered_and_leave_one_record_a_cell(tmp_path: Path, log: Path) -> None:
     cells = sweeps.cells(7, batch=3, steps=2)
-    groups = runner.jobs(cells)
+    groups = jobs(cells)
     assert [len(group.cells) for group in groups] == [3, 3, 1]
     assert [cell.seed for group in groups for cell in group.cells] == list(range(7))
     runs = tmp_path / "runs"
@@ -60,7 +61,7 @@ def test_batches_are_even_ordered_and_leave_one_record_a_cell(tmp_path: Path, lo
 
 def test_cells_of_another_shape_do_not_share_a_batch() -> None:
     cells = [*sweeps.cells(2, batch=8, steps=2), *sweeps.cells(2, batch=8, steps=3)]
-    assert [len(group.cells) for group in runner.jobs(cells)] == [2, 2]
+    assert [len(group.cells) for group in jobs(cells)] == [2, 2]
 
 
 def test_what_measures_time_runs_alone_after_all_others(
@@ -124,13 +125,13 @@ def test_each_job_has_a_process_of_its_own_forked_from_one_worker(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    start = runner.subprocess.Popen
+    start = processes.subprocess.Popen
 
     def counted(*given: Any, **named: Any) -> Any:
         started.append(start(*given, **named))
         return started[-1]
 
-    monkeypatch.setattr(runner.subprocess, "Popen", counted)
+    monkeypatch.setattr(processes.subprocess, "Popen", counted)
     cells = sweeps.cells(5, workers=1, steps=2)
     assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
     of_jobs = {line.split()[2] for line in log.read_text().splitlines()}

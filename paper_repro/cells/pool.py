@@ -1,0 +1,209 @@
+"""Jobs on their way: given to workers, heard of, and given again where a worker died."""
+
+import os
+import selectors
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paper_repro.base.code_state import read_code_state
+from paper_repro.cells import records
+from paper_repro.cells.disk import disk_message, disk_refuses
+from paper_repro.cells.estimates import Estimate
+from paper_repro.cells.jobs import Job
+from paper_repro.cells.leases import holder, lease_path
+from paper_repro.cells.measurements import is_done
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess, cause
+from paper_repro.cells.progress import Display, RunningJob, Sweep
+from paper_repro.cells.records import record_path
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
+
+POLL_SECONDS = 0.25
+ELSEWHERE_POLL_SECONDS = 1.0
+ATTEMPTS = 2
+"""How often a job is given to a worker before its cells count as failed (a worker may be killed from outside)."""
+
+
+@dataclass(eq=False)
+class _Running:
+    """A job and its worker."""
+
+    job: Job
+    worker: WorkerProcess
+    server: ServerProcess
+    over: bool = False
+    """Whether the worker has told what became of the job."""
+
+
+class Pool:
+    """Workers, the jobs still to be given out, and what is shown of them."""
+
+    def __init__(
+        self,
+        runs: Path,
+        servers: Servers,
+        todo: list[Job],
+        estimates: Mapping[str, Estimate],
+        sweep: Sweep,
+        display: Display,
+        count: int,
+        fill: bool,
+    ) -> None:
+        self._runs, self._servers, self._fill = runs, servers, fill
+        self._todo, self._estimates = list(todo), estimates
+        self._sweep, self._display, self._count = sweep, display, count
+        self._selector = selectors.DefaultSelector()
+        self._running: dict[int, _Running] = {}
+        """By the worker's number."""
+        self._elsewhere: list[Job] = []
+        self._attempts: dict[Job, int] = {}
+        self._fatal = ""
+        self._stopping = False
+        self._last_look = 0.0
+
+    def drain(self) -> tuple[bool, str]:
+        """Run until nothing is left or the user stops it; whether it was stopped, and what made it give up."""
+        interrupted = False
+        while True:
+            try:
+                self._turn()
+                if not self._running and not (self._todo or self._elsewhere):
+                    break
+                if not self._running and (self._stopping or self._fatal):
+                    break
+            except OSError as error:
+                if not disk_refuses(error):
+                    raise
+                if self._fatal:
+                    self._servers.kill()
+                    break
+                self._fatal = disk_message(error, self._runs)
+                self._stop(self._fatal)
+            except KeyboardInterrupt:
+                if interrupted:
+                    self._servers.kill()
+                    break
+                interrupted = True
+                self._stop("stopping: saving what is running; Ctrl-C again to stop at once")
+        self._selector.close()
+        return interrupted, self._fatal
+
+    def _turn(self) -> None:
+        while self._todo and not self._stopping and len(self._running) < self._count:
+            self._give(self._todo.pop(0))
+        self._look_elsewhere()
+        for key, _ in self._selector.select(POLL_SECONDS):
+            if key.fd in self._selector.get_map():  # those heard before may have let it go
+                key.data()
+        self._display.update()
+
+    def _give(self, job: Job) -> None:
+        server = self._servers.of(job.cells[0].config)
+        open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
+        work = sum(self._estimates[cell.id].seconds for cell in open_cells)
+        cells = [{"id": cell.id, "config": cell.config} for cell in job.cells]
+        costs = (self._estimates[cell.id].cost for cell in job.cells)
+        cost = next((asdict(found) for found in costs if found), None)  # that of one is that of all
+        worker = server.fork(cells=cells, fill=self._fill, cost=cost)
+        running = self._running[worker.number] = _Running(job, worker, server)
+        self._sweep.running[worker.number] = RunningJob(job.label, len(open_cells), work)
+        self._selector.register(worker.pipe, selectors.EVENT_READ, partial(self._hear, running))
+        if server.socket not in self._selector.get_map():
+            self._selector.register(server.socket, selectors.EVENT_READ, partial(self._hear_server, server))
+
+    def _hear(self, running: _Running) -> None:
+        shown = self._sweep.running[running.worker.number]
+        for event in running.worker.events():
+            kind = event["event"]
+            if kind == "progress":
+                shown.step, shown.steps, shown.loss = event["step"], event["steps"], event["loss"]
+            elif kind == "done":
+                self._note_done(event)
+            elif kind == "busy":
+                running.over = True
+                self._elsewhere.append(running.job)
+            elif kind == "end":
+                running.over = True
+                self._sweep.work_done += shown.work
+            elif kind == "fatal":
+                self._fatal = event["message"]
+                self._stop(self._fatal)
+        if running.worker.silent:
+            self._selector.unregister(running.worker.pipe)
+
+    def _note_done(self, event: Mapping[str, Any]) -> None:
+        if event["status"] == FINISHED:
+            self._sweep.done += 1
+            return
+        self._sweep.failed += 1
+        noun = "diverged" if event["status"] == DIVERGED else event["status"]
+        self._display.say(f"cell {event['cell']} {noun}: {event['note']}")
+
+    def _hear_server(self, server: ServerProcess) -> None:
+        for worker in server.hear():
+            running = self._running[worker.number]
+            if not worker.silent:
+                self._hear(running)
+            self._bury(running)
+        if server.ended:
+            self._selector.unregister(server.socket)
+            self._servers.forget(server)
+
+    def _bury(self, running: _Running) -> None:
+        worker, job = running.worker, running.job
+        del self._running[worker.number], self._sweep.running[worker.number]
+        if not worker.silent:
+            self._selector.unregister(worker.pipe)
+        os.close(worker.pipe)
+        if running.over or self._stopping:
+            return
+        if worker.code is None:
+            self._todo.insert(0, job)
+            return
+        self._attempts[job] = self._attempts.get(job, 0) + 1
+        if self._attempts[job] < ATTEMPTS:
+            self._display.say(
+                f"{job.label}: its process ended ({cause(worker.code)}); going on from its last checkpoint"
+            )
+            self._todo.insert(0, job)
+            return
+        for cell in job.cells:
+            found = records.find(self._runs, cell.id)
+            if found is None or not found.done:  # a result outlives a probe that kills its process
+                self._record_death(cell, worker.code)
+
+    def _record_death(self, cell: PlannedCell, code: int) -> None:
+        note = f"its process ended twice ({cause(code)}); see {self._runs / 'logs'}"
+        outcome = Outcome(FAILED, note=note)
+        origin = records.provenance(records.cpu_description(1), read_code_state())
+        record = records.from_outcome(cell.id, cell.config, outcome, origin)
+        records.write(record_path(self._runs, cell.id), record)
+        self._note_done({"cell": cell.id, "status": FAILED, "note": note})
+
+    def _look_elsewhere(self) -> None:
+        """Look at jobs that another runner holds: they may be done by now, or free again."""
+        if time.monotonic() - self._last_look < ELSEWHERE_POLL_SECONDS:
+            return
+        self._last_look = time.monotonic()
+        waiting: list[Job] = []
+        for job in self._elsewhere:
+            open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
+            if not open_cells:
+                continue
+            if any(holder(lease_path(self._runs, cell.id)) for cell in open_cells):
+                waiting.append(job)
+            else:
+                self._todo.append(job)
+        self._elsewhere = [] if self._stopping else waiting
+        self._sweep.elsewhere = sum(len(job.cells) for job in waiting)
+
+    def _stop(self, why: str) -> None:
+        self._display.say(why)
+        self._stopping = True
+        self._todo.clear()
+        self._elsewhere.clear()
+        self._servers.stop()

@@ -1,0 +1,205 @@
+"""Fork servers and the workers that they fork, as the runner sees them."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paper_repro.base import identity
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.estimates import Configs
+from paper_repro.cells.tasks import Cost
+
+
+class WorkerProcess:
+    """A worker: what it has told, and how it ended."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, pipe: int) -> None:
+        """Args:
+        pipe: the end from which its events are read.
+        """
+        self.number = next(self._numbers)
+        self.pipe = pipe
+        self.ended = False
+        self.code: int | None = None
+        """Its exit code or minus the signal that killed it; None before it ended, and if it never began."""
+        self.silent = False
+        """Whether its pipe is closed."""
+        self._buffer = b""
+        os.set_blocking(pipe, False)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events that have arrived."""
+        with contextlib.suppress(BlockingIOError):
+            while content := os.read(self.pipe, 65536):
+                self._buffer += content
+            self.silent = True
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def end(self, code: int | None) -> None:
+        self.ended, self.code = True, code
+
+
+class ServerProcess:
+    """A fork server and its living workers."""
+
+    def __init__(self, runs: Path, threads: int | None) -> None:
+        """Args:
+        threads: with how many its workers compute; None: with as many as they like.
+        """
+        self.threads = threads
+        self.workers: dict[int, WorkerProcess] = {}
+        self.takes_jobs = True
+        """False once somebody has told it to end."""
+        self.ended = False
+        self.socket, theirs = socket.socketpair()
+        self._buffer = b""
+        logs = runs / "logs"
+        logs.mkdir(exist_ok=True)
+        # -P: what lies in the working folder is never imported in place of a library.
+        command = [sys.executable, "-P", "-m", "paper_repro.cells.start_fork_server"]
+        with theirs, (logs / f"workers-{os.getpid()}.txt").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--runs", str(runs), "--socket", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(threads),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(self, **message: Any) -> WorkerProcess:
+        """Have a worker forked that does what ``message`` asks for (see ``worker.be_worker``)."""
+        reading, writing = os.pipe()
+        worker = WorkerProcess(reading)
+        self.workers[worker.number] = worker
+        content = json.dumps({"worker": worker.number, **message}).encode() + b"\n"
+        with self._unless_it_died():
+            sent = socket.send_fds(self.socket, [content], [writing])
+            self.socket.sendall(content[sent:])
+        os.close(writing)
+        return worker
+
+    def stop(self) -> None:
+        with self._unless_it_died():
+            self.socket.sendall(b'{"stop": true}\n')
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+
+    def hear(self) -> list[WorkerProcess]:
+        """Return the workers that have ended since; after the server itself has ended, all of them."""
+        content = b""
+        with contextlib.suppress(ConnectionResetError):
+            content = self.socket.recv(65536)
+        *lines, self._buffer = (self._buffer + content).split(b"\n")
+        ended = []
+        for found in map(json.loads, lines):
+            worker = self.workers.pop(found["worker"])
+            worker.end(found["code"])
+            ended.append(worker)
+            self.takes_jobs = self.takes_jobs and worker.code is not None
+        if not content:
+            self.ended, self.takes_jobs = True, False
+            code = self.process.wait()
+            for worker in self.workers.values():
+                worker.end(code)
+            ended += self.workers.values()
+            self.workers.clear()
+        return ended
+
+    @staticmethod
+    def _unless_it_died() -> contextlib.AbstractContextManager[None]:
+        """Suppress the errors of writing to a server that has died, which says so by its closed socket."""
+        return contextlib.suppress(BrokenPipeError, ConnectionResetError)
+
+
+class Servers:
+    """The fork servers of a sweep: one for each environment that its workers need."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._servers: list[ServerProcess] = []
+
+    def __enter__(self) -> "Servers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.socket.close()
+        for server in self._servers:
+            server.process.wait()
+
+    def of(self, config: Mapping[str, Any]) -> ServerProcess:
+        """Return the server whose workers may run cells of that config; it is started if there is none yet."""
+        threads = config.get(identity.MACHINE, {}).get("threads", 1)
+        for server in self._servers:
+            if server.takes_jobs and server.threads == threads:
+                return server
+        self._servers.append(ServerProcess(self._runs, threads))
+        return self._servers[-1]
+
+    def forget(self, server: ServerProcess) -> None:
+        """Let go of a server that has ended."""
+        self._servers.remove(server)
+        server.socket.close()
+
+    def stop(self) -> None:
+        """Let the workers save what they need to go on, and end."""
+        for server in self._servers:
+            server.stop()
+
+    def kill(self) -> None:
+        """End the workers at once."""
+        for server in self._servers:
+            server.kill()
+
+    def count(self, configs: Configs, others: Configs) -> list[Cost | None]:
+        """Return what cells of these configs cost; check of the others whether they can be built.
+
+        A worker counts: this process imports no torch.
+
+        Raises:
+            UsageError: a config that cannot be built, or a machine without the devices that the first one asks for.
+        """
+        server = self.of(configs[0])
+        worker = server.fork(count=configs, check=others, devices=configs[0])
+        os.set_blocking(worker.pipe, True)
+        events = worker.events()
+        os.close(worker.pipe)
+        while not worker.ended:
+            server.hear()
+        if server.ended:
+            self.forget(server)
+        if not events:
+            raise RuntimeError(
+                f"the process that counts costs ended ({cause(worker.code or 0)}); see {self._runs / 'logs'}"
+            )
+        (event,) = events
+        if event["event"] == "refused":
+            raise UsageError(event["message"])
+        return [None if cost is None else Cost(**cost) for cost in event["costs"]]
+
+
+def cause(code: int) -> str:
+    """Return what ended a process, from its exit code."""
+    if code == -signal.SIGKILL:
+        return "killed by signal 9 (out of memory, or somebody killed it)"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _environment(threads: int | None) -> dict[str, str]:
+    """Return the environment of workers that compute with so many threads; None: with as many as they like."""
+    counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return {**os.environ, **counts}
