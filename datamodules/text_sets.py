@@ -6,6 +6,7 @@ Letters: B texts of a batch, T tokens of a window.
 import ast
 import sysconfig
 import textwrap
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -29,6 +30,8 @@ SHAKESPEARE = "tinyshakespeare/input.txt"
 PASSAGE_CHARACTERS = 400
 FUNCTION_LINES = 6
 LISTOPS_MODULUS = 10
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+"""Nodes that are statements or hold some."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +139,21 @@ def _standard_functions() -> list[str]:
 def functions(source: str) -> Iterator[str]:
     """Yield the functions of a source file that have no docstring and at least six lines, dedented."""
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is None:
             own = lines[node.lineno - 1 : node.end_lineno]
             if len(own) >= FUNCTION_LINES:
                 yield textwrap.dedent("\n".join(own))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield what ``ast.walk`` does, in its order, but for expressions: most nodes are, and none holds a function."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        lists = (held for held in vars(node).values() if isinstance(held, list))
+        waiting.extend(held for some in lists for held in some if isinstance(held, STATEMENTS))
 
 
 def _shakespeare(chosen: TextSet, root: str | Path | None) -> list[str]:

@@ -1,3 +1,4 @@
+import ast
 import itertools
 import json
 import re
@@ -158,6 +159,50 @@ class A:
     assert text.startswith("async def kept(self):\n    # One.\n") and text.endswith("return a + b + c")
     found = TextSet("python", 50).texts()
     assert len(found) == 50 and all(re.match(r"(async )?def ", text) for text in found)
+
+
+def test_functions_are_found_in_every_statement_and_in_the_order_of_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_sets, "FUNCTION_LINES", 1)
+    source = """
+if a:
+    def f1(): pass
+elif b:
+    def f2(): pass
+else:
+    def f3(): pass
+for a in b:
+    def f4(): pass
+else:
+    def f5(): pass
+while a:
+    with b:
+        def f6(): pass
+try:
+    def f7(): pass
+except A:
+    def f8(): pass
+else:
+    def f9(): pass
+finally:
+    def f10(): pass
+try:
+    pass
+except* A:
+    def f11(): pass
+match a:
+    case 1:
+        def f12(): pass
+class A:
+    async def f13():
+        async with a:
+            async for b in c:
+                def f14(): pass
+def f15(): pass
+"""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    walked = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    found = [text.partition("(")[0].rpartition(" ")[2] for text in functions(source)]
+    assert found == walked and sorted(found) == sorted(f"f{number}" for number in range(1, 16))
 
 
 def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> None:
