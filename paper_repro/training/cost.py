@@ -33,10 +33,10 @@ def measure(config: Mapping[str, Any]) -> Cost:
     with prefer(built.machine.implementation, built.machine.recompute):
         with torch.no_grad():
             forward = count_flops(lambda: module.counted(batch), layer_norm=2 * LAYER_NORM_PER_ELEMENT)
+        peaks: list[int] = []
         with torch.enable_grad():
-            step = count_flops(lambda: module.counted_step(batch))
-            module.zero_grad(set_to_none=True)
-            peak = peak_bytes(lambda: module.counted_step(batch))
+            step = count_flops(lambda: peaks.append(peak_bytes(lambda: module.counted_step(batch))))
+            (peak,) = peaks
     parameters = built.num_parameters
     return Cost(
         parameters=parameters,
