@@ -1,6 +1,7 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read."""
 
 import contextlib
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from paper_repro.artifacts.plan import Plan
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError
+from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
 from paper_repro.cells.planned import Key, PlannedCell
-from paper_repro.cells.records import Record
+from paper_repro.cells.records import LIMIT_BYTES, Record
 from paper_repro.cells.tasks import DIVERGED, FINISHED
 
 _log = logging.getLogger(__name__)
@@ -138,20 +139,27 @@ class _Committed:
     artifact: Artifact
 
     @cached_property
-    def by_settings(self) -> dict[str, str]:
-        """The ids of the records by what makes their weights, files left out."""
-        found = {}
+    def by_settings(self) -> dict[str, list[str]]:
+        """The ids of cells by what makes their weights, files left out, as their records tell it.
+
+        These are not checked here, for few of them are asked for.
+        """
+        found: dict[str, list[str]] = {}
         for path in sorted((self.root / "cells").glob("*/record.json")):
-            if (record := records.find(self.root, path.parent.name)) is not None:
-                found[identity.settings(record.config)] = record.cell
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                config = json.loads(read_regular(path, LIMIT_BYTES))["config"]
+                found.setdefault(identity.settings(config), []).append(path.parent.name)
         return found
 
     def find(self, cell: PlannedCell) -> Record | None:
         record = None if cell.missing else _result(self.root, cell, self.artifact)
         reads_files = bool(cell.missing) or cell.id != cell.settings
-        if record is None and reads_files and (known := self.by_settings.get(cell.settings)):
-            return _result(self.root, replace(cell, id=known), self.artifact)
-        return record
+        if record is not None or not reads_files:
+            return record
+        for other in reversed(self.by_settings.get(cell.settings, [])):
+            if (record := _result(self.root, replace(cell, id=other), self.artifact)) is not None:
+                return record
+        return None
 
 
 def _result(root: Path, cell: PlannedCell, artifact: Artifact) -> Record | None:

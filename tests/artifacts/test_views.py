@@ -83,6 +83,11 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
     published = synthetic.plan(tmp_path, text)
     fill(tmp_path / "results", published)
     corpus.write_text("another text") if data == "others" else corpus.unlink()
+    for place, content in (("f" * 16, None), ("e" * 16, b"[]"), ("d" * 16, b"{"), ("c" * 16, b'{"config": 1}')):
+        other = record_path(tmp_path / "results", place)  # damaged, or a record that lies elsewhere
+        other.parent.mkdir()
+        whole = record_path(tmp_path / "results", published.cells[0].id).read_bytes()
+        other.write_bytes(whole if content is None else content)
     plan = synthetic.plan(tmp_path, text)
     assert {cell.id for cell in plan.cells}.isdisjoint(cell.id for cell in published.cells)
     assert [cell.settings for cell in plan.cells] == [cell.settings for cell in published.cells]
