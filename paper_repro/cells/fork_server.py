@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.code_state import CodeState, read_code_state
-from paper_repro.base.processes import Lifeline
+from paper_repro.base.processes import end_with_parent
 from paper_repro.base.targets import modules
 from paper_repro.cells.worker import STOPPING, be_worker
 
@@ -35,14 +35,16 @@ HEARD = (*STOPPING, signal.SIGCHLD)
 
 
 class ForkServer:
-    """Forks workers until it is told to stop, or the runner is gone, and the last of them has ended."""
+    """Forks workers until it is told to stop, or the runner is gone, and the last of them has ended.
+
+    Args:
+        runs: the folder of records.
+        runner: the socket to the runner.
+        code: which code this process runs, read before it was imported.
+    """
 
     def __init__(self, runs: Path, runner: socket.socket, code: CodeState) -> None:
-        """Args:
-        code: which code this process runs, read before it was imported.
-        """
         self._runs, self._runner, self._code = runs, runner, code
-        self._lifeline = Lifeline()
         self._workers: dict[int, multiprocessing.process.BaseProcess] = {}
         self._pipes: deque[int] = deque()
         self._buffer = b""
@@ -51,6 +53,7 @@ class ForkServer:
         self._signals, self._woken = os.pipe()
 
     def serve(self) -> None:
+        """Hear the runner and the signals until all is over."""
         for descriptor in (self._signals, self._woken):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._woken)
@@ -69,10 +72,10 @@ class ForkServer:
         if set(os.read(self._signals, 4096)) & set(STOPPING):
             self._stop()
         for number, process in list(self._workers.items()):
-            if process.exitcode is not None:
-                self._tell_end(number, process.exitcode)
+            if (code := process.exitcode) is not None:
                 del self._workers[number]
                 process.close()
+                self._tell_end(number, code)
 
     def _hear_runner(self) -> None:
         content, descriptors = b"", list[int]()
@@ -81,29 +84,27 @@ class ForkServer:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         self._pipes.extend(descriptors)
-        if not content:
-            self._selector.unregister(self._runner.fileno())
-            self._stop()
         *lines, self._buffer = (self._buffer + content).split(b"\n")
         for message in map(json.loads, lines):
-            if message.get("stop"):
-                self._stop()
-                continue
-            pipe = self._pipes.popleft()
-            if self._stopping:
-                self._tell_end(message["worker"], None)
-            else:
+            if not self._stopping and "worker" in message:
+                pipe = self._pipes.popleft()
                 self._fork(message, pipe)
-            os.close(pipe)
+                os.close(pipe)
+            else:
+                self._stop()
+        if not content:
+            self._stop()
 
     def _stop(self) -> None:
-        """Take no more jobs, and let the workers save what they need to go on."""
-        self._stopping = True
+        """Hear no more of the runner, and let the workers save what they need to go on."""
+        if not self._stopping:
+            self._stopping = True
+            self._selector.unregister(self._runner.fileno())
         for process in self._workers.values():
             process.terminate()
 
-    def _tell_end(self, worker: int, code: int | None) -> None:
-        """Tell the runner that a worker has ended, with its exit code or minus its signal; None: it never began."""
+    def _tell_end(self, worker: int, code: int) -> None:
+        """Tell the runner that a worker has ended, with its exit code or minus the signal that killed it."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._runner.sendall(json.dumps({"worker": worker, "code": code}).encode() + b"\n")
 
@@ -132,7 +133,7 @@ class ForkServer:
         self._runner.close()
         for descriptor in (self._signals, self._woken, *self._pipes):
             os.close(descriptor)
-        self._lifeline.follow()
+        end_with_parent()
         be_worker(message, self._runs, pipe, self._code)
 
 
@@ -140,7 +141,7 @@ class ForkServer:
 def _frozen_imports() -> Iterator[None]:
     """Import without the garbage collector, which would look at all that is imported, again and again, in vain.
 
-    What is there afterwards is never looked at again, in the workers neither, whose memory it would copy.
+    Nor does it look at that later, in a worker, where each look would copy memory.
     """
     before = len(sys.modules)
     gc.disable()

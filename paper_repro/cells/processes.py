@@ -19,14 +19,15 @@ from paper_repro.cells.tasks import Cost
 
 
 class WorkerProcess:
-    """A worker: what it has told, and how it ended."""
+    """A worker: what it has told, and how it ended.
+
+    Args:
+        pipe: the descriptor from which its events are read.
+    """
 
     _numbers = itertools.count()
 
     def __init__(self, pipe: int) -> None:
-        """Args:
-        pipe: the end from which its events are read.
-        """
         self.number = next(self._numbers)
         self.pipe = pipe
         self.ended = False
@@ -51,16 +52,16 @@ class WorkerProcess:
 
 
 class ServerProcess:
-    """A fork server and its living workers."""
+    """A fork server, which it starts, and its living workers.
+
+    Args:
+        runs: the folder of records.
+        threads: with how many the workers compute; None: with as many as they like.
+    """
 
     def __init__(self, runs: Path, threads: int | None) -> None:
-        """Args:
-        threads: with how many its workers compute; None: with as many as they like.
-        """
         self.threads = threads
         self.workers: dict[int, WorkerProcess] = {}
-        self.takes_jobs = True
-        """False once somebody has told it to end."""
         self.ended = False
         self.socket, theirs = socket.socketpair()
         self._buffer = b""
@@ -109,12 +110,11 @@ class ServerProcess:
             worker = self.workers.pop(found["worker"])
             worker.end(found["code"])
             ended.append(worker)
-            self.takes_jobs = self.takes_jobs and worker.code is not None
         if not content:
-            self.ended, self.takes_jobs = True, False
+            self.ended = True
             code = self.process.wait()
-            for worker in self.workers.values():
-                worker.end(code)
+            for worker in self.workers.values():  # who ends by itself has told of the end of all that have begun
+                worker.end(code or None)
             ended += self.workers.values()
             self.workers.clear()
         return ended
@@ -126,7 +126,7 @@ class ServerProcess:
 
 
 class Servers:
-    """The fork servers of a sweep: one for each environment that its workers need."""
+    """The fork servers of a sweep: one for each number of threads that its workers compute with."""
 
     def __init__(self, runs: Path) -> None:
         self._runs = runs
@@ -145,7 +145,7 @@ class Servers:
         """Return the server whose workers may run cells of that config; it is started if there is none yet."""
         threads = config.get(identity.MACHINE, {}).get("threads", 1)
         for server in self._servers:
-            if server.takes_jobs and server.threads == threads:
+            if server.threads == threads:
                 return server
         self._servers.append(ServerProcess(self._runs, threads))
         return self._servers[-1]
@@ -182,13 +182,11 @@ class Servers:
             server.hear()
         if server.ended:
             self.forget(server)
-        if not events:
-            raise RuntimeError(
-                f"the process that counts costs ended ({cause(worker.code or 0)}); see {self._runs / 'logs'}"
-            )
-        (event,) = events
+        (event,) = events or [{"event": "broken", "message": f"its process ended ({cause(worker.code or 0)})"}]
         if event["event"] == "refused":
             raise UsageError(event["message"])
+        if event["event"] == "broken":
+            raise RuntimeError(f"counting what the cells cost: {event['message']}; see {self._runs / 'logs'}")
         return [None if cost is None else Cost(**cost) for cost in event["costs"]]
 
 

@@ -239,6 +239,9 @@ def _count(message: Mapping[str, Any], channel: Channel) -> None:
         costs = count_here(message["count"], message["check"])
     except UsageError as error:
         channel.emit("refused", message=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        channel.emit("broken", message=_last_line(error))
     else:
         channel.emit("counted", costs=[None if cost is None else asdict(cost) for cost in costs])
 

@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import processes, records, runner
+from paper_repro.cells import records, runner
 from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path
 from paper_repro.cells.records import record_path
@@ -121,24 +120,7 @@ def test_a_worker_killed_once_goes_on_from_its_checkpoint(tmp_path: Path, log: P
     assert sweeps.steps_by_cell(log) == {cell.id: 7}
 
 
-def test_each_job_has_a_process_of_its_own_forked_from_one_worker(
-    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = []
-    start = processes.subprocess.Popen
-
-    def counted(*given: Any, **named: Any) -> Any:
-        started.append(start(*given, **named))
-        return started[-1]
-
-    monkeypatch.setattr(processes.subprocess, "Popen", counted)
-    cells = sweeps.cells(5, workers=1, steps=2)
-    assert runner.run(cells, tmp_path / "runs", io.StringIO()).exit_code == 0
-    of_jobs = {line.split()[2] for line in log.read_text().splitlines()}
-    assert len(started) == 1 and len(of_jobs) == 5 and str(started[0].pid) not in of_jobs
-
-
-def test_a_killed_worker_takes_its_job_along_and_another_goes_on(tmp_path: Path, log: Path) -> None:
+def test_a_killed_fork_server_takes_its_worker_along_and_another_goes_on(tmp_path: Path, log: Path) -> None:
     runs = tmp_path / "runs"
     (cell,) = sweeps.cells(1, steps=40, delay=0.05)
     threading.Thread(target=_kill_the_parent_of_the_first_step, args=(log,), daemon=True).start()

@@ -4,17 +4,19 @@ It is named ``paper_repro.tests.support.slow_task.SlowTask`` (a checkout's root 
 """
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
 from paper_repro.base.seeds import mix
-from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, Report, StopRequestedError, Task
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Cost, Outcome, Report, StopRequestedError, Task
 
 LOG_VARIABLE = "SLOW_TASK_LOG"
 
@@ -67,11 +69,26 @@ class SlowTask(Task):
             raise MemoryError
         if self.mishap == "disk":
             raise OSError(errno.ENOSPC, "No space left on device")
+        if self.mishap == "exit":
+            os._exit(3)
         if self.mishap == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.mishap == "segfault":
+            ctypes.string_at(0)
+        if self.mishap == "abort":
+            os.abort()
         if self.mishap == "die once" and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class BrokenCount(SlowTask):
+    """Cannot count what a cell costs, or, where the config says ``die``, kills the process that asks."""
+
+    def cost(self, config: Mapping[str, Any]) -> Cost | None:
+        if config.get("die"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ZeroDivisionError("the count broke")
 
 
 def _log(what: str, cells: Sequence[Cell]) -> None:

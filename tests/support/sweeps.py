@@ -13,6 +13,7 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
+BROKEN = "paper_repro.tests.support.slow_task.BrokenCount"
 
 ARTIFACT = """
 title: A small sweep
