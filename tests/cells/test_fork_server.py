@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import processes, records, runner
@@ -143,6 +144,15 @@ def test_a_second_cell_of_a_kind_takes_less_than_a_second(server: ServerProcess,
         assert records.read(record_path(tmp_path / "runs", cell.id)).status == FINISHED
     first, second = taken
     assert second < 1.0 < first, "the first one imports torch and Lightning"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_every_worker_may_use_the_gpu(server: ServerProcess, tmp_path: Path) -> None:
+    cells = [single("cem/gaussian_process", ("machine=gpu", *TRAINED), seed) for seed in range(3)]
+    _wait(server, *[_job(server, cell) for cell in cells])
+    for cell in cells:
+        found = records.read(record_path(tmp_path / "runs", cell.id))
+        assert (found.status, found.provenance["device"]) == (FINISHED, torch.cuda.get_device_name())
 
 
 def test_the_runner_imports_no_torch(tmp_path: Path) -> None:
