@@ -1,6 +1,7 @@
 """Files that survive a kill and a full disk: whole or absent, and checked when read."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -9,11 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 DIGEST_SUFFIX = ".sha256"
 PART_SUFFIX = ".part"
 _SIDECAR_BYTES = 1_000
+_LOOK_SECONDS = 0.1
 
 
 class CorruptFileError(ValueError):
@@ -202,3 +204,29 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the operating system's lock on ``path``; it is freed when the process ends, however it ends."""
     with FileLock(path):
         yield
+
+
+@contextlib.contextmanager
+def locked_unless(path: Path, stopping: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the lock of ``locked`` and give True; give False without it once ``stopping`` says so while others hold it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    while not lock.is_locked:
+        if stopping():
+            yield False
+            return
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=_LOOK_SECONDS)
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def disk_refuses(error: OSError) -> bool:
+    """Return whether the disk is full, over its quota, read-only or closed to this user."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)

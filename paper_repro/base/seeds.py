@@ -1,6 +1,8 @@
 """Seeds derived from words and numbers, the same on every machine and in every process."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 
 def mix(*parts: int | str) -> int:
@@ -11,3 +13,10 @@ def mix(*parts: int | str) -> int:
     """
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def without_seeds(node: Any) -> Any:
+    """Return a part of a config without the keys ``seed`` at any depth."""
+    if isinstance(node, Mapping):
+        return {key: without_seeds(value) for key, value in node.items() if key != "seed"}
+    return [without_seeds(item) for item in node] if isinstance(node, list | tuple) else node

@@ -8,11 +8,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import LIMIT_BYTES
 
 
-def disk_refuses(error: OSError) -> bool:
-    """Return whether the disk is full, over its quota, read-only or closed to this user."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-
-
 def disk_message(error: OSError, runs: Path) -> str:
     """Return one line that says what happened below ``runs`` and what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.code_state import read_code_state
+from paper_repro.base.files import disk_refuses
 from paper_repro.cells import records
-from paper_repro.cells.disk import disk_message, disk_refuses
+from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import Estimate
 from paper_repro.cells.jobs import Job
 from paper_repro.cells.leases import holder, lease_path

@@ -107,6 +107,7 @@ _PROVENANCE: dict[str, Callable[[Any], bool]] = {
     "versions": _each(_text(200)),
     "device": _text(500),
     "data": _each(_text(200)),
+    "compiled": _text(500),
 }
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cell": (lambda value: isinstance(value, str) and FILE_NAME.fullmatch(value) is not None, "a cell's id"),
@@ -120,7 +121,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seconds": (_not_negative, "a number of 0 or more"),
     "peak_memory_mib": (_or_null(_not_negative), "a number of 0 or more, or null"),
     "note": (_text(1_000), "a text"),
-    "provenance": (_provenance, "commit, dirty flag, versions, device and data"),
+    "provenance": (_provenance, "commit, dirty flag, versions, device, data and whether it was compiled"),
     "attachments": (
         _each(lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None),
         "a section of file names and their SHA-256",

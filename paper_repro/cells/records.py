@@ -78,7 +78,11 @@ def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provena
         seconds=round(outcome.seconds, 3),
         peak_memory_mib=None if outcome.peak_memory_mib is None else round(outcome.peak_memory_mib, 1),
         note=outcome.note[:NOTE_CHARACTERS].encode(errors="replace").decode(),
-        provenance={**provenance, "data": dict(outcome.data_hashes)},
+        provenance={
+            **provenance,
+            "data": dict(outcome.data_hashes),
+            **({"compiled": outcome.compiled[:NOTE_CHARACTERS]} if outcome.compiled else {}),
+        },
         attachments=dict(outcome.attachments),
         unavailable={name: reason[:NOTE_CHARACTERS] for name, reason in outcome.unavailable.items()},
         measured={ids[name]: sorted(given) for name, given in outcome.measured.items() if name in ids},

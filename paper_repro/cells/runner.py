@@ -10,6 +10,7 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED
 from paper_repro.cells import measurements, records
+from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.estimates import Estimate, estimate
 from paper_repro.cells.jobs import jobs
@@ -115,4 +116,4 @@ def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], f
     todo = [cell for cell in cells if not cell.missing and not is_done(runs, cell)]
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.count) if todo else {}
-        return run(cells, runs, estimates=estimates, servers=servers, fill=fill)
+        return run(told(cells, todo), runs, estimates=estimates, servers=servers, fill=fill)

@@ -83,6 +83,8 @@ class Outcome:
     """Metric to what it lacks, "needs gpt2: ..." with the command that mends it."""
     measured: dict[str, list[str]] = field(default_factory=dict)
     """Probe to the metrics and files that it gave, those that are unavailable included."""
+    compiled: str = ""
+    """Whether the training loss was compiled, and why; nothing where the machine section did not ask for it."""
     note: str = ""
     """For a cell that did not finish: the step, and what the user can do."""
 

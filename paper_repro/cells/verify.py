@@ -136,6 +136,7 @@ def _run(cell: PlannedCell, steps: int | None) -> tuple[Outcome | None, list[flo
             **(cell.config.get(identity.MACHINE) or {}),
             "cache": str(Path(folder) / "cache"),
             "progress_every_seconds": 0,  # every step is reported
+            "compile": False,  # the full schedule is begun, and a few steps of it are made
         }
         local = Cell(cell.id, {**cell.config, identity.MACHINE: machine})
         try:

@@ -22,9 +22,9 @@ from typing import Any, TextIO
 from paper_repro.base import identity
 from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import INTERRUPTED, UsageError
-from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.files import disk_refuses, sha256_of_bytes
 from paper_repro.cells import measurements, records
-from paper_repro.cells.disk import disk_message, disk_refuses
+from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import count_here
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.records import record_path, work_folder

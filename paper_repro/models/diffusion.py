@@ -22,6 +22,8 @@ Model = Callable[[Tensor, Tensor], Tensor]
 
 _BETAS = torch.linspace(FIRST_BETA, LAST_BETA, NUM_TIMES, dtype=torch.float64, device="cpu")  # (1000,)
 _KEPT = (1 - _BETAS).cumprod(0)  # (1000,), a_t
+_KEPT_NUMBERS: list[float] = _KEPT.tolist()
+"""As plain numbers: a compiled loss that reads one of a tensor is cut in two there."""
 _KEPT_BEFORE = torch.cat([torch.ones_like(_KEPT[:1]), _KEPT[:-1]])  # (1000,), a_{t-1}
 _VARIANCE = _BETAS * (1 - _KEPT_BEFORE) / (1 - _KEPT)  # (1000,), of q(x_{t-1} | x_t, x)
 _LEAST_LOG = torch.cat([_VARIANCE[1:2], _VARIANCE[1:]]).log()  # (1000,): the variance at 0 is 0
@@ -35,12 +37,12 @@ def signal(time: int) -> float:
     Raises:
         ValueError: t outside 0 ... 999.
     """
-    return math.sqrt(float(_KEPT[check_time(time)]))
+    return math.sqrt(_KEPT_NUMBERS[check_time(time)])
 
 
 def noise_std(time: int) -> float:
     """Return sqrt(1 - a_t), the standard deviation of the noise at time t; errors as ``signal``."""
-    return math.sqrt(1 - float(_KEPT[check_time(time)]))
+    return math.sqrt(1 - _KEPT_NUMBERS[check_time(time)])
 
 
 def check_time(time: int) -> int:

@@ -103,9 +103,9 @@ def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
             "use bf16-mixed, or machine.strategy=ddp"
         )
     with launched(built.cell, folder / CHECKPOINTS, machine) as rank:
-        watch, evaluations, metrics = single.train(built, folder / CHECKPOINTS, report, rank)
-    outcome = _outcome(built, watch, 0, metrics, evaluations, folder)
-    outcome.seconds = watch.seconds
+        found = single.train(built, folder / CHECKPOINTS, report, rank)
+    outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
+    outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
     return [outcome]
 
 
@@ -156,6 +156,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Out
         outcomes.append(_outcome(one, watch, index, metrics, evaluations, folder))
     for outcome in outcomes:
         outcome.seconds = watch.seconds * share
+        outcome.compiled = "no: cells that are trained together" if machine.compile else ""
     return outcomes
 
 
@@ -232,7 +233,7 @@ def _check_alike(cells: Sequence[Cell]) -> None:
 
 def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
     refused = {
-        "machine.compile=true": machine.compile,
+        "machine.compile=true": machine.compile is True,
         f"machine.devices={machine.devices}": machine.count > 1,
         f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
     }

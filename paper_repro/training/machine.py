@@ -5,7 +5,6 @@ import ctypes
 import os
 import platform
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
+from paper_repro.training.compiled_code import missing_compiler
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
+AUTO = "auto"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 
 
@@ -39,8 +40,11 @@ class Machine:
     threads: int | None = None
     data_workers: int = 0
     """Processes that compute the batches of one device ahead of training; 0: the training process does it."""
-    compile: bool = False
-    """Run the training loss through ``torch.compile``; it draws the random numbers that it draws without."""
+    compile: bool | str = False
+    """Run the training loss through ``torch.compile``; it draws the random numbers that it draws without.  "auto":
+    where a trial says that the run gains, see ``compiling``."""
+    alike_steps: int = 0
+    """Steps of all cells of the same kind that the command runs which runs this one; the runner counts them."""
     tf32: bool = False
     """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
     implementation: str = "auto"
@@ -69,8 +73,9 @@ class Machine:
             ("recompute", (False, True)),
             ("cuda_graph", (False, True)),
             ("fused_optimizer", (None, False, True)),
+            ("compile", (False, True, AUTO)),
         ):
-            if not any(getattr(self, name) is value for value in allowed):
+            if not any(type(getattr(self, name)) is type(value) and getattr(self, name) == value for value in allowed):
                 words = ", ".join("null" if value is None else str(value).lower() for value in allowed)
                 raise UsageError(f"machine.{name}={getattr(self, name)!r}: expected one of {words}")
         if self.cuda_graph and self.accelerator == "cpu":
@@ -136,11 +141,10 @@ class Machine:
 
     def check_compiler(self) -> None:
         """Raise UsageError if the training loss is to be compiled and there is no C++ compiler."""
-        name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-        if self.compile and shutil.which(name) is None:
+        if self.compile is True and (name := missing_compiler()):
             raise UsageError(
                 f"machine.compile=true needs the C++ compiler {name}, which is not on PATH: install it (apt-get "
-                "install g++, or conda install cxx-compiler), name another in $CXX, or set machine.compile=false"
+                "install g++, or conda install cxx-compiler), name another in $CXX, or set machine.compile=auto"
             )
 
 

@@ -16,6 +16,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.batches import device_of, map_tensors, place
+from paper_repro.training.compiled_code import of_compiler
 from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows
@@ -51,6 +52,8 @@ class PaperModule(L.LightningModule):
     seed: int = 0
     constants: ClassVar[frozenset[str]] = frozenset()
     """Draws of one whole number that a compiled step takes as a plain number, so that it may branch on it."""
+    uncompilable: ClassVar[str] = ""
+    """Why no loss of this module can be compiled; nothing if one can."""
 
     def __init__(self, model: nn.Module, optimizer: Callable[..., Optimizer], schedule: Schedule) -> None:
         super().__init__()
@@ -60,6 +63,7 @@ class PaperModule(L.LightningModule):
         self.carries: dict[int, Tree] = {}
         """The carry of each slot that this process computes, while it trains."""
         self._compiled: LossAndCarry | None = None
+        self._give_up: Callable[[Exception], None] | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch.
@@ -153,11 +157,21 @@ class PaperModule(L.LightningModule):
         slot = self._slot(batch_idx)
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
-    def compile_loss(self) -> None:
+    def compile_loss(self, give_up: Callable[[Exception], None] | None = None) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
 
         Each shape, and each value of the draws in ``constants``, is compiled once.
+
+        Args:
+            give_up: called with the error where the compiler fails, after which everything goes on uncompiled; without
+                it the error is raised.
+
+        Raises:
+            UsageError: there is no loss that could be compiled.
         """
+        if self.uncompilable:
+            raise UsageError(f"{self.uncompilable}: set machine.compile=false")
+        self._give_up = give_up
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
             compiled = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
@@ -165,9 +179,24 @@ class PaperModule(L.LightningModule):
             step = torch.compile(self.loss_and_carry, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
 
+    def uncompile(self) -> None:
+        """Compute the training loss uncompiled from now on."""
+        self._compiled = None
+
     def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
         """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
-        return (self._compiled or self.loss_and_carry)(batch, draws, carry)
+        if self._compiled is None:
+            return self.loss_and_carry(batch, draws, carry)
+        random = torch.get_rng_state() if self._give_up is not None else None
+        try:
+            return self._compiled(batch, draws, carry)
+        except Exception as error:
+            if self._give_up is None or random is None or not of_compiler(error):
+                raise
+            torch.set_rng_state(random)
+            self.uncompile()
+            self._give_up(error)
+            return self.loss_and_carry(batch, draws, carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)

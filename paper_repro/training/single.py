@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -15,6 +15,8 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell
+from paper_repro.training.compiled_code import first_line
+from paper_repro.training.compiling import Compiling
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.losses import LossLog
 from paper_repro.training.module import PaperModule
@@ -25,15 +27,19 @@ from paper_repro.training.watch import Watch
 class Watching(L.Callback):
     """Lightning's hooks, handed to a ``Watch`` once per optimiser step; its state travels in Lightning's checkpoint."""
 
-    def __init__(self, module: PaperModule, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
+    def __init__(
+        self, module: PaperModule, watch: Watch, evaluations: Evaluations, compiling: Compiling, rank: Rank
+    ) -> None:
         self.module = module
         self.watch = watch
+        self.compiling = compiling
         self.evaluations = evaluations
         self.rank = rank
         self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         _align_batches(trainer)
+        self.compiling.begin(trainer.global_step)
         self.watch.stop_if_requested(trainer.global_step)
 
     def on_train_batch_end(
@@ -64,13 +70,23 @@ class Watching(L.Callback):
         self.module.carries = self.rank.own(state_dict["carries"])
 
 
-def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[Watch, Evaluations, dict[str, float]]:
+class Trained(NamedTuple):
+    """What ``train`` leaves."""
+
+    watch: Watch
+    """Losses, seconds, divergence."""
+    evaluations: Evaluations
+    metrics: dict[str, float]
+    """None if the run diverged."""
+    compiled: str
+    """What the record says of compiled code; nothing where none was asked for."""
+
+
+def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
     reads the clock, looks for checkpoints and writes them.
-
-    Returns the watch (losses, seconds, divergence), the evaluations and the metrics, none if the run diverged.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
@@ -95,30 +111,32 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> tuple[W
     evaluations = Evaluations([built.module], [built.data], training.evaluate_every, training.keep, context)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
-    if machine.compile:
+    compiling = Compiling(built, folder, report, rank, context)
+    if machine.compile is True:
         machine.check_compiler()
         built.module.compile_loss()
     with _quiet():
-        trainer = _trainer(built, folder, Watching(built.module, watch, evaluations, rank), rank)
+        trainer = _trainer(built, folder, Watching(built.module, watch, evaluations, compiling, rank), rank)
         found = checkpoints.newest(folder, identity) if rank.index == 0 else None
         step = rank.share(found.step if found else 0)
         if step:
             watch.resumed_at(step)
-        with _compiling(), _worker_errors_in_one_line():
+        with _compiling(), _worker_errors_in_one_line(), compiling.kept():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
             finally:
                 built.data.end_workers()
         if log.diverged()[0] is not None:
-            return watch, evaluations, {}
+            return Trained(watch, evaluations, {}, compiling.text)
         if trainer.global_step != training.steps:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         watch.stop_if_requested(training.steps)
     built.module.to(device)  # Lightning has moved it to the CPU
     built.data.setup("test")
     with context():
-        return watch, evaluations, evaluations.finish(0, training.steps, built.module.evaluate(built.data))
+        metrics = evaluations.finish(0, training.steps, built.module.evaluate(built.data))
+    return Trained(watch, evaluations, metrics, compiling.text)
 
 
 def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
@@ -169,8 +187,8 @@ def _compiling() -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
-        first = str(error).strip().partition("\n")[0]
-        raise UsageError(f"torch cannot compile this loss here ({first}): set machine.compile=false") from error
+        what = f"torch cannot compile this loss here ({first_line(error)})"
+        raise UsageError(f"{what}: set machine.compile=false, or auto") from error
 
 
 @contextlib.contextmanager
