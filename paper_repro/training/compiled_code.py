@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -48,9 +49,16 @@ def processor() -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
 
 
+class Kept(NamedTuple):
+    """Where compiled code lies, and whether later processes find it there."""
+
+    folder: Path
+    lasting: bool
+
+
 @contextlib.contextmanager
-def kept_code(wanted: bool = True) -> Iterator[Path]:
-    """Have torch keep compiled code in ``$TORCHINDUCTOR_CACHE_DIR``, or in ``user_folder``, and return the folder.
+def kept_code(wanted: bool = True) -> Iterator[Kept]:
+    """Have torch keep compiled code in ``$TORCHINDUCTOR_CACHE_DIR``, or in ``user_folder``, and say where.
 
     Where that is read-only or full, the code goes to a temporary folder, which is deleted at the end, and the log says
     so in one line.
@@ -60,7 +68,7 @@ def kept_code(wanted: bool = True) -> Iterator[Path]:
     """
     before, folder = os.environ.get(ENVIRONMENT), _asked() or user_folder()
     if not wanted:
-        yield folder
+        yield Kept(folder, lasting=True)
         return
     with contextlib.ExitStack() as stack:
         refusal = _refusal(folder)
@@ -70,7 +78,7 @@ def kept_code(wanted: bool = True) -> Iterator[Path]:
             folder = Path(stack.enter_context(temporary))
         os.environ[ENVIRONMENT] = str(folder.resolve())
         try:
-            yield folder
+            yield Kept(folder, lasting=not refusal)
         finally:
             if before is None:
                 os.environ.pop(ENVIRONMENT, None)

@@ -93,7 +93,7 @@ class Compiling:
         self.choice = Choice(built.machine.compile is True, f"machine.compile={built.machine.compile}".lower())
         self._earlier = self._read() if self.automatic and rank.index == 0 else None
         self.choice = self._earlier or self.choice
-        self._folder = Path()
+        self._folder, self._lasting = Path(), False
 
     @property
     def automatic(self) -> bool:
@@ -107,7 +107,7 @@ class Compiling:
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Keep compiled code where all workers and runs find it; ``begin`` must be called within."""
-        with kept_code(bool(self.built.machine.compile)) as self._folder:
+        with kept_code(bool(self.built.machine.compile)) as (self._folder, self._lasting):
             yield
 
     def begin(self, step: int) -> None:
@@ -158,7 +158,7 @@ class Compiling:
         verdict = compile_trial.read(path, kind)
         if verdict is None:
             seconds = self._uncompiled_seconds(passes)
-            alike = each * max(steps, machine.alike_steps)
+            alike = each * max(steps, machine.alike_steps if self._lasting else 0)
             if not worth_a_trial(seconds, alike):
                 return Choice(False, f"too short for a trial: {alike} passes of {seconds * 1e3:.1f} ms")
             with contextlib.ExitStack() as stack:

@@ -22,6 +22,7 @@ WRONG: list[tuple[str, Any]] = [
     *(("stack.over", value) for value in (None, "seed", [1], 3)),
     *(("stack.most", value) for value in (None,)),
     *(("stack", value) for value in (5, "seed", ["seed"])),
+    *(("compile", value) for value in (None, 1, 0, "always", [True])),
     *(("cache", value) for value in (5, ["a"])),
     *(("data_root", value) for value in (5, True)),
 ]
@@ -41,7 +42,12 @@ def test_what_no_machine_can_give_is_refused_with_key_and_value(key: str, value:
 def test_what_is_shipped_is_accepted_and_null_where_it_has_a_meaning(choice: str) -> None:
     config = compose("cem/gaussian_process", [f"machine={choice}", "machine.threads=null"])
     check_machine(config)
-    for key, value in {"checkpoint_every_seconds": None, "devices": [0, 2], "progress_every_seconds": 0}.items():
+    for key, value in {
+        "compile": "auto",
+        "checkpoint_every_seconds": None,
+        "devices": [0, 2],
+        "progress_every_seconds": 0,
+    }.items():
         check_machine({"machine": {**config["machine"], key: value}})
     check_machine({})
 

@@ -202,6 +202,8 @@ def test_a_folder_that_takes_no_code_costs_no_cell(cell, auto, run, tmp_path, mo
     monkeypatch.setattr(compile_trial, "run", lambda *_: None)
     found = run([auto()], tmp_path / "no disk at all")[0]
     assert found.compiled.startswith("no: ") and found.compiled.endswith(": no space left")
+    monkeypatch.setattr(compiling, "TRIAL_SECONDS", 1e9)  # what a trial finds serves no other cell
+    assert "too short for a trial" in run([auto(machine__alike_steps=10**15)], tmp_path / "sweep")[0].compiled
 
 
 def test_cells_trained_together_stay_uncompiled(auto, run, tmp_path, no_trial):

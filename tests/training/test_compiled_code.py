@@ -20,8 +20,8 @@ def _home(monkeypatch, tmp_path, compiled):
 
 
 def test_all_runs_of_a_user_share_a_folder_that_names_torch_and_the_processor(tmp_path):
-    with kept_code() as folder:
-        assert folder == user_folder() and os.environ[ENVIRONMENT] == str(folder)
+    with kept_code() as (folder, lasting):
+        assert folder == user_folder() and lasting and os.environ[ENVIRONMENT] == str(folder)
         assert folder.is_relative_to(tmp_path / "caches") and not [*folder.iterdir()]
         assert folder.name == f"torch-{torch.__version__}-{compiled_code.processor()}"
         assert folder.stat().st_mode & 0o077 == 0
@@ -53,8 +53,8 @@ def test_a_folder_that_the_user_names_is_taken_and_torchs_own_default_is_not(mon
     mine, default = tmp_path / "mine", Path(tempfile.gettempdir()) / "torchinductor_me"
     for named, taken in ((mine, mine), (default, user_folder())):
         monkeypatch.setenv(ENVIRONMENT, str(named))
-        with kept_code() as folder:
-            assert folder == taken and os.environ[ENVIRONMENT] == str(folder)
+        with kept_code() as (folder, lasting):
+            assert folder == taken and lasting and os.environ[ENVIRONMENT] == str(folder)
         assert os.environ[ENVIRONMENT] == str(named)
 
 
@@ -85,8 +85,13 @@ def _a_file(monkeypatch):
 )
 def test_a_folder_that_takes_nothing_is_replaced_by_a_temporary_one(monkeypatch, caplog, state, why):
     state(monkeypatch)
-    with caplog.at_level(logging.WARNING), kept_code() as folder:
-        assert folder != user_folder() and folder.is_dir() and os.environ[ENVIRONMENT] == str(folder.resolve())
+    with caplog.at_level(logging.WARNING), kept_code() as (folder, lasting):
+        assert (
+            folder != user_folder()
+            and folder.is_dir()
+            and not lasting
+            and os.environ[ENVIRONMENT] == str(folder.resolve())
+        )
         assert folder.parent == Path(tempfile.gettempdir())
     assert not folder.exists() and ENVIRONMENT not in os.environ
     (line,) = caplog.messages
