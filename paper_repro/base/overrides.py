@@ -20,6 +20,8 @@ from paper_repro.base.typed_yaml import Node
 
 COMMAND = "the command line"
 TIMES, AXIS = "times", "axis"
+_OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
+"""Keys whose values are of several kinds; ``cells.machine_section`` checks them."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ def _product(override: Override, below: Any) -> int | float:
 
 def _fitting(override: Override, default: Any) -> Any:
     value = copy.deepcopy(override.value)
+    if override.key in _OF_SEVERAL_KINDS:
+        return value
     open_default = isinstance(default, str) and (default.startswith("${") or default == MISSING)
     if default is None or value is None or open_default or (isinstance(value, str) and value.startswith("${")):
         return value

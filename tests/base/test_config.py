@@ -125,7 +125,7 @@ REACHABLE_BUT_FOREIGN = [
     "paper_repro.training.launch.subprocess.run",
     "paper_repro.training.launch.subprocess.Popen",
     "paper_repro.training.machine.sys.exit",
-    "paper_repro.training.machine.shutil.rmtree",
+    "paper_repro.training.compiled_code.shutil.rmtree",
     "paper_repro.training.launch.json.loads",
     "paper_repro.training.machine.STRATEGIES",
     "paper_repro.training.checkpoints.WEIGHTS.format",

@@ -173,6 +173,14 @@ def test_the_levels_of_noise_are_the_paper_s() -> None:
             diffusion.signal(time)  # type: ignore[arg-type]
 
 
+def test_the_levels_of_noise_do_not_cut_a_compiled_loss_in_two() -> None:
+    def noised(x: Tensor) -> Tensor:
+        return diffusion.signal(99) * x + diffusion.noise_std(99)
+
+    ones = torch.ones(2, dtype=torch.float64)
+    assert torch.equal(torch.compile(noised, backend="eager", fullgraph=True)(ones), noised(ones))
+
+
 def test_the_divergence_is_that_of_two_normal_laws() -> None:
     torch.manual_seed(0)
     images, noise = torch.rand(2, 2, 3, 4, 4, dtype=torch.float64).unbind()

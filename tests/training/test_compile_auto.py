@@ -1,13 +1,16 @@
 """machine.compile=auto: what is chosen, that nothing else changes, and what goes wrong."""
 
+import contextlib
 import errno
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned, records, runner
 from paper_repro.cells.tasks import StopRequestedError
 from paper_repro.tests.support.compiled import (
     DROPOUT,
@@ -20,9 +23,11 @@ from paper_repro.tests.support.compiled import (
     keep,
     weights,
 )
+from paper_repro.tests.support.reports import Recorder
 from paper_repro.training import compile_trial, compiled_code, compiling
+from paper_repro.training.build import build
 from paper_repro.training.compile_trial import Verdict
-from paper_repro.training.compiling import by_verdict, worth_a_trial
+from paper_repro.training.compiling import Compiling, by_verdict, worth_a_trial
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 from paper_repro.training.passes import Passes
@@ -206,9 +211,44 @@ def test_a_folder_that_takes_no_code_costs_no_cell(cell, auto, run, tmp_path, mo
     assert "too short for a trial" in run([auto(machine__alike_steps=10**15)], tmp_path / "sweep")[0].compiled
 
 
+def test_the_record_says_what_was_chosen_and_the_id_does_not_depend_on_it(tmp_path):
+    words = ["model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "training.steps=3"]
+    words += [
+        "data.task.num_train=200",
+        "data.task.num_test=20",
+        "data.num_evaluation_batches=1",
+        "probes.accuracy=null",
+    ]
+    one, plain = (planned.single("nrgpt/listops", [*words, f"machine.compile={word}"], 0) for word in ("auto", "false"))
+    assert one.id == plain.id
+    assert runner.run_cells([one], tmp_path, [tmp_path]).exit_code == 0
+    record = records.read(records.record_path(tmp_path, one.id))
+    assert record.provenance["compiled"] == "no: too short: 3 steps left" and "machine" not in record.config
+
+
 def test_cells_trained_together_stay_uncompiled(auto, run, tmp_path, no_trial):
     found = run([auto(seed=seed) for seed in range(2)], tmp_path)
     assert {outcome.compiled for outcome in found} == {"no: cells that are trained together"}
+
+
+def test_what_rank_0_chooses_every_rank_does(auto, tmp_path, no_trial, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    for told, compiled in ((1, True), (0, False)):
+        built = build(auto(machine__devices=2, training__accumulate=2))
+        rank = SimpleNamespace(index=1, count=2, share=lambda value, told=told: told)
+        compiling_ = Compiling(built, tmp_path, Recorder(), rank, contextlib.nullcontext)
+        with compiling_.kept():
+            compiling_.begin(0)
+        assert (built.module._compiled is not None) is compiled
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_model_that_is_cut_among_devices_is_not_tried(auto, tmp_path, no_trial):
+    built = build(auto(machine__devices=2, machine__strategy="fsdp", training__accumulate=2))
+    one = Compiling(built, tmp_path, Recorder(), SimpleNamespace(index=0, count=2, share=int), contextlib.nullcontext)
+    with one.kept():
+        one.begin(0)
+    assert one.text.startswith("no: machine.strategy=fsdp")
 
 
 def test_what_has_no_loss_to_compile_is_not_tried(auto, run, tmp_path, no_trial, monkeypatch):
