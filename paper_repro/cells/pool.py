@@ -35,7 +35,6 @@ class _Running:
 
     job: Job
     worker: WorkerProcess
-    server: ServerProcess
     over: bool = False
     """Whether the worker has told what became of the job."""
 
@@ -110,7 +109,7 @@ class Pool:
         costs = (self._estimates[cell.id].cost for cell in job.cells)
         cost = next((asdict(found) for found in costs if found), None)  # that of one is that of all
         worker = server.fork(cells=cells, fill=self._fill, cost=cost)
-        running = self._running[worker.number] = _Running(job, worker, server)
+        running = self._running[worker.number] = _Running(job, worker)
         self._sweep.running[worker.number] = RunningJob(job.label, len(open_cells), work)
         self._selector.register(worker.pipe, selectors.EVENT_READ, partial(self._hear, running))
         if server.socket not in self._selector.get_map():

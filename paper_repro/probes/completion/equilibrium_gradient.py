@@ -74,10 +74,10 @@ class EstimateOrder:
             equilibrium_propagation(model, masked, images, Phases(self.num_steps, self.num_steps, beta))
             return float((taken(model) - expected).norm() / expected.norm())
 
-        errors = [error(beta) for beta in self.betas]
-        pairs = itertools.pairwise(zip(self.betas, errors, strict=True))
-        orders = [math.log(one[1] / two[1]) / math.log(one[0] / two[0]) for one, two in pairs]
-        found = {"order": orders[-1], "order_first": orders[0], "error": error(self.beta)}
+        errors = {beta: error(beta) for beta in dict.fromkeys((*self.betas, self.beta))}
+        pairs = itertools.pairwise(self.betas)
+        orders = [math.log(errors[one] / errors[two]) / math.log(one / two) for one, two in pairs]
+        found = {"order": orders[-1], "order_first": orders[0], "error": errors[self.beta]}
         return Findings({f"estimate_{name}": value for name, value in found.items()})
 
     def _instance(self, seed: int) -> tuple[CET, Tensor, Tensor]:
