@@ -3,6 +3,9 @@
 Legend: B images, D token width, n^2 patches of k x k blocks of C numbers, S = n + k - 1 blocks to a side.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
@@ -10,6 +13,8 @@ from paper_repro.kernels.projected_step import closed_form, reference
 from paper_repro.kernels.projected_step.reference import PROJECTION_EPS, project
 
 __all__ = ["LONGEST_ROW", "PROJECTION_EPS", "image_step", "project", "projected_step"]
+
+Step = Callable[..., tuple[Tensor, Tensor]]
 
 LONGEST_ROW = 8192
 """The fused kernels hold whole rows in registers."""
@@ -49,7 +54,7 @@ def projected_step(
         raise ValueError(f"z and target must have one shape (..., D); got {tuple(z.shape)} and {tuple(target.shape)}")
     _check_out("projected_step", out, z, target)
     step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
-    return step(z, target, float(step_size), out, changes)
+    return step(z, target, float(step_size), out=out, changes=changes)
 
 
 def image_step(
@@ -99,25 +104,13 @@ def image_step(
     given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
     _check_out("image_step", out, *given)
     step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
-    return step(y, patches, bias, float(step_size), wanted, beta, out, changes)
+    return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
 
 
-def _fused(z: Tensor, target: Tensor, step_size: float, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+def _fused(z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import fused
 
     return fused.projected_step(z, target, step_size, out)
-
-
-def _closed_form(
-    z: Tensor, target: Tensor, step_size: float, out: Tensor | None, changes: bool
-) -> tuple[Tensor, Tensor]:
-    return _written(z, closed_form.projected_step(z, target, step_size), out, changes)
-
-
-def _definition(
-    z: Tensor, target: Tensor, step_size: float, out: Tensor | None, changes: bool
-) -> tuple[Tensor, Tensor]:
-    return _written(z, reference.projected_step(z, target, step_size), out, changes)
 
 
 def _fused_image(
@@ -127,6 +120,7 @@ def _fused_image(
     step_size: float,
     wanted: Tensor | None,
     beta: Tensor | None,
+    *,
     out: Tensor | None,
     changes: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -135,49 +129,29 @@ def _fused_image(
     return fused.image_step(y, patches, bias, step_size, wanted, beta, out)
 
 
-def _closed_form_image(
-    y: Tensor,
-    patches: Tensor,
-    bias: Tensor,
-    step_size: float,
-    wanted: Tensor | None,
-    beta: Tensor | None,
-    out: Tensor | None,
-    changes: bool,
-) -> tuple[Tensor, Tensor]:
-    return _written(y, closed_form.image_step(y, patches, bias, step_size, wanted, beta), out, changes)
+def _by(compute: Callable[..., Tensor]) -> Step:
+    """Return a way that takes the step by ``compute``, and measures its changes afterwards."""
+
+    def step(before: Tensor, *given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+        after = compute(before, *given)  # (..., D)
+        change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (...)
+        return after if out is None else out.copy_(after), change
+
+    return step
 
 
-def _image_definition(
-    y: Tensor,
-    patches: Tensor,
-    bias: Tensor,
-    step_size: float,
-    wanted: Tensor | None,
-    beta: Tensor | None,
-    out: Tensor | None,
-    changes: bool,
-) -> tuple[Tensor, Tensor]:
-    return _written(y, reference.image_step(y, patches, bias, step_size, wanted, beta), out, changes)
+def _ways(fused: Step, fast: Callable[..., Tensor], definition: Callable[..., Tensor]) -> tuple[Way[Step], ...]:
+    return (
+        triton_way(fused, order=0, widest=LONGEST_ROW),
+        closed_form_way(_by(fast), order=0, transforms=False, auto_on=("cpu",)),
+        Way("reference", _by(definition)),
+    )
 
 
-WAYS = (
-    triton_way(_fused, order=0, widest=LONGEST_ROW),
-    closed_form_way(_closed_form, order=0, transforms=False, auto_on=("cpu",)),
-    Way("reference", _definition),
-)
-IMAGE_WAYS = (
-    triton_way(_fused_image, order=0, widest=LONGEST_ROW),
-    closed_form_way(_closed_form_image, order=0, transforms=False, auto_on=("cpu",)),
-    Way("reference", _image_definition),
-)
+WAYS = _ways(_fused, closed_form.projected_step, reference.projected_step)
+IMAGE_WAYS = _ways(_fused_image, closed_form.image_step, reference.image_step)
 
 
 def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:
     if out is not None and derivative_order(*given) > 0:
         raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
-
-
-def _written(before: Tensor, after: Tensor, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-    change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (..., D) -> (...)
-    return after if out is None else out.copy_(after), change

@@ -2,9 +2,9 @@
 
 What the diagonal adds to a score is the same for all heads: one product of matrices makes it, C = u (h d)^T,
 (B, T, T) in float32, and the programs of the heads read its tiles.  It takes 128 MiB at B = 8 and T = 2,048 and is gone
-after the inner step.  To compute it in each program took 13 times as long as flash attention on an H100: with the
-numbers of twelve heads beside it no product filled the tensor cores.  The softmax is taken on the way; every sum has a
-fixed order, nothing is added atomically.
+after the inner step.  To compute it in each program took 17 to 25 times as long as flash attention on an H100: with
+the numbers of twelve heads beside it no product filled the tensor cores.  The softmax is taken on the way; every sum
+has a fixed order, nothing is added atomically.
 
 The backward pass (formulas: see ``closed_form``) goes over keys for dq, over queries for both terms of dk, and, if
 there is a diagonal, over heads for dS, ds summed over them, (B, T, T) in the keys' dtype; du and d(h d) are products of

@@ -23,6 +23,8 @@ import yaml
 RULES = Path(__file__).with_suffix(".yaml")
 MACHINE = "machine"
 """The one top-level key that says where and how fast, never what."""
+AUTO = "auto"
+"""The value of ``machine.compile`` that leaves the choice to a trial."""
 PROBES = "probes"
 TARGET = "_target_"
 LENGTH = 16

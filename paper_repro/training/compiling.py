@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.files import CorruptFileError, locked_unless, read_regular, write_atomically
-from paper_repro.base.identity import canonical_json
+from paper_repro.base.identity import AUTO, canonical_json
 from paper_repro.cells.tasks import Report
 from paper_repro.training import compile_trial
 from paper_repro.training.build import BuiltCell
 from paper_repro.training.compile_trial import Verdict
 from paper_repro.training.compiled_code import first_line, kept_code, missing_compiler, of_compiler
-from paper_repro.training.machine import AUTO
 from paper_repro.training.passes import Passes, UntriableError
 from paper_repro.training.ranks import Rank
 

@@ -77,7 +77,7 @@ class Trained(NamedTuple):
     """Losses, seconds, divergence."""
     evaluations: Evaluations
     metrics: dict[str, float]
-    """None if the run diverged."""
+    """Empty if the run diverged."""
     compiled: str
     """What the record says of compiled code; nothing where none was asked for."""
 

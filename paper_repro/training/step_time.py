@@ -93,7 +93,7 @@ class StepTime(Task):
         return Cost(
             parameters=parameters,
             multiply_adds=forward // 2,
-            step_flops=count_flops(lambda: [own.step() for own in steppers]),
+            step_flops=count_flops(lambda: [own.gradients() for own in steppers]),  # an optimiser has no products
             steps=step.unmeasured_rounds + step.rounds,
             memory_bytes=BYTES_PER_PARAMETER * parameters + max(peak_bytes(own.gradients) for own in steppers),
         )

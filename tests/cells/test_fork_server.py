@@ -76,7 +76,7 @@ def _wait(server: ServerProcess, *workers: WorkerProcess) -> None:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process and of its children that have ended."""
+    """Return what a process and its children that have ended took."""
     return sum(psutil.Process(pid).cpu_times()[:4])
 
 

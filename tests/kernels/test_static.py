@@ -109,7 +109,7 @@ def test_what_cannot_be_counted_is_refused_with_its_line(old: str, new: str, mes
 
 
 def test_a_branch_counts_where_the_arguments_take_it() -> None:
-    """Of programs 0 to 3 the first two end early; where a condition is loaded, both branches count."""
+    """The first two of programs 0 to 3 end early; where a condition is loaded, both branches count."""
     early = """
       %less = arith.cmpi slt, %first, %two : i32
       cf.cond_br %less, ^bb1, ^bb2

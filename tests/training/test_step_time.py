@@ -39,6 +39,12 @@ class Silent:
         return self.rounds == self.stop_after
 
 
+def test_fused_optimisers_cost_what_others_cost() -> None:
+    """A cost is counted without numbers, on a device on which torch's fused optimisers refuse to step."""
+    fused = StepTime().cost(config("optimizer._target_=torch.optim.AdamW", "machine.fused_optimizer=true"))
+    assert fused == StepTime().cost(config(*STOCK, "machine.fused_optimizer=false")) and fused.step_flops > 0
+
+
 def config(*overrides: str) -> dict[str, Any]:
     return compose("ngpt/steptime", [*TINY, *overrides], seed=0)
 
