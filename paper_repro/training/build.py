@@ -39,18 +39,30 @@ class TrainingSettings:
     """Batches per optimiser step, over all devices; the gradient is that of their mean loss."""
     evaluate_every: int | None = None
     """Optimiser steps between evaluations; null: one at the end."""
+    evaluation_batches: int | None = None
+    """Batches of each split that the evaluations of the curves take; null: all.  The metrics at the end are of all."""
     keep: str | None = None
     """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "evaluate_every"):
+        for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):
             value = getattr(self, name)
-            if name == "evaluate_every" and value is None:
+            if name.startswith("evaluat") and value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
+        if self.evaluation_batches is not None and self.evaluate_every is None:
+            raise UsageError(
+                f"training.evaluation_batches={self.evaluation_batches} is of curves, which "
+                "training.evaluate_every=null leaves out: set both, or neither"
+            )
+        if self.evaluation_batches is not None and self.keep is not None:
+            raise UsageError(
+                f"training.keep={self.keep}: kept weights are chosen by whole evaluations; "
+                "set training.evaluation_batches=null"
+            )
 
 
 @dataclass

@@ -22,6 +22,7 @@ class Evaluations:
         every: optimiser steps between evaluations; None: only the last one.
         keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
         context: what a forward pass is computed under (autocast).
+        batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
 
     Raises:
         UsageError: ``keep`` is not a metric of a module.
@@ -34,9 +35,10 @@ class Evaluations:
         every: int | None,
         keep: str | None,
         context: Context,
+        batches: int | None = None,
     ) -> None:
         self.modules, self.data = modules, data
-        self.every, self.keep, self.context = every, keep, context
+        self.every, self.keep, self.context, self.batches = every, keep, context, batches
         for module, one in zip(modules, data, strict=True):
             _check_keep(keep, [f"{split}_{name}" for split in one.splits for name in module.new_metrics()])
         self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
@@ -49,18 +51,19 @@ class Evaluations:
 
     def after(self, step: int) -> None:
         """Evaluate every model after ``step`` optimiser steps."""
-        for index, (module, data) in enumerate(zip(self.modules, self.data, strict=True)):
-            data.setup("test")
-            with self.context():
-                self._account(index, step, module.evaluate(data))
+        for index in range(len(self.modules)):
+            self._account(index, step, self._evaluated(index, self.batches))
 
-    def finish(self, index: int, step: int, metrics: dict[str, float]) -> dict[str, float]:
-        """Account for the last evaluation of one model, and put the weights that are kept into its module.
+    def finish(self, index: int, step: int) -> dict[str, float]:
+        """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.
 
-        Returns ``metrics``, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by a metric.
+        Returns every metric, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by one.
         A metric that was never finite keeps the last weights.
         """
-        self._account(index, step, metrics)
+        metrics = self._evaluated(index, None)
+        # A curve's points are comparable: the last one, too, is of the batches of those before.
+        shorter = self.every is not None and self.batches is not None
+        self._account(index, step, self._evaluated(index, self.batches) if shorter else metrics)
         if not self._best[index]:
             return metrics
         self._load(index)
@@ -78,6 +81,12 @@ class Evaluations:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]
+
+    def _evaluated(self, index: int, batches: int | None) -> dict[str, float]:
+        module, data = self.modules[index], self.data[index]
+        data.setup("test")
+        with self.context():
+            return module.evaluate(data, batches)
 
     def _account(self, index: int, step: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():

@@ -118,7 +118,8 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Out
         one.data.setup("fit")
     modules, data = [one.module for one in built], [one.data for one in built]
     ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device)
-    evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, ensemble.forward_context)
+    context, batches = ensemble.forward_context, training.evaluation_batches
+    evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, context, batches)
     log = LossLog(len(built), training.steps, device)
 
     def save(step: int) -> None:
@@ -150,9 +151,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Out
     for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
         metrics = {}
         if diverged_at is None:
-            one.data.setup("test")
-            with ensemble.forward_context():
-                metrics = evaluations.finish(index, training.steps, one.module.evaluate(one.data))
+            metrics = evaluations.finish(index, training.steps)
         outcomes.append(_outcome(one, watch, index, metrics, evaluations, folder))
     for outcome in outcomes:
         outcome.seconds = watch.seconds * share

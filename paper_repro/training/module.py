@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 
 import lightning as L
@@ -211,9 +212,10 @@ class PaperModule(L.LightningModule):
     def on_train_end(self) -> None:
         self.carries = {}
 
-    def evaluate(self, data: CounterBasedDataModule) -> dict[str, float]:
+    def evaluate(self, data: CounterBasedDataModule, batches: int | None = None) -> dict[str, float]:
         """Return every metric of every split, by ``<split>_<name>``; the only evaluation there is.
 
+        ``batches`` is how many of each split are taken, from the first on; None: all.
         Every process that calls this evaluates everything.  The random numbers of each batch follow from ``seed``,
         split and batch; torch's global generator is reseeded.
         """
@@ -223,7 +225,7 @@ class PaperModule(L.LightningModule):
         dtype = self._floating_dtype()
         with torch.no_grad():
             for split in data.splits:
-                for index, batch in enumerate(data.evaluation_batches(split)):
+                for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
                     torch.manual_seed(mix(self.seed, "evaluate", split, index))
                     self.update_metrics(metrics[split], place(batch, self.device, dtype))
         self.train(training)

@@ -108,7 +108,9 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained
         with whole, trainer.precision_plugin.forward_context():
             yield
 
-    evaluations = Evaluations([built.module], [built.data], training.evaluate_every, training.keep, context)
+    evaluations = Evaluations(
+        [built.module], [built.data], training.evaluate_every, training.keep, context, training.evaluation_batches
+    )
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiling = Compiling(built, folder, report, rank, context)
@@ -133,10 +135,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         watch.stop_if_requested(training.steps)
     built.module.to(device)  # Lightning has moved it to the CPU
-    built.data.setup("test")
-    with context():
-        metrics = evaluations.finish(0, training.steps, built.module.evaluate(built.data))
-    return Trained(watch, evaluations, metrics, compiling.text)
+    return Trained(watch, evaluations, evaluations.finish(0, training.steps), compiling.text)
 
 
 def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:

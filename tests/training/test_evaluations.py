@@ -90,6 +90,40 @@ def test_evaluating_while_training_leaves_the_training_alone(kind, cell, run, tm
         assert_equal_weights(weights(tmp_path / "watched", which), weights(tmp_path / "unwatched", which))
 
 
+@pytest.mark.parametrize("kind", ["single", "stacked"])
+def test_curves_of_fewer_batches_change_no_metric(kind, cell, run, tmp_path):
+    whole = cells_of(cell, kind, training__keep=None)
+    fewer = cells_of(cell, kind, training__keep=None, training__evaluation_batches=1)
+    found, expected = run(fewer, tmp_path / "fewer"), run(whole, tmp_path / "whole")
+    for one, two, which, other in zip(found, expected, fewer, whole, strict=True):
+        assert one.metrics == two.metrics
+        assert_equal_weights(weights(tmp_path / "fewer", which), weights(tmp_path / "whole", other))
+        parts = restored(tmp_path / "whole", other)
+        for split in parts.data.splits:
+            curve, longer = one.curves[f"{split}_rmse"], two.curves[f"{split}_rmse"]
+            assert [step for step, _ in curve] == [step for step, _ in longer] == list(range(EVERY, STEPS + 1, EVERY))
+            inputs, targets = next(iter(parts.data.evaluation_batches(split)))
+            error = (parts.module.model.eval()(inputs) - targets).square().mean().sqrt()
+            assert curve[-1][1] == pytest.approx(error.item(), rel=1e-5)
+            if split == "train":  # 48 points in batches of 20; of the test split's 16 there is one batch
+                assert all(one != two for (_, one), (_, two) in zip(curve, longer, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluation_batches": 1, "keep": "test_rmse"}, r"set training\.evaluation_batches=null"),
+        ({"evaluation_batches": 1, "evaluate_every": None}, r"training\.evaluate_every"),
+        ({"evaluation_batches": 0}, "a whole number of 1 or more, got 0"),
+        ({"evaluation_batches": True}, "a whole number of 1 or more, got True"),
+    ],
+)
+def test_curves_of_fewer_batches_are_refused_where_they_mean_nothing(changes, message, cell, run, tmp_path):
+    settings = {"keep": None, **changes}
+    with pytest.raises(UsageError, match=message):
+        run(cells_of(cell, "single", **{f"training__{key}": value for key, value in settings.items()}), tmp_path)
+
+
 def test_without_evaluations_in_between_keep_keeps_the_last_weights(cell, run, tmp_path):
     (outcome,) = run(cells_of(cell, "single", training__evaluate_every=None), tmp_path / "kept")
     (plain,) = run(cells_of(cell, "single", training__evaluate_every=None, training__keep=None), tmp_path / "plain")
@@ -138,12 +172,13 @@ def test_under_bf16_evaluations_are_computed_as_training_is(kind, cell, run, tmp
         assert {tensor.dtype for tensor in weights(tmp_path, one).values()} == {torch.float32}
 
 
-def test_a_metric_that_is_never_finite_keeps_the_last_weights(cell):
+def test_a_metric_that_is_never_finite_keeps_the_last_weights(cell, monkeypatch):
     parts = build(cell())
     evaluations = Evaluations([parts.module], [parts.data], 1, "test_rmse", contextlib.nullcontext)
     before = {name: tensor.clone() for name, tensor in parts.module.state_dict().items()}
     metrics = {"train_rmse": 1.0, "test_rmse": math.nan}
-    assert evaluations.finish(0, 4, metrics) == metrics
+    monkeypatch.setattr(parts.module, "evaluate", lambda *_: metrics)
+    assert evaluations.finish(0, 4) == metrics
     assert_equal_weights(parts.module.state_dict(), before)
 
 
@@ -152,6 +187,6 @@ def test_of_equal_evaluations_the_first_is_kept(cell):
     evaluations = Evaluations([parts.module], [parts.data], 2, "test_rmse", contextlib.nullcontext)
     evaluations.after(2)
     evaluations.after(4)
-    found = evaluations.finish(0, 5, parts.module.evaluate(parts.data))
+    found = evaluations.finish(0, 5)
     assert found["best_step"] == 2.0
     assert [evaluations.due(step, 6) for step in range(1, 7)] == [False, True, False, True, False, False]
