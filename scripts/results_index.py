@@ -79,6 +79,15 @@ versions of Python and torch; they carry neither a commit nor a seal, as records
 * `ngpt_step`, `ebt_step`, `ebt_image_step` and `ensemble` have only their first lines on a GPU: the time that was lent
   ended there, or two models that are not fused did not fit.
 
+## Where the time of a cell goes
+
+`python scripts/bench.py cells --json FILE` profiles cells of scale `cpu`: the forward and backward pass of a batch in
+one thread, on a machine that does nothing else. Shares are of the time of a step; what is neither a product nor another
+operation is Python and dispatch. "Compiled" is the time of a compiled step over that of an uncompiled one
+(`machine.compile=auto` takes the shorter); evaluations are shares of a whole run.
+
+{cells}
+
 ## Triton kernels without a GPU
 
 `python scripts/bench.py kernels_static --json FILE` compiles every Triton kernel for an A100 (sm_80) and an H100
@@ -153,12 +162,14 @@ def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     rows: list[list[str]] = []
+    cells: list[list[str]] = []
     static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = json.loads(path.read_text())
         where = f"{bench['device']}, {bench['threads']} thread"
         if "programs" in bench:
             static = bench
+        cells += [_cell(found, where) for found in bench.get("cells", [])]
         for found in bench.get("comparisons", []):
             goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
             error = f"{found['relative_error']:.1e}"
@@ -168,6 +179,7 @@ def _benches(folder: Path) -> str:
     headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where"]
     text = BENCHES.format(
         table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
+        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True),
         programs=_programs(static["programs"]),
         goals=_missed(static["programs"]),
         ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
@@ -175,6 +187,37 @@ def _benches(folder: Path) -> str:
         ptxas=static["ptxas"],
     )
     return f"{WRITTEN_BY}\n{text}"
+
+
+CELL_HEADERS = [
+    "cell",
+    "ms a step",
+    "compiled",
+    "GFLOP/s",
+    "products",
+    "others",
+    "of these",
+    "evaluations",
+    "the last",
+    "where",
+]
+
+
+def _cell(found: dict[str, Any], where: str) -> list[str]:
+    """Write what a step of one kind of cells takes."""
+    times, compiled = found["milliseconds"], found["compiled"]
+    return [
+        found["case"],
+        f"{statistics.median(times):.4g} ({min(times):.4g} to {max(times):.4g})",
+        f"{compiled:.2f}" if compiled else "",
+        f"{found['rate']:.1f}",
+        f"{found['products']:.0%}",
+        f"{found['others']:.0%}",
+        ", ".join(f"{name} {share:.0%}" for name, share in found["slowest"]),
+        f"{found['evaluations']:.1%}",
+        f"{found['last']:.1%}",
+        where,
+    ]
 
 
 def _programs(found: list[dict[str, Any]]) -> str:

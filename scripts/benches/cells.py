@@ -1,0 +1,196 @@
+"""Where the time of a step goes in cells of scale cpu: matrix products, other operations, and what is around them.
+
+A step is the forward and backward pass of a batch, or what else gives the gradients, with the draws of the first step.
+Seconds are the processor's, for one thread.  Matrix products and other operations are what torch's profiler gives to
+each operation alone; the rest is Python and dispatch.  The profiler makes all of it slower, so shares are given, of the
+profiled time.  What a compiled loss gains is what the trial of machine.compile=auto says.
+"""
+
+import contextlib
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from paper_repro.artifacts import catalogue, plan
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import Cell
+from paper_repro.training import compile_trial, cost
+from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.compiled_code import kept_code
+from paper_repro.training.passes import Passes, UntriableError
+
+ROUNDS = 15
+UNMEASURED = 3
+BATCHES = 4
+SLOWEST = 4
+CELLS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("nrgpt/fig4", {"model": "gpt", "width": "w128"}),
+    ("nrgpt/fig4", {"model": "ff2w", "width": "w128"}),
+    ("ngpt/fig7", {"model": "gpt", "context": "c1k"}),
+    ("ngpt/fig7", {"model": "ngpt", "context": "c1k"}),
+    ("ngpt/fig7", {"model": "ngpt", "context": "c4k"}),
+    ("cem/fig2a", {"model": "llama"}),
+    ("cem/fig2a", {"model": "attention"}),
+    ("cem/table3", {"model": "t8"}),
+    ("cet/table1", {"method": "ep"}),
+    ("cet/table1", {"method": "tbpte"}),
+    ("ebt/table2", {"technique": "fixed_step_size"}),
+    ("ebt/table2", {"technique": "all_steps"}),
+    ("ebt/table5", {"model": "rnn"}),
+    ("ebt/table5", {"model": "ebt"}),
+    ("ebt/figB1", {"model": "ebt", "width": "one"}),
+    ("ebt/table4", {"model": "ebt"}),
+)
+"""Artifacts and a place in each; the first cell there is measured."""
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+PRODUCTS = frozenset(
+    {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "dot", ATTENTION, f"{ATTENTION}_backward"}
+)
+"""Operations of aten that are matrix products; of torch's attention they are the greater part."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a step of one kind of cells takes."""
+
+    kind: ClassVar[str] = "cells"
+    case: str
+    milliseconds: list[float]
+    """One number a round."""
+    gigaflops: float
+    """Matrix products of a step, 1e9 FLOPs, as torch counts what is dispatched."""
+    products: float
+    """The share of matrix products in the time of a step."""
+    others: float
+    """The share of all other operations."""
+    slowest: list[tuple[str, float]]
+    """Those of the others that take most, with their shares."""
+    evaluations: float
+    """The share of a whole run that evaluations in the middle of it take."""
+    last: float
+    """The share of the evaluation at the end."""
+    compiled: float | None
+    """The time of a compiled step over that of an uncompiled one; None where the loss is never compiled."""
+
+    @property
+    def rate(self) -> float:
+        """Matrix products, GFLOP/s."""
+        return self.gigaflops / statistics.median(self.milliseconds) * 1e3
+
+    def line(self) -> str:
+        """Write the profile for the terminal."""
+        times = self.milliseconds
+        slowest = ", ".join(f"{name} {share:.0%}" for name, share in self.slowest)
+        compiled = f"; compiled {self.compiled:.2f} of it" if self.compiled else ""
+        return (
+            f"{self.case}: {statistics.median(times):.1f} ms a step ({min(times):.1f} to {max(times):.1f}){compiled}; "
+            f"{self.rate:.1f} GFLOP/s; products {self.products:.0%}, other operations {self.others:.0%} ({slowest}); "
+            f"evaluations {self.evaluations:.1%} of a run, the last one {self.last:.1%}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return everything measured."""
+        return {**asdict(self), "rate": self.rate}
+
+
+def compare(device: torch.device) -> Iterator[Profile]:
+    """Profile each kind of cells; those of scale cpu are measured on one."""
+    if device.type != "cpu":
+        raise SystemExit("error: these cells are those of scale cpu: leave --device out")
+    for name, place in CELLS:
+        yield measured(name, place)
+
+
+def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int = ROUNDS) -> Profile:
+    """Return the profile of the first cell of an artifact at a place.
+
+    Raises:
+        LookupError: there is no such cell at that scale.
+    """
+    cell = _cell(name, place, scale)
+    built = build(Cell("bench", cell.config))
+    built.data.prepare_data()
+    built.data.setup("fit")
+    step = _stepper(built)
+    for _ in range(UNMEASURED):
+        _spent(step)
+    each = [_spent(step) for _ in range(rounds)]
+    with profile(activities=[ProfilerActivity.CPU]) as found:  # its times are those of the clock
+        started = time.perf_counter()
+        for _ in range(BATCHES):
+            step()
+        spent = time.perf_counter() - started
+    alone = Counter[str]()
+    for event in found.key_averages():
+        if event.key.startswith("aten::"):
+            alone[event.key.removeprefix("aten::")] += event.self_cpu_time_total / 1e6 / spent
+    others = Counter({name: share for name, share in alone.items() if name not in PRODUCTS})
+    middle, last = _evaluations(built)
+    run = statistics.median(each) * built.training.accumulate * built.training.steps + middle + last
+    return Profile(
+        case=f"{name} {', '.join(place.values())}",
+        milliseconds=[round(one * 1e3, 3) for one in each],
+        gigaflops=cost.measure(cell.config).step_flops / built.training.accumulate / 1e9,
+        products=round(sum(alone[name] for name in PRODUCTS), 4),
+        others=round(others.total(), 4),
+        slowest=[(name, round(share, 4)) for name, share in others.most_common(SLOWEST)],
+        evaluations=round(middle / run, 4),
+        last=round(last / run, 4),
+        compiled=_compiled(built),
+    )
+
+
+def _cell(name: str, place: dict[str, str], scale: str) -> PlannedCell:
+    for cell in plan.make(catalogue.load(name), scale, [0]).cells:
+        if place.items() <= dict(cell.key).items():
+            return cell
+    raise LookupError(f"{name} has no cell {place} at scale {scale}")
+
+
+def _stepper(built: BuiltCell) -> Callable[[], None]:
+    """Return what computes the gradients of the cell's first batches, in turn."""
+    module, batches = built.module, [built.data.train_batch(step) for step in range(BATCHES)]
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        module.counted_step(batches[count % BATCHES])
+        module.zero_grad(set_to_none=True)
+        count += 1
+
+    return step
+
+
+def _spent(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def _evaluations(built: BuiltCell) -> tuple[float, float]:
+    """Return the seconds of all evaluations in the middle of a run, and of the one at its end."""
+    training, module, data = built.training, built.module, built.data
+    data.setup("test")
+    last = _spent(lambda: module.evaluate(data))
+    if training.evaluate_every is None:
+        return 0.0, last
+    count = (training.steps - 1) // training.evaluate_every
+    return count * _spent(lambda: module.evaluate(data, training.evaluation_batches)), last
+
+
+def _compiled(built: BuiltCell) -> float | None:
+    if built.module.uncompilable:
+        return None
+    try:
+        passes = Passes(built, torch.device("cpu"), contextlib.nullcontext)
+    except UntriableError:
+        return None
+    with kept_code(True):
+        verdict = compile_trial.measure(built, passes)
+    return None if verdict.refused else round(1 - verdict.gain / verdict.uncompiled, 3)
