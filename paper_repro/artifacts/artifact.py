@@ -225,6 +225,8 @@ class Artifact:
     scales: dict[str, Scale]
     columns: dict[str, Column] = field(default_factory=dict)
     published: Published | None = None
+    fitted: bool = False
+    """Whether its settings were fitted to the printed numbers, which ours are then not said to reproduce."""
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
     summary: dict[str, Summary] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)

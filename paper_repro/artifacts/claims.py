@@ -60,7 +60,9 @@ class Claim:
     where: str
     predicate: Predicate
     catalogue: str | None = None
-    """The id of the paper's claim in ``papers/claims.yaml`` that this one tests, or a part of it; None: ours."""
+    """The id of the paper's claim in ``papers/claims.yaml`` that this one tests, or a part of it; None: none there."""
+    ours: bool = False
+    """Whether it is a question of ours; ``where`` then names the place that it is about."""
     over: list[str] = field(default_factory=list)
     """Axes over whose every combination of values the predicate is judged; the claim holds if it holds everywhere."""
     only: dict[str, list[str]] = field(default_factory=dict)
@@ -78,7 +80,14 @@ class Claim:
         values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items()}
         if "id" not in values and "catalogue" not in values:
             raise node.error("missing 'id' in 'claims'")
+        if values.get("ours") and "catalogue" in values:
+            raise node.error(f"claim '{values['catalogue']}' is the paper's by 'catalogue': leave 'ours' out")
         return cls(**{"id": values.get("catalogue"), **values})
+
+    @property
+    def whose(self) -> str:
+        """Whose claim it is: "paper" or "ours"."""
+        return "ours" if self.ours else "paper"
 
 
 @dataclass(frozen=True)

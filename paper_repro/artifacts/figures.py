@@ -2,11 +2,13 @@
 
 import csv
 import io
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paper_repro.artifacts import made_of
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.views import View
 from paper_repro.base.files import write_atomically
@@ -19,6 +21,8 @@ Row = dict[str, Any]
 
 PAPER_COLOR, REFERENCE_COLOR, OWN_COLOR = "#222222", "#E08214", "#2166AC"
 DOTS_PER_INCH = 160
+FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
+"""Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -49,6 +53,10 @@ class Figure(ABC):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         """Draw ``rows``, and nothing that is not in them."""
 
+    def footer(self, rows: Sequence[Row]) -> str:
+        """Return the line below the figure: scale, data, size of the models and number of seeds."""
+        return made_of.footer(self.view, rows)
+
     def write(self, folder: Path) -> list[Path]:
         """Write figure.csv, .png and .svg into ``folder``."""
         from matplotlib import rc_context, rcdefaults, rcParams
@@ -64,6 +72,8 @@ class Figure(ABC):
             rcParams.update(STYLE)
             canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout="constrained")
             self.draw(canvas, rows)
+            if text := self.footer(rows):
+                _write_below(canvas, text)
             # Not savefig, which draws each format once more to measure it.
             FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
@@ -81,6 +91,24 @@ def log_ticks(axis: "Axis") -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(EngFormatter(sep=""))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _write_below(canvas: "Canvas", text: str) -> None:
+    """Make the figure higher by a strip below all that is drawn, and write a line of text, or several, into it."""
+    from matplotlib.transforms import Bbox
+
+    width, height = (float(inches) for inches in canvas.get_size_inches())
+    lines = textwrap.wrap(text, max(20, int(width / FOOTER_CHARACTER)))
+    strip = FOOTER_LINE * len(lines) + 0.06
+    share = strip / (height + strip)
+    canvas.set_size_inches(width, height + strip)
+    engine = canvas.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0, share, 1, 1 - share))  # type: ignore[call-arg]
+    for legend in canvas.legends:
+        # A legend "outside" keeps to the edges of the whole figure, which now has the strip.
+        legend.set_bbox_to_anchor(Bbox.from_bounds(0, share, 1, 1 - share), canvas.transFigure)
+    canvas.text(0.04 / width, 0.04 / (height + strip), "\n".join(lines), fontsize=6, color="#555555", va="bottom")
 
 
 def _csv(rows: Sequence[Row]) -> bytes:

@@ -1,8 +1,10 @@
 """Lists the artifacts that can be rerun, and shows what a plan would cost."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -35,9 +37,13 @@ def listing(runs: Path, results: Path) -> str:
         missing.update(lacking)
         data = f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated"
         scales = ", ".join(artifact.scales)
-        reference, claims = _scales_with_results(artifact, results), _judged_claims(artifact, results)
-        rows.append([name, artifact.title, scales, data, reference, claims, _scales_with_results(artifact, runs)])
-    headers = ["artifact", "title", "scales", "data", "reference", "its claims", "yours"]
+        reference, folder = _scales_with_results(artifact, results), _judged_folder(artifact, results)
+        ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
+        claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
+        yours = _scales_with_results(artifact, runs)
+        rows.append([name, artifact.title, scales, data, reference, ground, *claims, yours])
+    headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
+    headers += ["questions of ours", "yours"]
     legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
     table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
     return "\n".join([table, "", *legend] if legend else [table])
@@ -50,9 +56,11 @@ def published_listing(results: Path) -> str:
         artifact = catalogue.load(name)
         folder = _judged_folder(artifact, results)
         title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
-        scale = "-" if folder is None else folder.name
-        rows.append([title, artifact.title, scale, _judged_claims(artifact, results)])
-    return tabulate(rows, ["artifact", "title", "scale", "claims"], tablefmt="github", disable_numparse=True)
+        scale, ground = ("-", "-") if folder is None else (folder.name, _document(folder)["made_of"])
+        claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
+        rows.append([title, artifact.title, scale, ground, *claims])
+    headers = ["artifact", "title (the paper's)", "scale", "made from", "the paper's claims", "questions of ours"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
@@ -89,14 +97,21 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     return "\n".join(lines)
 
 
-def _judged_claims(artifact: Artifact, root: Path) -> str:
-    """Count the claims that hold, fail and are undecided in the results of the largest scale that has any."""
+def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:
+    """Count the verdicts on the claims of the paper, or on ours, in the results of the largest scale that has any."""
     folder = _judged_folder(artifact, root)
     if folder is None:
         return "-"
-    found = [claim["verdict"] for claim in json.loads((folder / "table.json").read_text())["claims"]]
-    counts = {verdict: found.count(verdict) for verdict in (HOLDS, FAILS, UNDECIDED)}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "-"
+    claims = _document(folder)["claims"]
+    counts = Counter(claim["verdict"] for claim in claims if claim.get("whose", "paper") == whose)
+    known = [verdict for verdict in (HOLDS, FAILS, UNDECIDED) if verdict in counts]
+    others = sorted(counts.keys() - {*known})
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in [*known, *others]) or "-"
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "table.json").read_text())
+    return document
 
 
 def _judged_folder(artifact: Artifact, root: Path) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import claims, intervals, verdicts
+from paper_repro.artifacts import claims, intervals, made_of, verdicts
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
 from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
 from paper_repro.artifacts.views import Point, View, column_value, values
@@ -59,6 +59,7 @@ class Table:
         if plan.altered:
             parts.append(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**")
         parts += [markdown_table(grid) for grid in grids]
+        parts += [f"**{total}**"] if (total := self.total()) else []
         if self.artifact.summary:
             parts.append(markdown_table(self.summary_grid()))
         if self.artifact.claims:
@@ -133,6 +134,7 @@ class Table:
             self.artifact.tolerances.get(name),
             plan.scale.comparable,
             plan.altered,
+            self.artifact.fitted,
         )
 
     def _absence(self, found: Mapping[int, Record], name: str) -> str:
@@ -183,18 +185,30 @@ class Table:
             return verdicts.REPRODUCED
         return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit}"
 
+    def total(self) -> str:
+        """Return how many of a fitted table's measured numbers lie within their tolerances; empty for other tables."""
+        names = [name for name, spec in self.artifact.metrics.items() if spec.measured]
+        found = [self.verdict(name, point).word for point in self.view.points.values() for name in names]
+        judged = [word for word in found if word in (verdicts.FITTED, verdicts.OFF)]
+        if not self.artifact.fitted or not judged:
+            return ""
+        rules = {_rule(self.artifact.tolerances[name]) for name in names if name in self.artifact.tolerances}
+        within = f"{judged.count(verdicts.FITTED)} of {len(judged)} measured numbers lie {' or '.join(sorted(rules))}"
+        return f"{within}, with settings that were fitted to them."
+
     def judgements(self) -> list[tuple[Any, claims.Judgement]]:
         return [(claim, claims.judge(claim, self.view)) for claim in self.artifact.claims]
 
     def claims_grid(self) -> Grid:
         rows = []
         for claim, judgement in self.judgements():
-            rows.append([claim.id, claim.says, f"**{judgement.verdict}**", judgement.because])
+            whose = f"{claim.whose}: {claim.where}"
+            rows.append([claim.id, whose, claim.says, f"**{judgement.verdict}**", judgement.because])
             parts = [(label, part) for label, part in judgement.parts if label]
             if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
                 parts = [(label, part) for label, part in parts if part.verdict != claims.HOLDS]
-            rows += [["", label, part.verdict, part.because] for label, part in parts]
-        return Grid(["claim", "what the paper says", "verdict", "because"], rows)
+            rows += [["", "", label, part.verdict, part.because] for label, part in parts]
+        return Grid(["claim", "whose", "what is claimed", "verdict", "because"], rows)
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
@@ -203,7 +217,10 @@ class Table:
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
             by_rule.setdefault(f"{_rule(tolerance)}: {tolerance.reason}", []).append(titles[name])
-        notes += [f"Reproduced ({', '.join(names)}) means {rule}" for rule, names in by_rule.items()]
+        measured = {spec.title for spec in artifact.metrics.values()}
+        for rule, names in by_rule.items():
+            word = verdicts.FITTED if artifact.fitted and measured.issuperset(names) else verdicts.REPRODUCED
+            notes.append(f"{word.capitalize()} ({', '.join(names)}) means {rule}")
         if artifact.published is not None:
             notes.append(f"Repeats in the paper: {artifact.published.repeats}.")
         for title, found in (("Yours", "own"), ("Reference", "reference")):
@@ -231,7 +248,8 @@ class Table:
         plan, artifact = self.view.plan, self.artifact
         scale = "" if plan.scale_name == "exact" else f" Scale {plan.scale_name}: {plan.scale.about}"
         seeds = f" Seeds {self.view.judged_seeds}." if len(plan.seeds) > 1 else ""
-        return f"{artifact.source.paper}, {artifact.source.where}.{scale}{seeds}"
+        ground = f" The numbers here are made from: {made_of.words(self.view)}."
+        return f"{artifact.source.paper}, {artifact.source.where}.{ground}{scale}{seeds}"
 
     def long_rows(self) -> list[dict[str, Any]]:
         """Return one row for each point and metric or column, with everything a program wants to compare."""
@@ -269,6 +287,7 @@ class Table:
             "title": self.artifact.title,
             "source": f"{self.artifact.source.paper}, {self.artifact.source.where}",
             "scale": plan.scale_name,
+            "made_of": made_of.words(self.view),
             "comparable": plan.scale.comparable and not plan.altered,
             "seeds": list(plan.seeds),
             "overrides": plan.altering,
@@ -281,6 +300,7 @@ class Table:
                 }
                 for name, item in self.artifact.summary.items()
             },
+            "total": self.total(),
             "claims": [_claim_document(claim, judgement) for claim, judgement in self.judgements()],
             "notes": self.notes(),
             "cells": self._cells(),
@@ -369,6 +389,8 @@ def _claim_document(claim: Any, judgement: claims.Judgement) -> dict[str, Any]:
     return {
         "id": claim.id,
         "catalogue": claim.catalogue,
+        "whose": claim.whose,
+        "where": claim.where,
         "says": claim.says,
         **_judgement_document(judgement),
     }

@@ -10,6 +10,8 @@ from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
 
 REPRODUCED, OFF, REDUCED, ALTERED, NOT_RUN = "reproduced", "off by", "reduced scale", "altered", "not run"
+FITTED = "fitted"
+"""Said in the place of ``reproduced`` where the settings were fitted to the printed numbers."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,12 @@ def on_metric(
     tolerance: Tolerance | None,
     comparable: bool,
     altered: bool,
+    fitted: bool = False,
 ) -> Verdict:
     """Return the verdict on a metric's mean over seeds.
 
-    ``reproduced`` and ``off by`` are said only of runs at the paper's scale with the artifact's own settings.
+    ``reproduced`` (of a fitted table ``fitted``) and ``off by`` are said only of runs at the paper's scale with the
+    artifact's own settings.
     """
     if not found:
         return Verdict(NOT_RUN, NOT_RUN)
@@ -43,7 +47,8 @@ def on_metric(
     if not comparable:
         return Verdict(REDUCED, f"{REDUCED} ({change})")
     if within(ours, printed, tolerance, metric.text):
-        return Verdict(REPRODUCED, f"{REPRODUCED} ({change})")
+        word = FITTED if fitted else REPRODUCED
+        return Verdict(word, f"{word} ({change})")
     return Verdict(OFF, f"{OFF} {change}")
 
 

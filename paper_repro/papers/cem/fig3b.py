@@ -39,6 +39,6 @@ class Figure3b(PerplexityFigure):
             if points:
                 axes.plot(*zip(*points, strict=True), marker=marker, color=TWO_STEPS, label=f"CEM attention{ending}")
         axes.set_xticks(range(len(kinds)), labels=[self.label("model", kind) for kind in kinds])
-        axes.set(xlabel="diagonal in the scores", ylabel="test perplexity")
+        axes.set(xlabel="diagonal in the scores", ylabel=f"{self.split} perplexity")
         if rows:
             axes.legend(fontsize=8)

@@ -46,7 +46,7 @@ class StepsFigure(PerplexityFigure):
                 if points:
                     axes.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4)
         steps = [counts[value] for value in chosen(self.view, "steps")]
-        axes.set(xlabel="inner steps T", ylabel="test perplexity", xscale="log")
+        axes.set(xlabel="inner steps T", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(steps, labels=[str(count) for count in steps])
         axes.minorticks_off()
         axes.plot([], [], "--", color=LLAMA_COLOR, label="Llama")
@@ -75,7 +75,7 @@ class ReuseFigure(PerplexityFigure):
                 place = number + 0.7 * ((index + 0.5) / len(sizes) - 0.5)
                 self._pair(axes, own, place, model, MARKERS[index])
         axes.set_xticks(range(len(groups)), labels=[self._title(model, kind) for model, kind in groups], fontsize=7)
-        axes.set_ylabel("test perplexity")
+        axes.set_ylabel(f"{self.split} perplexity")
         axes.use_sticky_edges = False  # of the bars, which would cut the markers at their ends
         _name_sizes(self, axes)
         for color, label in ((ONE_STEP, "T = 1"), (TWO_STEPS, "T = 2")):

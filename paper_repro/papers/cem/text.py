@@ -20,7 +20,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 
 class PerplexityFigure(figures.Figure):
-    """Its rows are the finished runs, one each, with place, parameters, tokens, seed and test perplexity."""
+    """Its rows are the finished runs, one each, with place, parameters, tokens, seed and perplexity."""
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -33,6 +33,11 @@ class PerplexityFigure(figures.Figure):
             for seed, value in sorted(self.view.samples(PERPLEXITY, place).items()):
                 found.append({**place, **counted, "seed": seed, PERPLEXITY: round(value, 8)})
         return found
+
+    @property
+    def split(self) -> str:
+        """The split that the perplexity is of: test at scale paper, as in the paper, else validation."""
+        return "test" if self.view.scale_name == "paper" else "validation"
 
     def label(self, axis: str, value: str) -> str:
         return self.artifact.axes[axis].values[value].label
@@ -71,7 +76,7 @@ class ParametersFigure(PerplexityFigure):
             for (count, trained), height in points if model == "llama" else ():
                 text, corner = f"{count_text(trained)} tokens", (5, 5)
                 axes.annotate(text, (count, height), textcoords="offset points", xytext=corner, fontsize=7)
-        axes.set(xlabel="parameters", ylabel="test perplexity")
+        axes.set(xlabel="parameters", ylabel=f"{self.split} perplexity")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.margins(0.15)
         if rows:
@@ -121,7 +126,8 @@ def gains(view: View, worse: Place, better: Place) -> dict[int, float]:
 def judge_larger_gain(
     view: View, comparisons: Mapping[str, tuple[tuple[Place, Place], tuple[Place, Place]]]
 ) -> Judgement:
-    """Return whether at every size what is gained from one place to another is above what a second such pair gains.
+    """Return whether at every size what is gained from one place to another is above what a second such pair gains, and
+    above 0: a smaller loss is no gain.
 
     Args:
         view: with perplexities.
@@ -132,7 +138,9 @@ def judge_larger_gain(
         for word, pairs in comparisons.items():
             larger, smaller = (gains(view, {**one, "size": size}, {**two, "size": size}) for one, two in pairs)
             label = view.artifact.axes["size"].values[size].label
-            parts.append((f"{label}, {word}" if word else label, _above(larger, smaller)))
+            name = f"{label}, {word}" if word else label
+            parts.append((name, _above(larger, smaller)))
+            parts.append((f"{name}: a gain at all", _above(larger, dict.fromkeys(larger, 0.0))))
     return combine(parts, FAILS, HOLDS)
 
 

@@ -18,25 +18,27 @@ class Figure5(RelaxationFigure):
 
 
 def judge_step_size_insensitive(view: View) -> Judgement:
-    """Return whether nearly all images end at the same energy, and nearly all collapse with both step sizes or with
-    none.
+    """Return whether nearly all images end at the same energy, and nearly all that collapse with one step size collapse
+    with the other; undecided where none collapses.
     """
     small = {trace.seed: trace for trace in traces(view, "tenth")}
     pairs = [(trace, small[trace.seed]) for trace in traces(view, "long") if trace.seed in small]
     if not pairs:
         return Judgement(UNDECIDED, view.absence("tenth_late", EP))
-    near, alike = [], []
+    near, both = [], []
     for one, ten in pairs:
         falls = [before + after for before, after in zip(one.before, one.after, strict=True)]
         ends = zip(one.energies[-1], ten.energies[-1], falls, strict=True)
         near += [abs(first - second) <= NEAR * fall for first, second, fall in ends]
-        alike += [first == second for first, second in zip(one.late, ten.late, strict=True)]
-    late = sum(sum(one.late) for one, _ in pairs)
-    return combine(
-        [("energies", _share(near, "")), ("collapse", _share(alike, f", {late} collapse at 1"))], FAILS, HOLDS
-    )
+        both += [first and second for first, second in zip(one.late, ten.late, strict=True) if first or second]
+    energies = _share(near, "images end at the same energy")
+    if not both:
+        collapse = Judgement(UNDECIDED, f"none of {len(near)} images collapses with either step size")
+    else:
+        collapse = _share(both, "images that collapse with one step size collapse with the other")
+    return combine([("energies", energies), ("collapse", collapse)], FAILS, HOLDS)
 
 
-def _share(agree: list[bool], more: str) -> Judgement:
+def _share(agree: list[bool], text: str) -> Judgement:
     verdict = HOLDS if sum(agree) >= MOST * len(agree) else FAILS
-    return Judgement(verdict, f"{sum(agree)} of {len(agree)} images agree{more}")
+    return Judgement(verdict, f"{sum(agree)} of {len(agree)} {text}")

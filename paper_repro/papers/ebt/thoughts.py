@@ -34,6 +34,10 @@ class ThoughtFigure(Figure):
     def rows(self) -> list[Row]:
         return self.given
 
+    def footer(self, rows: Sequence[Row]) -> str:
+        """Return nothing: the title names the cell."""
+        return ""
+
 
 class TokenEnergies(ThoughtFigure):
     """A heat map of energies: tokens from left to right, steps from the top down; long texts take several panels.

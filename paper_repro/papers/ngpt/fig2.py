@@ -11,7 +11,7 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, com
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,10 +49,7 @@ class Figure2(figures.Figure):
                 for model in chosen(self.view, "model"):
                     line = [row for row in own if (row["size"], row["model"]) == (size, model)]
                     _curve(axes, line, COLORS[model], style, self._label(model, size))
-            label = self.artifact.axes["context"].values[context].label
-            windows = {row["window"] for row in own}
-            title = f"{label} context: {windows.pop():,} tokens" if windows else f"{label} context"
-            axes.set(xscale="log", xlabel="training tokens", title=title)
+            axes.set(xscale="log", xlabel="training tokens", title=context_of(self.view, context))
             figures.log_ticks(axes.xaxis)
         panels[0].set_ylabel("final validation loss (nats per token)")
         if rows:
@@ -85,7 +82,7 @@ class Speedups(tables.Table):
     def remarks(self) -> list[str]:
         found = []
         for context in chosen(self.view, "context"):
-            label = self.artifact.axes["context"].values[context].label
+            label = context_of(self.view, context)
             for baseline in chosen(self.view, "model"):
                 if baseline == CANDIDATE:
                     continue
@@ -93,11 +90,11 @@ class Speedups(tables.Table):
                 texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in speedups(self.view, context, baseline)]
                 if texts:
                     found.append(
-                        f"nGPT over {name}, {label} context, by nGPT's budget (95 % interval): {'; '.join(texts)}."
+                        f"nGPT over {name}, {label}, by nGPT's budget (95 % interval): {'; '.join(texts)}."
                     )
             if (times := step_time_ratio(self.view, context)) is not None:
                 found.append(
-                    f"A training step of nGPT took {times:.2f} of GPT's at {label} context (median over pairs of equal "
+                    f"A training step of nGPT took {times:.2f} of GPT's, {label} (median over pairs of equal "
                     "budget and seed, beside other work: ngpt/steptime measures it alone)."
                 )
         return found
@@ -160,7 +157,7 @@ def judge_speedup_grows_with_context(view: View) -> Judgement:
         below = {one.candidate.tokens: one for one in speedups(view, shorter, "gpt")}
         for above in speedups(view, longer, "gpt"):
             if (other := below.get(above.candidate.tokens)) is not None:
-                labels = [view.artifact.axes["context"].values[name].label for name in (longer, shorter)]
+                labels = [context_of(view, name) for name in (longer, shorter)]
                 name = f"{labels[0]} above {labels[1]}, {above.candidate.tokens:,.0f} tokens"
                 parts.append((name, _apart(above, other)))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "one context, or not run")
@@ -174,7 +171,7 @@ def judge_speedup_grows_with_budget(view: View) -> Judgement:
     for context in chosen(view, "context"):
         found = speedups(view, context, "gpt")
         if len(found) > 1:
-            parts.append((view.artifact.axes["context"].values[context].label, _apart(found[-1], found[0])))
+            parts.append((context_of(view, context), _apart(found[-1], found[0])))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 

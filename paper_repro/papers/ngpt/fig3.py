@@ -7,7 +7,7 @@ from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, runs
+from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, context_of, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,12 +50,13 @@ class Figure3(figures.Figure):
                     points = [row for row in own if (row["size"], row["model"]) == (size, model)]
                     _curve(axes, points, COLORS[model], style, self._label(model, size))
             title = self.artifact.metrics[task].title
-            axes.set_title(f"{title}, {self.artifact.axes['context'].values[context].label} context", fontsize=8)
+            axes.set_title(f"{title}, {context_of(self.view, context)}", fontsize=8)
             if own:
                 axes.set_xscale("log")
             else:
                 axes.text(0.5, 0.5, "n/a", ha="center", transform=axes.transAxes)
-        canvas.supxlabel("training tokens", fontsize=9)
+        for axes in panels[-COLUMNS:]:
+            axes.set_xlabel("training tokens")
         canvas.supylabel("zero-shot accuracy (%)", fontsize=9)
         if rows:
             panels[0].legend(fontsize=7)

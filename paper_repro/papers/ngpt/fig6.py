@@ -1,6 +1,5 @@
 """nGPT, figure 6 with 14: eigen learning rates and scaling factors by layer, and their histograms over four sweeps."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,5 +118,5 @@ def judge_sqk_stable(view: View) -> Judgement:
     for key in view.points:
         place = dict(key)
         label = view.artifact.axes["run"].values[place["run"]].label
-        parts.append((label, within(view, "sqk_spread", place, -math.inf, STABLE)))
+        parts.append((label, within(view, "sqk_spread", place, 0.0, STABLE, ratio=True)))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "the scale has no such cells")

@@ -51,7 +51,7 @@ class Figure7(figures.Figure):
                 points = _means([row for row in own if (row["size"], row["model"]) == (size, model)])
                 label = self.artifact.axes["model"].values[model].label
                 axes.plot(*points, style, color=COLORS[model], marker="o", markersize=3, label=label)
-        axes.set(xlabel="initial learning rate", ylabel="final loss (nats per token)")
+        axes.set(xlabel="initial learning rate", ylabel="final validation loss")
         axes.set_title(f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens", fontsize=8)
         axes.set_xscale("log")
         axes.set_xticks(sorted({row["rate"] for row in own}), minor=False)

@@ -126,19 +126,27 @@ def count_layers(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def within(view: View, metric: str, place: Mapping[str, str], low: float, high: float) -> Judgement:
-    """Return whether a metric's mean lies in [low, high], by its 95 % interval over seeds."""
+def within(
+    view: View, metric: str, place: Mapping[str, str], low: float, high: float, ratio: bool = False
+) -> Judgement:
+    """Return whether a metric's mean lies in [low, high], by its 95 % interval over seeds; of a ratio, by the interval
+    of its logarithm.
+    """
     found = view.samples(metric, place)
     if not found:
         return Judgement(UNDECIDED, view.absence(metric, place))
+    if ratio:
+        found = {seed: math.log(value) for seed, value in found.items()}
     interval = intervals.compare(found, dict.fromkeys(found, 0.0))
     if interval.count < 2:
-        return Judgement(UNDECIDED, f"{interval.mean:.4g}, one seed: not judged")
-    inside = low <= interval.low and interval.high <= high
-    outside = interval.high < low or interval.low > high
+        only = math.exp(interval.mean) if ratio else interval.mean
+        return Judgement(UNDECIDED, f"{only:.4g}, one seed: not judged")
+    mean, least, most = (math.exp(x) if ratio else x for x in (interval.mean, interval.low, interval.high))
+    inside = low <= least and most <= high
+    outside = most < low or least > high
     verdict = HOLDS if inside else FAILS if outside else UNDECIDED
-    bounds = f"expected at most {high:g}" if low == -math.inf else f"expected between {low:g} and {high:g}"
-    numbers = f"{interval.mean:.4g} [{interval.low:.4g}, {interval.high:.4g}], {interval.count} seeds"
+    bounds = f"expected at most {high:g}" if low <= 0.0 else f"expected between {low:g} and {high:g}"
+    numbers = f"{mean:.4g} [{least:.4g}, {most:.4g}], {interval.count} seeds"
     return Judgement(verdict, f"{numbers}; {bounds}")
 
 

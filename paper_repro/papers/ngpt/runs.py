@@ -52,3 +52,11 @@ def chosen(view: View, axis: str) -> list[str]:
     """Return the values of an axis that the scale runs, in the artifact's order."""
     found = {dict(key)[axis] for key in view.points}
     return [value for value in view.artifact.axes[axis].values if value in found]
+
+
+def context_of(view: View, context: str) -> str:
+    """Return the window that the scale runs for one of the paper's contexts: "64 tokens (the paper's 1k)"."""
+    label = view.artifact.axes["context"].values[context].label
+    windows = {view.counted("window", dict(key)) for key in view.points if dict(key)["context"] == context}
+    found = sorted(window for window in windows if window)
+    return f"{' and '.join(f'{window:,.0f}' for window in found)} tokens (the paper's {label})" if found else label

@@ -3,10 +3,7 @@
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import judge_each
-
-LATE_CHANGE = 0.05
-"""Share of a token's span of energies, within the last tenth of the recurrences."""
+from paper_repro.papers.nrgpt.traces import judge_settles
 
 
 class Directions(tables.Table):
@@ -21,5 +18,4 @@ class Directions(tables.Table):
 
 
 def judge_unconstrained_settles(view: View) -> Judgement:
-    text = f"largest change of a token's energy in the last tenth of the steps, at most {LATE_CHANGE} of its span"
-    return judge_each(view, "late_change", lambda change: change <= LATE_CHANGE, text)
+    return judge_settles(view)

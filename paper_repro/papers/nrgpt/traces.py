@@ -2,10 +2,11 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures
+from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "energies.csv"
+EVEN_DRIFT = 0.1
+"""What an energy that drifts evenly over all steps changes in the last tenth of them, over its span: what settles
+changes less.
+"""
+SETTLED = 0.01
+"""A token has settled once its energy stays within this share of its span of its last value."""
+RISES = 0.1
+"""The share of all movement that rises may have in a descent. Steps of finite length, predecessors that still move
+within ``SETTLED``, and the five digits of the recorded energies give some rises to any descent; a walk without
+direction has 0.5.
+"""
 PANELS = {"total": "E", "attention": "E attention", "feed_forward": "E feed-forward"}
 
 
@@ -72,3 +84,61 @@ def judge_each(view: View, metric: str, good: Callable[[float], bool], text: str
     bad = [name for name, value in found.items() if not good(value)]
     span = f"{text}: {min(found.values()):.3g} to {max(found.values()):.3g} over {len(found)} models"
     return Judgement(FAILS if bad else HOLDS, span + (f"; not in {', '.join(bad)}" if bad else ""))
+
+
+def judge_settles(view: View) -> Judgement:
+    """Judge the largest late change of a token's energy, over its span, against that of an even drift: the interval of
+    its logarithm over models.
+    """
+    found = [view.samples("late_change", dict(key)) for key in view.points]
+    values = {(index, seed): value for index, own in enumerate(found) for seed, value in own.items()}
+    if not values:
+        return Judgement(UNDECIDED, "not run")
+    logs = {number: math.log(max(value, 1e-300)) for number, value in enumerate(values.values())}
+    what = "largest change of a token's energy in the last tenth of the steps, over its span"
+    return _below(logs, math.log(EVEN_DRIFT), f"{what}: {{}}, an even drift has {EVEN_DRIFT:g}", math.exp)
+
+
+def judge_descent(view: View) -> Judgement:
+    """Judge, of all movement of tokens whose predecessors have settled, the share that goes up: its interval over
+    models against ``RISES``.
+    """
+    contents = [view.attachments(ATTACHMENT, dict(key)).values() for key in view.points]
+    moves = [settled_moves(content) for found in contents for content in found]
+    if not moves:
+        return Judgement(UNDECIDED, "not run")
+    shares = {index: up / (up + down) for index, (up, down) in enumerate(moves) if up + down > 0}
+    if len(shares) < len(moves):
+        return Judgement(UNDECIDED, f"nothing to judge in {len(moves) - len(shares)} of {len(moves)} models")
+    what = "rises of tokens whose predecessors have settled, over their rises and falls"
+    return _below(shares, RISES, f"{what}: {{}}, at most {RISES:g}", float)
+
+
+def settled_moves(content: bytes) -> tuple[float, float]:
+    """Sum the rises and the falls of all tokens' energies, each over its span, from the step on at which all earlier
+    tokens have settled.
+
+    Args:
+        content: the attachment, a row for each step and token.
+    """
+    import numpy as np
+
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    steps = 1 + max(int(row["step"]) for row in rows)
+    total = np.array([float(row["total"]) for row in rows]).reshape(steps, -1)  # (S + 1, T)
+    span = np.maximum(np.ptp(total, axis=0), np.finfo(float).tiny)  # (T,)
+    near = np.abs(total - total[-1]) <= SETTLED * span  # (S + 1, T)
+    settled = np.logical_and.accumulate(near[::-1], axis=0)[::-1]
+    after = np.logical_and.accumulate(settled, axis=1)[:-1, :-1]  # (S, T - 1): this token and all before it
+    moves = (np.diff(total, axis=0) / span)[:, 1:][after]
+    return float(np.clip(moves, 0, None).sum()), float(np.clip(-moves, 0, None).sum())
+
+
+def _below(values: Mapping[int, float], limit: float, text: str, shown: Callable[[float], float]) -> Judgement:
+    """Judge whether a quantity is below a limit by its 95 % interval over models; ``text`` has a place for it."""
+    found = intervals.compare(values, dict.fromkeys(values, 0.0))
+    if found.count < 2:
+        return Judgement(UNDECIDED, "one model: not judged")
+    mean, low, high = (shown(number) for number in (found.mean, found.low, found.high))
+    verdict = HOLDS if found.high < limit else FAILS if found.low > limit else UNDECIDED
+    return Judgement(verdict, text.format(f"{mean:.3g} [{low:.3g}, {high:.3g}] over {found.count} models"))
