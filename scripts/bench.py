@@ -4,7 +4,8 @@
 
 A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
 else lists it.  Other rows have a ``kind``, a ``line`` and a ``record``, too.  A function ``about()`` beside it returns
-what else belongs into the file.
+what else belongs into the file.  The file names the commit, says whether the code had uncommitted changes, and is
+sealed with the hash of its content, as records of cells are.
 """
 
 import argparse
@@ -17,8 +18,10 @@ from typing import Any
 
 import torch
 
+from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import nearest
 from paper_repro.base.files import write_atomically
+from paper_repro.cells.records import SEAL, seal
 from paper_repro.training.machine import Machine, settings
 
 BENCHES = Path(__file__).parent / "benches"
@@ -36,6 +39,12 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
     }
 
 
+def _encoded(content: dict[str, Any]) -> bytes:
+    """Return a bench's file, sealed over what a reader will find in it."""
+    read: dict[str, Any] = json.loads(json.dumps(content))
+    return json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n"
+
+
 def main(arguments: list[str] | None = None) -> int:
     benches = {path.stem for path in BENCHES.glob("*.py")} - {"side_by_side"}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,17 +54,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.name not in benches:
         parser.error(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
+    code = read_code_state()
     machine = Machine(accelerator=options.device, threads=1)
     with settings(machine):
         surroundings = _surroundings(machine.device)
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
         bench = import_module(options.name)
-        content: dict[str, Any] = {"bench": options.name, **surroundings, **getattr(bench, "about", dict)()}
+        content: dict[str, Any] = {"bench": options.name, "commit": code.commit, "dirty": code.dirty, **surroundings}
+        content |= getattr(bench, "about", dict)()
         for row in bench.compare(machine.device):
             content.setdefault(row.kind, []).append(row.record())
             print(row.line(), flush=True)
             if options.json:  # after each: one that is interrupted leaves what it measured
-                write_atomically(options.json, json.dumps(content, indent=2).encode() + b"\n")
+                write_atomically(options.json, _encoded(content))
     return 0
 
 

@@ -8,7 +8,7 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,19 @@ from tabulate import tabulate
 
 from paper_repro.artifacts import catalogue, paper_claims
 from paper_repro.artifacts.listing import published_listing
+from paper_repro.artifacts.verdicts import FITTED
 from paper_repro.base.command_line import RESULTS, parse, run_main
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.records import SEAL, seal
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
 
 ARTIFACTS = """# The committed reference
 
 One line for each table or figure that this repository can rerun. The link opens the published table, with its claims
-and notes; the figure lies beside it. The scale says how the reference was made: `exact` is arithmetic, `cpu` is reduced
-(cem/table3 is the exception: its models have the paper's size). No artifact has a reference at scale `paper` yet.
+and notes; the figure lies beside it. A title is the paper's; "made from" says which data and which size of models stand
+behind our numbers. The scale says how the reference was made: `exact` is arithmetic, `cpu` is reduced (cem/table3 is
+the exception: its models have the paper's size). No artifact has a reference at scale `paper` yet.
 
 {table}
 
@@ -35,14 +39,15 @@ and notes; the figure lies beside it. The scale says how the reference was made:
 How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader should know before quoting a line:
 
 * **cem/table3 is fitted.** The paper does not print its data sizes, lengthscales or optimiser. Ours were chosen to come
-  close to the printed table, so a "reproduced" there says that a fit exists. {fitted} of its {judged} measured numbers
-  lie within one published standard deviation.
+  close to the printed table, so its numbers are called `fitted`, not `reproduced`: a fit exists. {fitted} of its
+  {judged} measured numbers lie within one published standard deviation; with the paper's own settings it would be about
+  86 to 95 %.
+* **Whose claim it is.** A claim is the paper's or a question of ours. Both are counted apart above, and the table of
+  claims has a column for it.
 * **Claims at scale `cpu` are judged on small models and small data.** What fails or holds there may do otherwise at
-  full scale. Some of these models have learned little: CET's test error, for one, is above that of filling blanks with
-  the mean pixel.
-* **A title names the paper's data.** The second paragraph of each published table says which data the reference was
-  made from: docstrings of installed Python packages stand in for OpenWebText and SlimPajama, squares of two photographs
-  for CelebA.
+  full scale.
+* **A title names the paper's data.** "Made from" names ours: docstrings of installed Python packages stand in for
+  OpenWebText and SlimPajama, 100 faces of Labeled Faces in the Wild for CelebA.
 
 Folders: `cells/` holds one record for each cell, `<paper>/<artifact>/<scale>/` the tables and figures made from them,
 [bench/](bench/README.md) the measured speeds. `reproduce.py ARTIFACT --publish` writes records, tables and figures.
@@ -52,8 +57,9 @@ BENCHES = """# Measured speeds
 
 `python scripts/bench.py NAME --json FILE` runs both sides in one process, in turns, and writes the ratio of their
 medians. A ratio above 1 means that ours is faster, or needs less memory. A ratio below the goal is a goal missed.
-"Relative error" is the largest difference between the results of both sides. These files say the device and the
-versions of Python and torch; they carry neither a commit nor a seal, as records of cells do.
+"Relative error" is the largest difference between the results of both sides. A file names its device, versions, commit
+and whether the code had uncommitted changes, and carries a seal, as records of cells do. "Commit unknown" stands where
+a file was measured before it could say so: such a file has no seal either.
 
 {table}
 
@@ -131,17 +137,23 @@ def main(arguments: Sequence[str]) -> int:
 def _artifacts(results: Path) -> str:
     """Write the page that lists every artifact with the verdicts of its reference."""
     tables = [json.loads(path.read_text()) for path in sorted(results.glob("*/*/*/table.json"))]
-    claims = Counter(claim["verdict"] for table in tables for claim in table["claims"])
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(claims.items()))
+    counted = [_counted(tables, whose) for whose in ("paper", "ours")]
     measured = _measured(json.loads((results / "cem/table3/cpu/table.json").read_text()))
     text = ARTIFACTS.format(
         table=published_listing(results),
-        totals=f"All {claims.total()} claims together: {counted}.",
+        totals=f"Claims of the papers: {counted[0]}. Questions of ours: {counted[1]}.",
         covered=_covered(),
-        fitted=sum(verdict.startswith("reproduced") for verdict in measured),
+        fitted=measured.count(FITTED),
         judged=len(measured),
     )
     return f"{WRITTEN_BY}\n{text}"
+
+
+def _counted(tables: Iterable[dict[str, Any]], whose: str) -> str:
+    """Count the verdicts on the papers' claims, or on ours."""
+    claims = Counter(claim["verdict"] for table in tables for claim in table["claims"] if claim["whose"] == whose)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(claims.items()))
+    return f"{claims.total()}, of which {verdicts}"
 
 
 def _covered() -> str:
@@ -165,18 +177,18 @@ def _benches(folder: Path) -> str:
     cells: list[list[str]] = []
     static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
-        bench = json.loads(path.read_text())
+        bench = _bench(path)
         where = f"{bench['device']}, {bench['threads']} thread"
         if "programs" in bench:
             static = bench
-        cells += [_cell(found, where) for found in bench.get("cells", [])]
+        cells += [_cell(found, where, _commit(bench)) for found in bench.get("cells", [])]
         for found in bench.get("comparisons", []):
             goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
             error = f"{found['relative_error']:.1e}"
             ours = f"{statistics.median(found['ours']):.4g} {found['unit']}"
             named = [bench["bench"], found["case"], ours, found["other"]]
-            rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where])
-    headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where"]
+            rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where, _commit(bench)])
+    headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
     text = BENCHES.format(
         table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
         cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True),
@@ -200,10 +212,11 @@ CELL_HEADERS = [
     "evaluations",
     "the last",
     "where",
+    "code",
 ]
 
 
-def _cell(found: dict[str, Any], where: str) -> list[str]:
+def _cell(found: dict[str, Any], where: str, code: str) -> list[str]:
     """Write what a step of one kind of cells takes."""
     times, compiled = found["milliseconds"], found["compiled"]
     return [
@@ -217,7 +230,32 @@ def _cell(found: dict[str, Any], where: str) -> list[str]:
         f"{found['evaluations']:.1%}",
         f"{found['last']:.1%}",
         where,
+        code,
     ]
+
+
+def _bench(path: Path) -> dict[str, Any]:
+    """Return the content of a bench's file.
+
+    Raises:
+        UsageError: it names a commit and has no seal, or its seal does not fit.
+    """
+    content: dict[str, Any] = json.loads(path.read_text())
+    given = content.pop(SEAL, None)
+    if given is None and "commit" not in content:
+        return content
+    if given != seal(content):
+        raise UsageError(
+            f"{path}: its seal {given!r} does not fit its content, whose hash is {seal(content)}; measure it again: "
+            f"scripts/bench.py {content.get('bench')} --json {path.name}"
+        )
+    return content
+
+
+def _commit(bench: Mapping[str, Any]) -> str:
+    if not bench.get("commit"):
+        return "commit unknown"
+    return bench["commit"][:10] + (" with uncommitted changes" if bench["dirty"] else "")
 
 
 def _programs(found: list[dict[str, Any]]) -> str:

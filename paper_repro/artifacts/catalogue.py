@@ -279,6 +279,8 @@ def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
 def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:
     if claim.catalogue is not None and claim.catalogue not in (known := paper_claims.known()):
         yield f"unknown claim '{claim.catalogue}' of papers/claims.yaml{nearest(claim.catalogue, known)}"
+    if claim.ours and claim.catalogue is not None:
+        yield f"'catalogue' says that the claim '{claim.catalogue}' is a paper's, and 'ours' that it is not: give one"
     for axis in claim.over:
         if axis not in artifact.axes:
             yield f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"

@@ -74,20 +74,12 @@ class Claim:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Claim":
-        hints = typing.get_type_hints(cls)
-        required = ("says", "where", "predicate")
+        hints, required = typing.get_type_hints(cls), ("says", "where", "predicate")
         found = typed_yaml.entries(node, required, [name for name in hints if name not in required])
         values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items()}
         if "id" not in values and "catalogue" not in values:
             raise node.error("missing 'id' in 'claims'")
-        if values.get("ours") and "catalogue" in values:
-            raise node.error(f"claim '{values['catalogue']}' is the paper's by 'catalogue': leave 'ours' out")
         return cls(**{"id": values.get("catalogue"), **values})
-
-    @property
-    def whose(self) -> str:
-        """Whose claim it is: "paper" or "ours"."""
-        return "ours" if self.ours else "paper"
 
 
 @dataclass(frozen=True)

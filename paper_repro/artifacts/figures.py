@@ -94,9 +94,10 @@ def log_ticks(axis: "Axis") -> None:
 
 
 def _write_below(canvas: "Canvas", text: str) -> None:
-    """Make the figure higher by a strip below all that is drawn, and write a line of text, or several, into it."""
-    from matplotlib.transforms import Bbox
+    """Make the figure higher by a strip below all that is drawn, and write a line of text, or several, into it.
 
+    A legend "outside lower" would lie on it: figures have theirs above or beside.
+    """
     width, height = (float(inches) for inches in canvas.get_size_inches())
     lines = textwrap.wrap(text, max(20, int(width / FOOTER_CHARACTER)))
     strip = FOOTER_LINE * len(lines) + 0.06
@@ -105,9 +106,6 @@ def _write_below(canvas: "Canvas", text: str) -> None:
     engine = canvas.get_layout_engine()
     assert engine is not None
     engine.set(rect=(0, share, 1, 1 - share))  # type: ignore[call-arg]
-    for legend in canvas.legends:
-        # A legend "outside" keeps to the edges of the whole figure, which now has the strip.
-        legend.set_bbox_to_anchor(Bbox.from_bounds(0, share, 1, 1 - share), canvas.transFigure)
     canvas.text(0.04 / width, 0.04 / (height + strip), "\n".join(lines), fontsize=6, color="#555555", va="bottom")
 
 

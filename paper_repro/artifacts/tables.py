@@ -192,7 +192,7 @@ class Table:
         judged = [word for word in found if word in (verdicts.FITTED, verdicts.OFF)]
         if not self.artifact.fitted or not judged:
             return ""
-        rules = {_rule(self.artifact.tolerances[name]) for name in names if name in self.artifact.tolerances}
+        rules = {verdicts.rule(self.artifact.tolerances[name]) for name in names if name in self.artifact.tolerances}
         within = f"{judged.count(verdicts.FITTED)} of {len(judged)} measured numbers lie {' or '.join(sorted(rules))}"
         return f"{within}, with settings that were fitted to them."
 
@@ -202,7 +202,7 @@ class Table:
     def claims_grid(self) -> Grid:
         rows = []
         for claim, judgement in self.judgements():
-            whose = f"{claim.whose}: {claim.where}"
+            whose = f"{_whose(claim)}: {claim.where}"
             rows.append([claim.id, whose, claim.says, f"**{judgement.verdict}**", judgement.because])
             parts = [(label, part) for label, part in judgement.parts if label]
             if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
@@ -216,7 +216,7 @@ class Table:
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
-            by_rule.setdefault(f"{_rule(tolerance)}: {tolerance.reason}", []).append(titles[name])
+            by_rule.setdefault(f"{verdicts.rule(tolerance)}: {tolerance.reason}", []).append(titles[name])
         measured = {spec.title for spec in artifact.metrics.values()}
         for rule, names in by_rule.items():
             word = verdicts.FITTED if artifact.fitted and measured.issuperset(names) else verdicts.REPRODUCED
@@ -364,16 +364,6 @@ def _statistics(prefix: str, found: Sequence[float | None]) -> dict[str, float |
     }
 
 
-def _rule(tolerance: Any) -> str:
-    if tolerance.published_stds is not None:
-        return f"within {tolerance.published_stds:g} published standard deviation of the published mean"
-    if tolerance.relative is not None:
-        return f"within {100 * tolerance.relative:g} %"
-    if tolerance.absolute is not None:
-        return f"within {tolerance.absolute:g}"
-    return "equal to the printed digits"
-
-
 def _origin(found: Sequence[Record]) -> str:
     """Return device and commit of a set of records, in words; empty for none."""
     if not found:
@@ -385,11 +375,15 @@ def _origin(found: Sequence[Record]) -> str:
     return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"
 
 
+def _whose(claim: claims.Claim) -> str:
+    return "ours" if claim.ours else "paper"
+
+
 def _claim_document(claim: Any, judgement: claims.Judgement) -> dict[str, Any]:
     return {
         "id": claim.id,
         "catalogue": claim.catalogue,
-        "whose": claim.whose,
+        "whose": _whose(claim),
         "where": claim.where,
         "says": claim.says,
         **_judgement_document(judgement),

@@ -87,6 +87,17 @@ def within(ours: float, printed: Number, tolerance: Tolerance, text: "object") -
     return bool(text(ours) == text(printed.mean))
 
 
+def rule(tolerance: Tolerance) -> str:
+    """Return a tolerance in words."""
+    if tolerance.published_stds is not None:
+        return f"within {tolerance.published_stds:g} published standard deviation of the published mean"
+    if tolerance.relative is not None:
+        return f"within {100 * tolerance.relative:g} %"
+    if tolerance.absolute is not None:
+        return f"within {tolerance.absolute:g}"
+    return "equal to the printed digits"
+
+
 def trouble(found: Mapping[int, Record]) -> str:
     """Return what happened to the cells that have no result, in words; empty if all finished."""
     parts = []

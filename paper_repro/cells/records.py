@@ -146,10 +146,10 @@ def unsealed(path: Path) -> dict[str, Any]:
         raise CorruptFileError(f"{error}; remove it to run the cell again") from error
     try:
         content: dict[str, Any] = json.loads(raw)
-        seal = content.pop(SEAL)
-        if not isinstance(seal, str):
-            raise TypeError(f"{SEAL} is a text, not {seal!r}")
-        whole = _seal(content) == seal and sealed(content) == raw
+        given = content.pop(SEAL)
+        if not isinstance(given, str):
+            raise TypeError(f"{SEAL} is a text, not {given!r}")
+        whole = seal(content) == given and sealed(content) == raw
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
     if not whole:
@@ -286,8 +286,9 @@ def cpu_description(threads: int) -> str:
 
 def sealed(content: dict[str, Any]) -> bytes:
     """Return a JSON object as bytes, with the hash of its content among its keys."""
-    return canonical_json({**content, SEAL: _seal(content)}).encode() + b"\n"
+    return canonical_json({**content, SEAL: seal(content)}).encode() + b"\n"
 
 
-def _seal(content: Mapping[str, Any]) -> str:
+def seal(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
     return sha256_of_bytes(canonical_json(content).encode())

@@ -40,8 +40,8 @@ def test_a_step_its_shares_and_its_line(
     assert found.evaluations == 0 and 0 < found.last < 1
     assert found.compiled == (None if name == "cet/table1" else 0.75)
     assert found.line().startswith(f"{name} {', '.join(place.values())}: ")
-    line = index._cell(record, "here")
-    assert len(line) == len(index.CELL_HEADERS) and line[0] == found.case and line[-1] == "here"
+    line = index._cell(record, "here", "commit unknown")
+    assert len(line) == len(index.CELL_HEADERS) and line[0] == found.case and line[-2:] == ["here", "commit unknown"]
 
 
 def test_every_place_is_one_of_its_artifact(cells: Any) -> None:

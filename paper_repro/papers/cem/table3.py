@@ -48,7 +48,7 @@ class Figure(figures.Figure):
             axes.set(title=spec.label, xlabel="inner steps T")
         panels[0].set_ylabel(self.artifact.metrics[METRIC].title)
         handles, labels = panels[0].get_legend_handles_labels()
-        canvas.legend(handles, labels, loc="outside lower center", ncols=6)
+        canvas.legend(handles, labels, loc="outside upper center", ncols=6)
 
 
 def _panel(axes: "Axes", rows: Sequence[Row]) -> None:

@@ -89,9 +89,7 @@ class Speedups(tables.Table):
                 name = self.artifact.axes["model"].values[baseline].label
                 texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in speedups(self.view, context, baseline)]
                 if texts:
-                    found.append(
-                        f"nGPT over {name}, {label}, by nGPT's budget (95 % interval): {'; '.join(texts)}."
-                    )
+                    found.append(f"nGPT over {name}, {label}, by nGPT's budget (95 % interval): {'; '.join(texts)}.")
             if (times := step_time_ratio(self.view, context)) is not None:
                 found.append(
                     f"A training step of nGPT took {times:.2f} of GPT's, {label} (median over pairs of equal "
