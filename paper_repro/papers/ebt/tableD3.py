@@ -38,7 +38,7 @@ def judge_linear_warmup_and_cosine(view: View) -> Judgement:
 
 def judge_warmup_fits_the_scaling_runs(view: View) -> Judgement:
     """Judge from printed numbers and the steps that Table D.1's FLOPs give."""
-    printed = view.artifact.printed((("model", "ebt"), ("item", "warmup_steps")), "value")
+    printed = view.printed((("model", "ebt"), ("item", "warmup_steps")), "value")
     assert printed is not None
     parts = []
     for size in catalogue.load(RUNS).axes["size"].values.values():

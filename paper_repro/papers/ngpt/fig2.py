@@ -126,11 +126,15 @@ def step_time_ratio(view: View, context: str) -> float | None:
 
 
 def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgement:
-    """Return every budget's interval above 1, at 1k context."""
+    """Return every budget's interval above 1, at 1k context.
+
+    Where the baseline never got so low, the ratio is at least 1 at its longest budget, and so above it: an end of
+    exactly 1 is such a bound.
+    """
     parts = []
     for speedup in speedups(view, "c1k", baseline, candidate):
         low, high = speedup.interval or (0.0, math.inf)
-        verdict = HOLDS if low > 1 else FAILS if high < 1 else UNDECIDED
+        verdict = HOLDS if low >= 1 else FAILS if high <= 1 else UNDECIDED
         parts.append((f"{speedup.candidate.tokens:,.0f} tokens", Judgement(verdict, str(speedup))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
@@ -178,9 +182,9 @@ def _apart(larger: Speedup, smaller: Speedup) -> Judgement:
     if larger.interval is None or smaller.interval is None:
         return Judgement(UNDECIDED, f"{text}: one seed")
     verdict = UNDECIDED
-    if larger.interval[0] > smaller.interval[1]:
+    if larger.interval[0] >= smaller.interval[1]:  # they touch in bounds alone: at least 1, and at most 1
         verdict = HOLDS
-    elif larger.interval[1] < smaller.interval[0]:
+    elif larger.interval[1] <= smaller.interval[0]:
         verdict = FAILS
     return Judgement(verdict, text)
 

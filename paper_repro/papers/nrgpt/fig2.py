@@ -2,7 +2,7 @@
 
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import judge_descent, judge_each, judge_settles
+from paper_repro.papers.nrgpt.traces import descends, judge_each, settles
 
 ROUNDING = 1e-9
 
@@ -12,7 +12,7 @@ def judge_energy_ends_lower(view: View) -> Judgement:
 
 
 def judge_energy_settles(view: View) -> Judgement:
-    return judge_settles(view)
+    return settles(view)
 
 
 def judge_first_token_monotone(view: View) -> Judgement:
@@ -21,7 +21,7 @@ def judge_first_token_monotone(view: View) -> Judgement:
 
 
 def judge_descent_after_predecessors(view: View) -> Judgement:
-    return judge_descent(view)
+    return descends(view)
 
 
 def judge_energy_bounded(view: View) -> Judgement:

@@ -3,7 +3,7 @@
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import judge_settles
+from paper_repro.papers.nrgpt.traces import settles
 
 
 class Directions(tables.Table):
@@ -18,4 +18,4 @@ class Directions(tables.Table):
 
 
 def judge_unconstrained_settles(view: View) -> Judgement:
-    return judge_settles(view)
+    return settles(view)

@@ -86,7 +86,7 @@ def judge_each(view: View, metric: str, good: Callable[[float], bool], text: str
     return Judgement(FAILS if bad else HOLDS, span + (f"; not in {', '.join(bad)}" if bad else ""))
 
 
-def judge_settles(view: View) -> Judgement:
+def settles(view: View) -> Judgement:
     """Judge the largest late change of a token's energy, over its span, against that of an even drift: the interval of
     its logarithm over models.
     """
@@ -99,7 +99,7 @@ def judge_settles(view: View) -> Judgement:
     return _below(logs, math.log(EVEN_DRIFT), f"{what}: {{}}, an even drift has {EVEN_DRIFT:g}", math.exp)
 
 
-def judge_descent(view: View) -> Judgement:
+def descends(view: View) -> Judgement:
     """Judge, of all movement of tokens whose predecessors have settled, the share that goes up: its interval over
     models against ``RISES``.
     """

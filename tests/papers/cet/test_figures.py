@@ -65,7 +65,7 @@ def test_a_single_rise_refutes_the_fall_and_saddles_need_a_late_fall(tmp_path: P
     counts = {"long_intervals": 10.0, "tenth_intervals": 10.0}
     assert verdicts(tmp_path / "one", "fig3", {"ep": {**good, **counts}}) == {
         "energy_falls_each_step": HOLDS,
-        "saddles": FAILS,
+        "saddles": UNDECIDED,  # none was seen among 48 images
     }
     bad = {**good, **counts, "tenth_rises": 1.0, "long_late": 5.0}
     assert verdicts(tmp_path / "two", "fig3", {"ep": bad}) == {"energy_falls_each_step": FAILS, "saddles": HOLDS}

@@ -1,0 +1,81 @@
+"""Every predicate of every artifact: made-up records on which it must hold, and others on which it must fail."""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts.claims import FAILS, HOLDS, Claim, Computed, Every, Judgement, Negation, Predicate, judge
+from paper_repro.tests.support import made_up
+from paper_repro.tests.support.made_up import MadeUpView
+from paper_repro.tests.support.predicates import cem, cet, ebt, ngpt, nrgpt
+from paper_repro.tests.support.predicates.case import Case
+from paper_repro.tests.support.predicates.solved import made_of
+
+CASES: dict[str, Case] = {**cem.CASES, **cet.CASES, **ebt.CASES, **ngpt.CASES, **nrgpt.CASES}
+
+
+def functions() -> Iterator[str]:
+    """Every function ``judge_NAME(view)`` of the papers, as ``paper.module.NAME``."""
+    for path in sorted(catalogue.PAPERS.rglob("*.py")):
+        name = ".".join(path.relative_to(catalogue.PAPERS).with_suffix("").parts)
+        for own, found in vars(importlib.import_module(f"paper_repro.papers.{name}")).items():
+            here = own.startswith("judge_") and found.__module__ == f"paper_repro.papers.{name}"
+            if here and len(inspect.signature(found).parameters) == 1:
+                yield f"{name}.{own.removeprefix('judge_')}"
+
+
+def claims() -> Iterator[tuple[str, Claim]]:
+    for name in catalogue.find():
+        yield from ((name, claim) for claim in catalogue.load(name).claims)
+
+
+def judged(function: str, view: MadeUpView) -> Judgement:
+    home, _, name = function.rpartition(".")
+    judgement: Judgement = getattr(importlib.import_module(f"paper_repro.papers.{home}"), f"judge_{name}")(view)
+    return judgement
+
+
+def has_function(predicate: Predicate) -> bool:
+    if isinstance(predicate, Negation):
+        return has_function(predicate.part)
+    if isinstance(predicate, Every):
+        return any(map(has_function, predicate.parts))
+    return isinstance(predicate, Computed)
+
+
+def test_every_function_that_judges_has_records_on_which_it_holds_and_fails() -> None:
+    assert sorted(CASES) == sorted(functions()), "give it a Case in tests/support/predicates"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_holds_on_its_records_and_fails_on_the_others(name: str) -> None:
+    case = CASES[name]
+    for made, expected in ((case.holds, HOLDS), (case.fails, FAILS)):
+        found = judged(name, made_up.view(case.artifact, made))
+        assert found.verdict == expected, found
+
+
+DECLARED = [(name, claim) for name, claim in claims() if not has_function(claim.predicate)]
+
+
+@pytest.mark.parametrize(("name", "claim"), DECLARED, ids=[f"{name} {claim.id}" for name, claim in DECLARED])
+def test_an_order_a_closeness_or_an_equality_can_hold_and_can_fail(name: str, claim: Claim) -> None:
+    for expected in (HOLDS, FAILS):
+        found = judge(claim, made_of(name, claim, expected))
+        assert found.verdict == expected, found
+
+
+def test_a_claim_with_a_function_among_its_parts_can_hold_and_can_fail() -> None:
+    mixed = {
+        (name, claim.id): claim
+        for name, claim in claims()
+        if has_function(claim.predicate) and not isinstance(claim.predicate, Computed)
+    }
+    assert mixed.keys() == ngpt.MIXED.keys()
+    for place, case in ngpt.MIXED.items():
+        for made, expected in ((case.holds, HOLDS), (case.fails, FAILS)):
+            found = judge(mixed[place], made_up.view(case.artifact, made))
+            assert found.verdict == expected, found

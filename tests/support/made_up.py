@@ -1,0 +1,132 @@
+"""Views of real artifacts with records that are made up, in memory: what a predicate is tried on."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.artifact import Number
+from paper_repro.artifacts.axes import EXACT
+from paper_repro.artifacts.derived import with_derived
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.views import Point, View
+from paper_repro.base.command_line import RESULTS
+from paper_repro.cells.planned import Key, PlannedCell
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FINISHED
+
+Place = Mapping[str, str]
+Numbers = Mapping[str, float]
+
+
+def nothing(place: Place, seed: int) -> Numbers:
+    return {}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the records of an artifact are made up of; every function gets a place and a seed.
+
+    Args:
+        metrics: of the finished cell there.
+        noise: by which share of itself a number differs from what is given, at most; the same for every call.
+        files: what lies beside the record.
+        curves: losses while it trained: pairs of step and value.
+        parameters: of the model there.
+        printed: numbers that stand in the place of the paper's.
+        counted: columns that stand in the place of what the config says.
+        known: whether ``metrics`` are changes of what the committed record of an exact artifact has.
+        seeds: others than the scale's.
+        scale: another than ``cpu``, or for an exact artifact ``exact``.
+    """
+
+    metrics: Callable[[Place, int], Numbers] = nothing
+    noise: float = 1e-4
+    files: Callable[[Place, int], Mapping[str, bytes]] = lambda place, seed: {}
+    curves: Callable[[Place, int], Mapping[str, Sequence[tuple[int, float]]]] = lambda place, seed: {}
+    parameters: Callable[[Place], int] = lambda place: 1000
+    printed: Callable[[Place], Mapping[str, float | Number]] = lambda place: {}
+    counted: Callable[[Place], Numbers] = lambda place: {}
+    known: bool = False
+    seeds: tuple[int, ...] | None = None
+    scale: str = "cpu"
+
+
+@dataclass(frozen=True)
+class MadeUpView(View):
+    """A view whose records, files and printed numbers are made up."""
+
+    files: Mapping[tuple[Key, int], Mapping[str, bytes]] = field(default_factory=dict)
+    numbers: Mapping[Key, Mapping[str, float | Number]] = field(default_factory=dict)
+    columns: Mapping[Key, Numbers] = field(default_factory=dict)
+
+    def attachments(self, name: str, place: Place) -> dict[int, bytes]:
+        key = self.point(place).key
+        return {seed: own[name] for (at, seed), own in sorted(self.files.items(), key=str) if at == key and name in own}
+
+    def printed(self, key: Key, name: str) -> Number | None:
+        given = self.numbers.get(key, {}).get(name)
+        if given is None:
+            return super().printed(key, name)
+        return given if isinstance(given, Number) else Number(given)
+
+    def counted(self, name: str, place: Place) -> float | None:
+        given = self.columns.get(self.point(place).key, {})
+        return given[name] if name in given else super().counted(name, place)
+
+
+def view(artifact: str, made: Made) -> MadeUpView:
+    """Return a view of an artifact of the catalogue."""
+    plan = _plan(artifact, made.scale, made.seeds)
+    points: dict[Key, Point] = {}
+    files = {}
+    for cell in plan.cells:
+        point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
+        point.cells[cell.seed] = cell
+        point.own[cell.seed] = with_derived(_record(artifact, cell, made, plan), plan.artifact.metrics)
+        files[cell.key, cell.seed] = made.files(dict(cell.key), cell.seed)
+    numbers = {key: made.printed(dict(key)) for key in points}
+    columns = {key: made.counted(dict(key)) for key in points}
+    return MadeUpView(plan, points, Path("runs"), None, files, numbers, columns)
+
+
+def without(found: MadeUpView) -> MadeUpView:
+    """Return the view with its plan and without any record."""
+    points = {key: replace(point, own={}) for key, point in found.points.items()}
+    return replace(found, points=points, files={})
+
+
+@cache
+def _plan(artifact: str, scale: str, seeds: tuple[int, ...] | None) -> Plan:
+    return plans.make(catalogue.load(artifact), scale, seeds)
+
+
+@cache
+def _committed(artifact: str) -> dict[tuple[Key, int], Numbers]:
+    plan = _plan(artifact, "cpu", None)
+    found = views.build(plan, RESULTS, None)
+    return {(key, seed): own.metrics for key, point in found.points.items() for seed, own in point.own.items()}
+
+
+def _record(artifact: str, cell: PlannedCell, made: Made, plan: Plan) -> Record:
+    assert not made.known or plan.scale_name == EXACT
+    place = dict(cell.key)
+    known = dict(_committed(artifact).get((cell.key, cell.seed), {})) if made.known else {}
+    metrics = known | {
+        name: value * (1 + made.noise * _noise(f"{artifact} {cell.key} {cell.seed} {name}"))
+        for name, value in made.metrics(place, cell.seed).items()
+    }
+    curves = {
+        name: {"step": [float(step) for step, _ in points], "value": [value for _, value in points]}
+        for name, points in made.curves(place, cell.seed).items()
+    }
+    parameters = made.parameters(place)
+    return Record(cell.id, FINISHED, cell.seed, {}, metrics, curves, parameters, 1000, 1.0, None, "")
+
+
+def _noise(text: str) -> float:
+    """Return a number between -1 and 1 that only the text decides."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**31 - 1
