@@ -100,8 +100,8 @@ def footer(view: View, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def count_text(count: float) -> str:
-    """Write a count with two digits: 1,805 is 1.8k, 457,280 is 0.46M."""
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= 0.1 * unit and (unit > 1e3 or count >= unit):
+    """Write a count with two digits, or three above a hundred: 1,805 is 1.8k, 457,280 is 0.46M, 162,813,024 is 163M."""
+    for unit, letter, least in ((1e9, "B", 1e9), (1e6, "M", 1e5), (1e3, "k", 1e3)):
+        if count >= least:
             return f"{count / unit:.2g}{letter}" if count < 100 * unit else f"{count / unit:.0f}{letter}"
     return f"{count:.0f}"

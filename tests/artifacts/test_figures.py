@@ -64,7 +64,7 @@ def test_a_users_own_style_does_not_change_the_bytes_and_is_left_alone(view: Vie
 
 def test_the_files_are_what_their_names_say(view: View, tmp_path: Path) -> None:
     found = contents(Points(view).write(tmp_path))
-    assert Image.open(io.BytesIO(found["figure.png"])).size == (320, 282)  # the footer's two lines below
+    assert Image.open(io.BytesIO(found["figure.png"])).size == (320, 281)  # the footer's two lines below
     root = ElementTree.fromstring(found["figure.svg"])
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and root.attrib["width"] == "144pt"
     assert "a & <b>" in "".join(root.itertext()), "text stays text"

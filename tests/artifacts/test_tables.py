@@ -365,7 +365,7 @@ def test_a_table_of_240_records_renders_in_two_seconds(checkout: Path, record_pr
     print(f"cem/table3 --render: {min(seconds[1:]):.2f} s")
     assert min(seconds[1:]) < 3 * SECONDS
     table = (folder / "table.md").read_text()
-    assert "Test RMSE: reference" in table and "reproduced (" in table and str(checkout / "results") not in table
+    assert "Test RMSE: reference" in table and "fitted (" in table and str(checkout / "results") not in table
     assert not {path.name for path in (checkout / "results").iterdir()} - {"cells"}
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.code_state import CodeState, read_code_state
+from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.records import SEAL, seal
 
 BENCH = """
 from side_by_side import Comparison
@@ -46,6 +49,8 @@ def test_rows_of_both_kinds_are_printed_and_written(
         "kernel: 3 blocks",
     ]
     found = json.loads((tmp_path / "out.json").read_text())
+    assert found.pop(SEAL) == seal(found)
+    assert (found["commit"], found["dirty"]) == read_code_state()
     assert found["bench"] == "made_up" and found["compiler"] == "1.0" and found["programs"] == [{"blocks": 3}] * 2
     assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
         (2.0, sys.modules["side_by_side"].ROUNDS)
@@ -66,3 +71,57 @@ def test_the_page_names_programs_that_miss_a_goal(scripts: None) -> None:
     assert index._missed([good, {**good, "spilled": 8}]) == "Missed by op._k (M, A100)."
     assert index._missed([{**good, "gpu": "H100", "blocks": 1}]) == "Missed by op._k (M, H100)."
     assert index._joined(["1", "1"]) == "1" and index._joined(["1", "2"]) == "1 / 2"
+
+
+def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState) -> Path:
+    (folder / "made_up.py").write_text(BENCH.replace("    yield Row()\n", ""))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "made_up", raising=False)
+    bench = import_module("bench")
+    monkeypatch.setattr(bench, "BENCHES", folder)
+    monkeypatch.setattr(bench, "read_code_state", lambda: code)
+    path = folder / "results" / "made_up.json"
+    path.parent.mkdir()
+    assert bench.main(["made_up", "--json", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (CodeState("0123456789abcdef", False), "0123456789 "),
+        (CodeState("0123456789abcdef", True), "0123456789 with uncommitted changes"),
+        (CodeState(None, None), "commit unknown"),
+    ],
+)
+def test_the_page_says_from_which_code_a_bench_is(
+    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState, text: str
+) -> None:
+    path = written(tmp_path, monkeypatch, code)
+    line = next(line for line in import_module("results_index")._benches(path.parent).splitlines() if "small" in line)
+    assert f"| {text}" in line
+
+
+def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(
+    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, monkeypatch, CodeState("0" * 40, False))
+    index = import_module("results_index")
+    path.write_text(path.read_text().replace('"ratio": 2.0', '"ratio": 3.0'))
+    with pytest.raises(UsageError, match="does not fit its content") as caught:
+        index._benches(path.parent)
+    assert str(path) in str(caught.value) and "measure it again" in str(caught.value)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in content.items() if key != SEAL}))
+    with pytest.raises(UsageError, match="None does not fit"):
+        index._benches(path.parent)
+    old = {key: value for key, value in content.items() if key not in (SEAL, "commit", "dirty")}
+    path.write_text(json.dumps(old))
+    assert "commit unknown" in index._benches(path.parent)
+
+
+def test_published_benches_are_sealed_or_from_before_and_from_committed_code(scripts: None) -> None:
+    index = import_module("results_index")
+    found = [index._bench(path) for path in sorted((RESULTS / "bench").glob("*.json"))]
+    assert len(found) >= 27
+    assert all(not bench.get("dirty") for bench in found)

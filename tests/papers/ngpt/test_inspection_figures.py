@@ -86,7 +86,7 @@ def test_every_claim_of_the_catalogue_is_here() -> None:
 def test_the_three_figures_are_drawn_from_the_same_trained_cells(scale: str) -> None:
     ids = {name: {cell.settings for cell in plans.make(artifact, scale).cells} for name, artifact in ARTIFACTS.items()}
     assert ids["fig4"] == ids["fig5"]
-    shared = {"smoke": 1, "cpu": 3, "gpu": 3, "paper": 2}[scale]
+    shared = {"smoke": 1, "cpu": 3, "gpu": 3, "paper": 6}[scale]
     assert len(ids["fig4"] & ids["fig6"]) == shared
 
 

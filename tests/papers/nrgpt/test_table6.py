@@ -22,7 +22,7 @@ ARTIFACT: Artifact = catalogue.load("nrgpt/table6")
 
 @pytest.fixture
 def plan() -> Plan:
-    return plans.make(ARTIFACT, "paper", overrides=["data.files={}"])
+    return plans.make(ARTIFACT, "paper", [0], overrides=["data.files={}"])
 
 
 def view_of(plan: Plan, root: Path, accuracies: dict[str, float]) -> View:
@@ -120,7 +120,7 @@ def test_the_models_and_their_training_are_those_of_table_5(scale: str) -> None:
 
 @pytest.mark.parametrize("scale", ["cpu", "gpu", "paper"])
 def test_mmlu_is_measured_on_models_with_equally_many_parameters(scale: str) -> None:
-    plan = plans.make(ARTIFACT, scale)
+    plan = plans.make(ARTIFACT, scale, [0])
     assert {tuple(cell.config["probes"]["mmlu"]["columns"]) for cell in plan.cells} == {COLUMNS}
     sizes = [sum(subjects.values()) for subjects in plan.cells[0].config["probes"]["mmlu"]["columns"].values()]
     assert sizes == [152, 1245, 412, 742, 1640, 1064, 100]
