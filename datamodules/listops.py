@@ -11,7 +11,7 @@ Letters: B windows of a batch, T tokens of a window.
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -298,6 +298,12 @@ class ListOpsData(CounterBasedDataModule):
                 )
         self._streams = streams
 
+    @property
+    def streams(self) -> Mapping[str, Tensor]:
+        """The token ids of each split, (tokens,), int64."""
+        self.prepare_data()
+        return self._streams
+
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         return self._windows("train", mix(self.seed, "listops", "batch", step))
 
@@ -319,8 +325,7 @@ class ListOpsData(CounterBasedDataModule):
         return {name: hashlib.sha256(tokens.numpy().tobytes()).hexdigest() for name, tokens in parts.items()}
 
     def _windows(self, split: str, seed: int) -> tuple[Tensor, Tensor]:
-        self.prepare_data()
-        stream = self._streams[split]
+        stream = self.streams[split]
         starts = window_starts(len(stream), self.window, self.batch_size, seed)
         rows = stream[starts.unsqueeze(1) + torch.arange(self.window + 1)]
         return rows[:, :-1], rows[:, 1:]

@@ -110,7 +110,7 @@ def _verify(words: Words) -> int:
 def _run(plan: "Plan", runs: Path, fill: bool) -> "Result":
     from paper_repro.cells import runner
 
-    result = runner.run_cells(plan.cells, runs, [runs, RESULTS], fill)
+    result = runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill)
     for reason in result.missing:
         print(f"not run: {reason}", file=sys.stderr)
     if result.interrupted:

@@ -12,6 +12,7 @@ from paper_repro.artifacts import axes as layers
 from paper_repro.artifacts import companions
 from paper_repro.artifacts.axes import EXACT, SCALES, Axis, Restriction, Scale
 from paper_repro.artifacts.claims import Claim, place_problems
+from paper_repro.artifacts.floors import Floor
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override
@@ -230,6 +231,8 @@ class Artifact:
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
     summary: dict[str, Summary] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    floors: dict[str, Floor] = field(default_factory=dict)
+    """What costs nothing to reach on the same data, by name; every artifact that trains has one."""
     notes: list[str] = field(default_factory=list)
     needs: list[DataNeed] = field(default_factory=list)
     best_within: list[str] = field(default_factory=list)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import axes, paper_claims
+from paper_repro.artifacts import axes, floors, paper_claims
 from paper_repro.artifacts.artifact import Artifact, Column, Metric, Tolerance
 from paper_repro.artifacts.axes import EXACT, SCALES, Restriction
-from paper_repro.artifacts.claims import Claim, check_predicate, place_problems
+from paper_repro.artifacts.claims import Claim, Names, place_problems
 from paper_repro.artifacts.derived import derivation_problem
 from paper_repro.base import typed_yaml
 from paper_repro.base.config import experiments
@@ -195,6 +195,8 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     if artifact.experiment not in (known := experiments()):
         hint = nearest(artifact.experiment, known)
         raise entries["experiment"].error(f"unknown experiment '{artifact.experiment}'{hint}")
+    for name, problem in floors.problems(artifact.floors, artifact.axes, artifact.metrics, list(artifact.scales)):
+        raise entries["floors"].items()[name].error(problem)
     _check_summary(artifact, entries)
     _check_published(artifact, entries)
     _check_claims(artifact, entries)
@@ -273,7 +275,9 @@ def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
         seen[claim.id] = node.where
         for problem in _claim_problems(artifact, claim):
             raise node.error(problem)
-        check_predicate(claim.predicate, artifact.axes, artifact.metrics, artifact.columns, claim.over, node)
+        measured = [name for name, metric in artifact.metrics.items() if metric.measured]
+        for problem in claim.predicate.problems(Names(artifact.axes, measured, list(artifact.columns), claim.over)):
+            raise node.error(problem)
 
 
 def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:

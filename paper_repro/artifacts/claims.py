@@ -1,7 +1,8 @@
 """What a paper claims in words, as small predicates that are judged over seeds.
 
-A judgement is ``holds``, ``fails`` or ``undecided``.  Orders and closeness are judged by the 95 % interval of the
-difference (or log ratio) over seeds, never on one run; ``all``, ``any`` and ``not`` follow Kleene's three-valued logic.
+A judgement is ``holds``, ``fails``, ``undecided`` or ``not judged`` (``artifacts.floors``).  Orders and closeness are
+judged by the 95 % interval of the difference (or log ratio) over seeds, never on one run; ``all``, ``any`` and ``not``
+follow Kleene's three-valued logic.
 """
 
 import itertools
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Protocol, cast
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.evidence import Evidence
+from paper_repro.artifacts.guards import NOT_JUDGED, above_the_floor
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.typed_yaml import Node
@@ -71,6 +73,8 @@ class Claim:
     """Whether it is enough that the predicate holds at one of the places."""
     scales: list[str] = field(default_factory=list)
     """The scales at which it may honestly be judged (empty: all)."""
+    without_floor: str | None = None
+    """Why it is judged whatever the models have learned: it is about nothing that they learn."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Claim":
@@ -149,6 +153,7 @@ class Order:
             raise entries["margin"].error(f"a relative margin is above -1, not {margin:g}")
         return cls(Side.read(entries["greater"], metric), Side.read(entries["lesser"], metric), compare, margin)
 
+    @above_the_floor
     def judge(self, view: Evidence, place: Place) -> Judgement:
         interval, sentence = _contrast(view, self.greater, self.lesser, place, self.compare)
         if interval is None or interval.count < 2:
@@ -179,6 +184,7 @@ class Close:
             raise entries["within"].error(f"'within' is above 0, not {within:g}")
         return cls(Side.read(entries["left"], metric), Side.read(entries["right"], metric), within)
 
+    @above_the_floor
     def judge(self, view: Evidence, place: Place) -> Judgement:
         interval, sentence = _contrast(view, self.left, self.right, place, "ratio")
         if interval is None or interval.count < 2:
@@ -271,7 +277,7 @@ class Negation:
 
     def judge(self, view: Evidence, place: Place) -> Judgement:
         inner = self.part.judge(view, place)
-        flipped = {HOLDS: FAILS, FAILS: HOLDS, UNDECIDED: UNDECIDED}[inner.verdict]
+        flipped = {HOLDS: FAILS, FAILS: HOLDS}.get(inner.verdict, inner.verdict)
         return Judgement(flipped, inner.because, inner.parts)
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -306,6 +312,7 @@ class Computed:
             raise UsageError(f"{self.where}: there is no function judge_{self.name}(view) in the Python file beside it")
         return cast(Callable[[Evidence], Judgement], function)
 
+    @above_the_floor
     def judge(self, view: Evidence, place: Place) -> Judgement:
         judgement = self.function(view.artifact.companions())(view)
         assert isinstance(judgement, Judgement)
@@ -330,6 +337,7 @@ def judge(claim: Claim, view: Evidence) -> Judgement:
     """Judge a claim at every combination of the axes it runs over, and combine the verdicts."""
     if claim.scales and view.scale_name not in claim.scales:
         return Judgement(UNDECIDED, f"to be judged at scale {' or '.join(claim.scales)}")
+    view = view if claim.without_floor is None else view.without_floors()
     if not claim.over:
         return claim.predicate.judge(view, {})
     chosen = {axis: claim.only.get(axis, list(view.artifact.axes[axis].values)) for axis in claim.over}
@@ -344,9 +352,15 @@ def judge(claim: Claim, view: Evidence) -> Judgement:
 
 
 def combine(parts: Sequence[tuple[str, Judgement]], decisive: str, otherwise: str) -> Judgement:
-    """Combine parts by Kleene's conjunction (decisive ``fails``) or disjunction (decisive ``holds``)."""
-    counts = {verdict: sum(part.verdict == verdict for _, part in parts) for verdict in (HOLDS, FAILS, UNDECIDED)}
-    verdict = decisive if counts[decisive] else UNDECIDED if counts[UNDECIDED] else otherwise
+    """Combine parts by Kleene's conjunction (decisive ``fails``) or disjunction (decisive ``holds``).
+
+    A part that is not judged is unknown as an undecided one is: another part may still be decisive, and nothing else
+    can be said.  ``not judged`` goes before ``undecided``, because more seeds would decide the latter alone.
+    """
+    words = (HOLDS, FAILS, UNDECIDED, NOT_JUDGED)
+    counts = {verdict: sum(part.verdict == verdict for _, part in parts) for verdict in words}
+    unknown = next((verdict for verdict in (NOT_JUDGED, UNDECIDED) if counts[verdict]), otherwise)
+    verdict = decisive if counts[decisive] else unknown
     because = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return Judgement(verdict, because, tuple(parts))
 
@@ -358,20 +372,6 @@ def place_problems(axes: Mapping[str, Any], place: Mapping[str, str]) -> Iterato
             yield f"unknown axis '{axis}'{nearest(axis, axes)}"
         elif value not in axes[axis].values:
             yield f"unknown value '{value}' of axis '{axis}'{nearest(value, axes[axis].values)}"
-
-
-def check_predicate(
-    predicate: Predicate,
-    axes: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    columns: Mapping[str, Any],
-    over: Sequence[str],
-    node: Node,
-) -> None:
-    """Raise UsageError with the claim's file and line if the predicate refers to something that does not exist."""
-    measured = [name for name, metric in metrics.items() if metric.measured]
-    for problem in predicate.problems(Names(axes, measured, list(columns), over)):
-        raise node.error(problem)
 
 
 def _contrast(

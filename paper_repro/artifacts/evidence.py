@@ -22,5 +22,11 @@ class Evidence(Protocol):
     def absence(self, name: str, place: Mapping[str, str]) -> str:
         """Return why there are no samples: "not run", or what the metric lacks."""
 
+    def witness(self) -> Any:
+        """Return the same evidence, which notes what is read of it; its ``shortfall()`` is a judgement or None."""
+
+    def without_floors(self) -> Any:
+        """Return the same evidence, of which nothing is held against a floor."""
+
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place."""

@@ -4,22 +4,25 @@ import csv
 import io
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import made_of
+from paper_repro.artifacts import intervals, made_of
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.views import View
 from paper_repro.base.files import write_atomically
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Canvas
 
 Row = dict[str, Any]
 
 PAPER_COLOR, REFERENCE_COLOR, OWN_COLOR = "#222222", "#E08214", "#2166AC"
+FLOOR_COLOR = "#7A5195"
 DOTS_PER_INCH = 160
 FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
 """Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
@@ -35,11 +38,25 @@ STYLE: Any = {
 }
 
 
+@dataclass(frozen=True)
+class FloorLine:
+    """A floor as a figure draws it."""
+
+    label: str
+    value: float
+    panel: int | None = None
+    """The index of its panel; None: in every one."""
+
+
 class Figure(ABC):
     """One figure; the Python file beside the artifact's YAML holds a subclass."""
 
     size: tuple[float, float] = (7.0, 4.0)
     """Width and height in inches."""
+    metric: str | None = None
+    """The metric on the vertical axis, whose floors are drawn as lines; None where no panel shows one."""
+    panels: slice = slice(None)
+    """The panels that show it."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -57,6 +74,10 @@ class Figure(ABC):
         """Return the line below the figure: scale, data, size of the models and number of seeds."""
         return made_of.footer(self.view, rows)
 
+    def floors(self) -> list[FloorLine]:
+        """Return the lines of floors; a figure whose panels differ in data or metric gives each line its panel."""
+        return [] if self.metric is None else floor_lines(self.view, self.metric)
+
     def write(self, folder: Path) -> list[Path]:
         """Write figure.csv, .png and .svg into ``folder``."""
         from matplotlib import rc_context, rcdefaults, rcParams
@@ -65,13 +86,15 @@ class Figure(ABC):
         from matplotlib.figure import Figure as Canvas
 
         rows = self.rows()
-        contents = {"figure.csv": _csv(rows)}
+        lines = self.floors() if rows else []
+        contents = {"figure.csv": _csv(_with_floors(rows, lines))}
         png, svg = io.BytesIO(), io.BytesIO()
         with rc_context():
             rcdefaults()  # a user's own style must not change the bytes
             rcParams.update(STYLE)
             canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout="constrained")
             self.draw(canvas, rows)
+            draw_floors(canvas.axes[self.panels], lines)
             if text := self.footer(rows):
                 _write_below(canvas, text)
             # Not savefig, which draws each format once more to measure it.
@@ -82,6 +105,42 @@ class Figure(ABC):
         for name, content in contents.items():
             write_atomically(folder / name, content)
         return [folder / name for name in contents]
+
+
+def floor_lines(
+    view: View, metric: str, place: Mapping[str, str] | None = None, panel: int | None = None
+) -> list[FloorLine]:
+    """Return the floors of a metric, one for each floor and each data of the models at a (partial) place.
+
+    Their height is the mean over seeds.
+    """
+    found = []
+    for floor in view.floors:
+        here = [key for key in floor.plan.keys if (place or {}).items() <= dict(key).items()]
+        values = floor.samples(metric) if here else {}
+        if values:
+            found.append(FloorLine(floor.spec.label, round(intervals.mean(list(values.values())), 8), panel))
+    return list(dict.fromkeys(found))
+
+
+def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
+    """Draw each floor as a dotted line with its name at its right end."""
+    for line in lines:
+        for axes in panels if line.panel is None else panels[line.panel : line.panel + 1]:
+            axes.axhline(line.value, color=FLOOR_COLOR, linestyle=":", linewidth=1.2)
+            place: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "xytext": (-2, 2)}
+            axes.annotate(line.label, (1.0, line.value), **place, ha="right", fontsize=6, color=FLOOR_COLOR)
+
+
+def _with_floors(rows: Sequence[Row], lines: Sequence[FloorLine]) -> list[Row]:
+    """Return the rows of figure.csv, those of the floors last."""
+    if not lines:
+        return list(rows)
+    empty = dict.fromkeys(rows[0], "")
+    return [
+        *({**row, "floor": "", "floor_value": ""} for row in rows),
+        *({**empty, "floor": line.label, "floor_value": line.value} for line in lines),
+    ]
 
 
 def log_ticks(axis: "Axis") -> None:

@@ -1,13 +1,14 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paper_repro.artifacts.artifact import Agreement, Artifact
 from paper_repro.artifacts.axes import Scale, check_seeds
+from paper_repro.artifacts.floors import TRAINING, PlannedFloor
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
@@ -31,6 +32,18 @@ class Plan:
     overrides: tuple[str, ...]
     """The user's own, on top of the scale's; a plan that they alter is never judged."""
     cells: tuple[PlannedCell, ...]
+    floors: tuple[PlannedFloor, ...] = ()
+
+    @property
+    def all_cells(self) -> tuple[PlannedCell, ...]:
+        """The artifact's own cells and those of its floors, each once."""
+        found = {cell.id: cell for floor in self.floors for cell in floor.cells.values()}
+        return (*self.cells, *found.values())
+
+    @property
+    def trains_without_floor(self) -> bool:
+        """Whether it trains models and nothing says what they must be better than."""
+        return not self.floors and any(map(_is_trained, self.cells))
 
     @property
     def altering(self) -> list[str]:
@@ -73,7 +86,45 @@ def make(
         _refuse_disagreement(artifact, rule, cells)
     for axis, fewest in artifact.fewest.items():
         _refuse_few(artifact, axis, fewest, cells)
-    return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells))
+    floors = tuple(_floors(artifact, name, spec, cells, overrides))
+    return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells), floors)
+
+
+def _floors(
+    artifact: Artifact, word: str, scale: Scale, cells: Sequence[PlannedCell], overrides: Sequence[str]
+) -> Iterator[PlannedFloor]:
+    """Yield each floor once for each different data of the models."""
+    trained: dict[Key, dict[int, PlannedCell]] = {}
+    for cell in filter(_is_trained, cells):
+        trained.setdefault(cell.key, {})[cell.seed] = cell
+    for name, floor in artifact.floors.items() if trained else ():
+        if floor.values:
+            yield PlannedFloor(name, floor, frozenset(trained), {})
+            continue
+        seeds = sorted({seed for own in trained.values() for seed in own})
+        given = configs.parse_all([*scale.overrides.items, *scale.over_axes.items, *overrides, *floor.overrides(word)])
+        layers = [item for item in given if item.key.split(".")[0] != identity.PROBES]
+        below = dict(zip(seeds, configs.compose_seeds(artifact.experiment, layers, seeds), strict=True))
+        by_data: dict[str, list[Key]] = {}
+        measured = {key: trained.get(_moved(key, floor.at), own) for key, own in trained.items()}
+        for key, own in measured.items():
+            by_data.setdefault(identity.canonical_json([cell.config["data"] for cell in own.values()]), []).append(key)
+        for keys in by_data.values():
+            planned = {
+                seed: plan_cell(
+                    (("floor", name),), seed, {**below[seed], "data": cell.config["data"], identity.PROBES: {}}
+                )
+                for seed, cell in measured[keys[0]].items()
+            }
+            yield PlannedFloor(name, floor, frozenset(keys), planned)
+
+
+def _moved(key: Key, place: Mapping[str, str]) -> Key:
+    return tuple((axis, place.get(axis, value)) for axis, value in key)
+
+
+def _is_trained(cell: PlannedCell) -> bool:
+    return bool(cell.config["task"][identity.TARGET] == TRAINING)
 
 
 def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell]) -> None:

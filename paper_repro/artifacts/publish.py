@@ -20,7 +20,7 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
-    results_of = {cell.id: measurements.find(runs, cell) for cell in plan.cells}
+    results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
     found = {cell: result.record for cell, result in results_of.items() if result is not None and result.done}
     open_cells = [cell for cell in results_of if cell not in found]
     if open_cells:

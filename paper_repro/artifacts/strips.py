@@ -12,9 +12,17 @@ if TYPE_CHECKING:
 
 def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
     """Read the pixels of a cell's strip, (H, B H) or (H, B H, 4), of B images; None where there is none."""
+    return _read(view.attachments(name, place).get(seed))
+
+
+def floor_strip(view: View, floor: str, name: str, seed: int) -> Any:
+    """Read the pixels of a strip that a floor's cell left, as ``strip`` does."""
+    return _read(view.floor_attachment(floor, name, seed))
+
+
+def _read(content: bytes | None) -> Any:
     from matplotlib.image import imread
 
-    content = view.attachments(name, place).get(seed)
     return None if content is None else imread(io.BytesIO(content), format="png")
 
 

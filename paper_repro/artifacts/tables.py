@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import claims, intervals, made_of, verdicts
+from paper_repro.artifacts import claims, floors, intervals, made_of, verdicts
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
+from paper_repro.artifacts.floor_rows import floor_cells, floor_document, floor_lines
 from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
 from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
@@ -89,7 +90,8 @@ class Table:
                 marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
                 row += self._metric_cells(name, metric, point, marks)
             rows.append(row)
-        return Grid(headers, rows)
+        kinds = {name: self._metric_headers(metric) for name, metric in metrics.items()}
+        return Grid(headers, rows + floor_lines(view, len(columns), kinds))
 
     def _metric_headers(self, metric: Metric) -> list[str]:
         headers = [f"{metric.title}: paper"] if self._has_printed(metric) else []
@@ -212,7 +214,7 @@ class Table:
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
-        notes = [*artifact.notes, *self.remarks()]
+        notes = [*artifact.notes, *self.remarks(), *floors.remarks(view)]
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
@@ -276,7 +278,7 @@ class Table:
                     row |= _statistics("reference", reference)
                     row["as_reference"] = verdicts.agreement(values(point.own, name), values(point.reference, name))
                 rows.append(row)
-        return rows
+        return rows + floor_document(self.view)
 
     def document(self) -> dict[str, Any]:
         """Return the content of table.json."""
@@ -313,7 +315,7 @@ class Table:
             for seed, cell in point.cells.items():
                 record = self.view.judged(point).get(seed)
                 found[cell.id if record is None else record.cell] = {**dict(point.key), "seed": seed}
-        return found
+        return found | floor_cells(self.view)
 
     def csv(self) -> str:
         rows = self.long_rows()

@@ -4,13 +4,16 @@ import contextlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from paper_repro.artifacts import verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
+from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.derived import with_derived
+from paper_repro.artifacts.floors import MeasuredFloor, PlannedFloor, shortfall
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base import config as configs
 from paper_repro.base import identity
@@ -43,6 +46,7 @@ class View:
     own_root: Path
     reference_root: Path | None
     """None if ``own_root`` is the committed reference itself (there is nothing to hold it against but the paper)."""
+    floors: tuple[MeasuredFloor, ...] = ()
 
     @property
     def own_root_is_reference(self) -> bool:
@@ -66,7 +70,31 @@ class View:
         return ", ".join(str(seed) for seed in self.plan.seeds)
 
     def judged(self, point: Point) -> dict[int, Record]:
+        return self._judged(point)
+
+    def _judged(self, point: Point) -> dict[int, Record]:
         return point.own if self.judges_own else point.reference
+
+    def results(self, key: Key) -> dict[int, Record]:
+        """Return the judged records at a full place, by seed."""
+        return self._judged(self.points[key]) if key in self.points else {}
+
+    def witness(self) -> "Witness":
+        """Return the same view, which notes what is read of it."""
+        return Witness(self.plan, self.points, self.own_root, self.reference_root, self.floors, plain=self)
+
+    def unwatched(self) -> "View":
+        """Return the view that notes nothing, to choose with: of ten rates, say, the best is judged, not the others."""
+        return self
+
+    def without_floors(self) -> "View":
+        """Return the same view, of which nothing is held against a floor."""
+        return replace(self, floors=())
+
+    @cached_property
+    def shortfalls(self) -> dict[tuple[Key, str | None], Judgement | None]:
+        """What was found out about models and their floors, see ``Witness``."""
+        return {}
 
     def point(self, place: Mapping[str, str]) -> Point:
         key = tuple((axis, place[axis]) for axis in self.artifact.axes)
@@ -78,23 +106,23 @@ class View:
 
     def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
-        return values(self.judged(self.point(place)), name)
+        return values(self._judged(self.point(place)), name)
 
     def absence(self, name: str, place: Mapping[str, str]) -> str:
         """Return why there are no samples: "not run", or what the metric lacks, "n/a: needs gpt2"."""
-        return verdicts.lack(self.judged(self.point(place)), name) or verdicts.NOT_RUN
+        return verdicts.lack(self._judged(self.point(place)), name) or verdicts.NOT_RUN
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place (the same for all seeds)."""
         return column_value(
-            self.artifact, self.artifact.columns[name], self.point(place), self.judged(self.point(place))
+            self.artifact, self.artifact.columns[name], self.point(place), self._judged(self.point(place))
         )
 
     def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
         """Return what the finished cells at a place left under that name, by seed; a damaged file counts as absent."""
         root = self.own_root if self.judges_own or self.reference_root is None else self.reference_root
         found = {}
-        for seed, record in self.judged(self.point(place)).items():
+        for seed, record in self._judged(self.point(place)).items():
             if record.status != FINISHED:
                 continue
             try:
@@ -106,8 +134,62 @@ class View:
                 found[seed] = content
         return found
 
+    def floor_attachment(self, floor: str, name: str, seed: int) -> bytes | None:
+        """Return what a floor's cell left under a name; None where there is none, or the file is damaged."""
+        for one in self.floors:
+            record = one.found.get(seed) if one.plan.name == floor else None
+            if record is None or record.status != FINISHED:
+                continue
+            root = self.own_root if seed in one.own or self.reference_root is None else self.reference_root
+            try:
+                return records.attachment(root, record, name)
+            except CorruptFileError as error:
+                _log.warning("%s", error)
+        return None
+
     def printed(self, key: Key, name: str) -> Number | None:
         return self.artifact.printed(key, name)
+
+
+@dataclass(frozen=True)
+class Witness(View):
+    """A view that notes of which models a predicate reads samples, files or records."""
+
+    plain: View | None = None
+    noted: dict[tuple[Key, str | None], None] = field(default_factory=dict)
+    """The places, each with the metric that was read; None for files and records."""
+
+    def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]:
+        self.noted[self.point(place).key, name] = None
+        return super().samples(name, place)
+
+    def attachments(self, name: str, place: Mapping[str, str]) -> dict[int, bytes]:
+        self.noted[self.point(place).key, None] = None
+        return super().attachments(name, place)
+
+    def judged(self, point: Point) -> dict[int, Record]:
+        self.noted[point.key, None] = None
+        return super().judged(point)
+
+    def unwatched(self) -> View:
+        return self if self.plain is None else self.plain.unwatched()
+
+    def without_floors(self) -> View:
+        return self.unwatched().without_floors()
+
+    def shortfall(self) -> Judgement | None:
+        """Return why what was read decides nothing: the first model that is not better than its floor; None if all are.
+
+        A floor that is missing is told only where no model is below one.
+        """
+        known, missing = self.unwatched().shortfalls, None
+        for read in self.noted:
+            if read not in known:
+                known[read] = shortfall(self, *read)
+            if (found := known[read]) is not None and found.verdict == NOT_JUDGED:
+                return found
+            missing = missing or found
+        return missing
 
 
 def build(plan: Plan, own: Path, reference: Path | None) -> View:
@@ -128,7 +210,18 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
             record = _result(own, cell, plan.artifact)
         if record is not None:
             point.own[cell.seed] = record
-    return View(plan, points, own, reference)
+    floors = tuple(_measured(floor, plan, own, reference, committed) for floor in plan.floors)
+    return View(plan, points, own, reference, floors)
+
+
+def _measured(
+    floor: PlannedFloor, plan: Plan, own: Path, reference: Path | None, committed: "_Committed"
+) -> MeasuredFloor:
+    known = {seed: record for seed, cell in floor.cells.items() if (record := committed.find(cell)) is not None}
+    if reference is None:
+        return MeasuredFloor(floor, known, {}, plan.seeds)
+    users = ((seed, _result(own, cell, plan.artifact)) for seed, cell in floor.cells.items())
+    return MeasuredFloor(floor, {seed: record for seed, record in users if record is not None}, known, plan.seeds)
 
 
 @dataclass

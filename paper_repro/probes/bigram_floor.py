@@ -15,12 +15,14 @@ from paper_repro.base.tokens import IGNORED
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.datamodules.documents import DocumentData
+from paper_repro.datamodules.listops import ListOpsData
 from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import TRAIN, StreamData, TextData
 from paper_repro.metrics.counts import BigramCounts, cross_entropy
 from paper_repro.probes.scored_texts import check_sets, lack, scored_batches
 
 Pairs = tuple[Tensor, Tensor]
+Tokens = TextData | ListOpsData
 HELD_OUT = 20
 """One twentieth of the training data is held out to choose the weight of the pairs; then all of it is counted."""
 
@@ -58,8 +60,8 @@ class BigramFloor(Task):
         return [self._outcome(data_of(cell.config)) for cell in cells]
 
     def _outcome(self, data: CounterBasedDataModule) -> Outcome:
-        if not isinstance(data, TextData):
-            raise UsageError(f"BigramFloor counts tokens of a TextData, the data are {type(data).__name__}")
+        if not isinstance(data, TextData | ListOpsData):
+            raise UsageError(f"BigramFloor counts tokens of texts or ListOps, the data are {type(data).__name__}")
         counts, weight = self.counts(data)
         metrics = {"bigram_weight": weight, "counted_tokens": float(counts.pair_counts.sum())}
         for split in data.splits:
@@ -78,13 +80,13 @@ class BigramFloor(Task):
             metrics[f"{name}_unigram_loss"] = cross_entropy(counts.unigram(pairs[1]))
         return Outcome(FINISHED, metrics=metrics, data_hashes=data.data_hashes(), unavailable=lacking)
 
-    def counts(self, data: TextData) -> tuple[BigramCounts, float]:
+    def counts(self, data: Tokens) -> tuple[BigramCounts, float]:
         """Return the counts of the training data and the weight of the pairs.
 
         Raises:
             UsageError: data other than documents or streams, or too few to hold some out.
         """
-        size = data.model_vocabulary or data.tokenizer.vocabulary_size
+        size = _vocabulary(data)
         kept, held_out = _training_pairs(data, self.most_tokens)
         if not len(kept[0]) or not len(held_out[0]):
             raise UsageError(f"BigramFloor needs at least {HELD_OUT} documents or windows to count, there are fewer")
@@ -105,7 +107,13 @@ def counted_pairs(batches: Iterable[Pairs]) -> Pairs:
     return torch.cat(previous), torch.cat(following)
 
 
-def _training_pairs(data: TextData, most: int) -> tuple[Pairs, Pairs]:
+def _vocabulary(data: Tokens) -> int:
+    if isinstance(data, ListOpsData):
+        return len(data.task.vocabulary)
+    return data.model_vocabulary or data.tokenizer.vocabulary_size
+
+
+def _training_pairs(data: Tokens, most: int) -> tuple[Pairs, Pairs]:
     """Return the pairs to count first, and those that are held out from them."""
     texts = list(_texts(data, most))
     held_out = texts[HELD_OUT - 1 :: HELD_OUT]
@@ -113,7 +121,7 @@ def _training_pairs(data: TextData, most: int) -> tuple[Pairs, Pairs]:
     return _pairs(texts), _pairs(held_out)
 
 
-def _texts(data: TextData, most: int) -> Iterator[Tensor]:
+def _texts(data: Tokens, most: int) -> Iterator[Tensor]:
     """Yield documents as they are cut for training, or a stream's windows, each with the token that follows it."""
     if isinstance(data, DocumentData):
         documents, left = data.documents[TRAIN], most
@@ -127,6 +135,10 @@ def _texts(data: TextData, most: int) -> Iterator[Tensor]:
         stream = data.streams[TRAIN]
         for start in range(0, min(most, len(stream) - 1) - data.window + 1, data.window):
             yield torch.from_numpy(stream.window(start, data.window + 1).astype("int64"))
+    elif isinstance(data, ListOpsData):
+        tokens = data.streams[TRAIN]
+        for start in range(0, min(most, len(tokens) - 1) - data.window + 1, data.window):
+            yield tokens[start : start + data.window + 1]
     else:
         raise UsageError(f"BigramFloor counts documents or streams, the data are {type(data).__name__}")
 

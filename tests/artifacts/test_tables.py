@@ -405,7 +405,7 @@ def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_p
     written = publish(whole, checkout / "runs", results)
     assert {path.parent for path in written} == {results / "cem" / "table3" / "cpu"}
     copied = sorted(path.parent.name for path in results.glob("cells/*/*"))
-    assert copied == sorted(cell.id for cell in whole.cells)
+    assert copied == sorted(cell.id for cell in whole.all_cells)
 
 
 def test_narrow_terminals_get_one_table_a_metric_with_the_same_cells(tmp_path: Path) -> None:

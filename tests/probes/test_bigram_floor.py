@@ -119,9 +119,9 @@ def test_a_floor_is_one_cell_whatever_the_model(root: Path) -> None:
 def test_what_cannot_be_counted_is_refused(root: Path) -> None:
     with pytest.raises(UsageError, match="at least 20 documents or windows"):
         measured(config(root, most_tokens=40))
-    listops = {"_target_": "paper_repro.datamodules.listops.ListOpsData"}
-    with pytest.raises(UsageError, match="counts tokens of a TextData, the data are ListOpsData"):
-        measured({**config(root), "data": listops})
+    points = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
+    with pytest.raises(UsageError, match="counts tokens of texts or ListOps, the data are GaussianProcessData"):
+        measured({**config(root), "data": points})
     with pytest.raises(UsageError, match="most_tokens"):
         task_of(config(root, most_tokens=0))
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.floors import NOTHING
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.overrides import Override
 from paper_repro.cells import records
@@ -140,11 +141,31 @@ def write_record(root: Path, cell: PlannedCell, outcome: Outcome) -> Record:
     return record
 
 
-def fill(root: Path, plan: Plan, outcome: Callable[[PlannedCell], Outcome | None]) -> None:
-    """Write a record for every cell of a plan to which ``outcome`` gives one."""
-    for cell in plan.cells:
-        if (made := outcome(cell)) is not None:
-            write_record(root, cell, made)
+def fill(
+    root: Path, plan: Plan, outcome: Callable[[PlannedCell], Outcome | None], floors: Mapping[str, float] | None = None
+) -> None:
+    """Write a record for every cell of a plan to which ``outcome`` gives one, and for its floors.
+
+    Args:
+        floors: what the floors' records say, by metric.  What it leaves out every finished model passes: the floor is
+            put beyond the worst of them, and a model without the metric is given one.
+    """
+    made = {cell.id: (cell, found) for cell in plan.cells if (found := outcome(cell)) is not None}
+    learned = [found for _, found in made.values() if found.status == FINISHED]
+    for floor in plan.floors:
+        worse = 1.0 if floor.spec.direction == "lower" else -1.0
+        for metric in floor.spec.metrics if floor.spec.judges != NOTHING else ():
+            if any(found.metrics.get(metric) is None for found in learned) and metric not in (floors or {}):
+                for found in learned:
+                    found.metrics.setdefault(metric, -worse * 1e3)
+        for cell in floor.cells.values():
+            numbers = dict(floors or {})
+            for metric, name in floor.spec.metrics.items():
+                values = [worse * found.metrics[metric] for found in learned if metric in found.metrics]
+                numbers.setdefault(name, worse * (max(values, default=0.0) + 1.0))
+            write_record(root, cell, Outcome(FINISHED, numbers))
+    for cell, found in made.values():
+        write_record(root, cell, found)
 
 
 def finished(**metrics: float) -> Outcome:

@@ -24,6 +24,8 @@ class InnerStepsFigure(figures.Figure):
     """Perplexity and both energies, each against T: dots are seeds, lines their means; the trained T is dashed."""
 
     size = (10.0, 3.4)
+    metric = "perplexity"
+    panels = slice(1)
 
     def rows(self) -> list[Row]:
         found: list[Row] = []

@@ -23,6 +23,13 @@ SHIFTS = {"paper": 1.05, "reference": 0.95, "yours": 1.0, "ours": 1.0}
 class Figure(figures.Figure):
     size = (11.0, 2.9)
 
+    def floors(self) -> list[figures.FloorLine]:
+        """Return each kernel's floors in its panel, as far as they lie within twice the highest model."""
+        found = []
+        for panel, kernel in enumerate(self.artifact.axes["kernel"].values):
+            found += figures.floor_lines(self.view, METRIC, {"kernel": kernel}, panel)
+        return found
+
     def rows(self) -> list[Row]:
         rows: list[Row] = []
         for key, point in self.view.points.items():

@@ -22,6 +22,8 @@ MARKERS = ("o", "s", "^", "D", "v")
 class PerplexityFigure(figures.Figure):
     """Its rows are the finished runs, one each, with place, parameters, tokens, seed and perplexity."""
 
+    metric: str | None = PERPLEXITY
+
     def rows(self) -> list[Row]:
         found: list[Row] = []
         for key in self.view.points:

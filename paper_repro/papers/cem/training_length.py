@@ -31,6 +31,7 @@ class GainFigure(PerplexityFigure):
     """Nats that T = 2 gains over T = 1 against the tokens of training: dots are seeds, lines their means."""
 
     size = (5.0, 3.6)
+    metric = None
 
     def rows(self) -> list[Row]:
         found: list[Row] = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures
 from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.strips import draw_strip, strip
+from paper_repro.artifacts.strips import draw_strip, floor_strip, strip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -27,7 +27,15 @@ class Figure2(figures.Figure):
             {**dict(key), "seed": common[0], "image": image, "error": error}
             for key, contents in found.items()
             for image, error in enumerate(json.loads(contents[common[0]]) if common else [], 1)
+        ] + [
+            {"method": floor, "seed": common[0], "image": image, "error": error}
+            for floor in self.artifact.floors
+            for image, error in enumerate(self._errors(floor, common[0]) if common else [], 1)
         ]
+
+    def _errors(self, floor: str, seed: int) -> list[float]:
+        found = self.view.floor_attachment(floor, "completed.json", seed)
+        return [] if found is None else list(json.loads(found))
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         if not rows:
@@ -41,8 +49,12 @@ class Figure2(figures.Figure):
         ]
         for method in methods:
             errors = [row["error"] for row in rows if row["method"] == method]
-            pixels = strip(self.view, "completed.png", {"method": method}, seed)
-            strips.append((labels[method].label, pixels, errors))
+            if method in labels:
+                pixels, label = strip(self.view, "completed.png", {"method": method}, seed), labels[method].label
+            else:
+                pixels = floor_strip(self.view, method, "completed.png", seed)
+                label = f"Floor: {self.artifact.floors[method].label}"
+            strips.append((label, pixels, errors))
         for axes, (label, pixels, errors) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
             if pixels is not None:
                 draw_strip(axes, pixels, label, errors, count)

@@ -8,16 +8,15 @@ import numpy as np
 
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import (
     NOT_RUN,
     S1,
     TRANSFORMER,
-    Run,
     above_zero,
     losses,
-    not_below_the_floor,
     over_seeds,
     runs,
 )
@@ -108,8 +107,6 @@ def better(view: View, factor: float | None) -> Judgement:
         return NOT_RUN
     if factor is None:
         return Judgement(UNDECIDED, "the cost of a step was not measured")
-    if (reason := not_below_the_floor(view, found)) is not None:
-        return reason
     compared = equal_cost(view, factor)
     if compared is None:
         return Judgement(UNDECIDED, f"no Transformer++ trained {factor:.3g} times as long")
@@ -120,10 +117,13 @@ def better(view: View, factor: float | None) -> Judgement:
     return Judgement(HOLDS if high < 0 else FAILS if low > 0 else UNDECIDED, text)
 
 
-def above_at(view: View, candidate: list[Run], baseline: list[Run]) -> Judgement:
-    """Judge whether the candidate's loss is above the baseline's, over seeds."""
-    if not candidate or not baseline:
-        return NOT_RUN
-    if (reason := not_below_the_floor(view, [*candidate, *baseline])) is not None:
-        return reason
-    return above_zero(*over_seeds(losses(candidate), losses(baseline)))
+def above_at(view: View, place: Mapping[str, str]) -> Judgement:
+    """Judge whether EBT's loss (S1) is above Transformer++'s at a place, over seeds."""
+
+    def judge(view: View) -> Judgement:
+        candidate, baseline = (list(runs(view, model=model, **place)) for model in (S1, TRANSFORMER))
+        if not candidate or not baseline:
+            return NOT_RUN
+        return above_zero(*over_seeds(losses(candidate), losses(baseline)))
+
+    return guarded(view, judge)  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.artifacts import figures
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.sparse_tables import SparseTable
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.scaling import exponent_gap
 from paper_repro.papers.ebt.equal_cost import (
@@ -19,6 +20,7 @@ from paper_repro.papers.ebt.equal_cost import (
 )
 from paper_repro.papers.ebt.learning import (
     COLORS,
+    LOSS,
     S1,
     TRANSFORMER,
     Size,
@@ -33,9 +35,7 @@ from paper_repro.papers.ebt.learning import (
     rows_over,
     runs,
     short,
-    with_floor,
 )
-from paper_repro.papers.ebt.tables import LanguageTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +57,7 @@ class Figure5(figures.Figure):
     """Three panels of the paper; a fourth has Transformer++'s loss over longer training, EBT's marked at equal cost."""
 
     size = (9.0, 6.4)
+    metric = LOSS
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -68,7 +69,7 @@ class Figure5(figures.Figure):
             found.append(row(LONGER, TRANSFORMER, run.seed, round(run.steps / ours[0].steps, 6), run.loss))
         for name, factor in factors(self.view).items() if ours else ():
             found += [row(LONGER, S1, run.seed, round(factor, 6), run.loss, name) for run in ours]
-        return with_floor(self.view, found)
+        return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(2, 2, sharey=True)
@@ -84,7 +85,7 @@ class Figure5(figures.Figure):
             panels[0, 0].legend(fontsize=8)
 
 
-class ScalingTable(LanguageTable):
+class ScalingTable(SparseTable):
     """The runs; exponents and losses at equal cost in the summary, with their intervals in the remarks."""
 
     def summary(self) -> dict[str, float]:
@@ -138,8 +139,7 @@ def judge_worse_at_small_size(view: View) -> Judgement:
     """Judge differences of losses paired by seed, at each size."""
     parts = []
     for size in chosen(view, "size"):
-        candidate, baseline = (list(runs(view, model=model, size=size, **SIZES)) for model in (S1, TRANSFORMER))
-        parts.append((view.artifact.axes["size"].values[size].label, above_at(view, candidate, baseline)))
+        parts.append((view.artifact.axes["size"].values[size].label, above_at(view, {**SIZES, "size": size})))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -155,8 +155,7 @@ def judge_better_at_equal_time(view: View) -> Judgement:
 
 def _larger(view: View, name: str) -> Judgement:
     fixed, size = LAWS[name]
-    candidate, baseline = (list(runs(view, model=model, **fixed)) for model in (S1, TRANSFORMER))
-    return larger_exponent(view, candidate, baseline, size)
+    return larger_exponent(view, fixed, size)
 
 
 def _mark(axes: "Axes", rows: Sequence[Row]) -> None:

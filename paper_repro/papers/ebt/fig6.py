@@ -22,7 +22,6 @@ from paper_repro.papers.ebt.thinking import (
     foreign,
     grids,
     most,
-    not_below_the_floor,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def judge_thinking_more_ood(view: View) -> Judgement:
     found = slopes(view, math.log2)
     if not found:
         return NOT_RUN
-    return not_below_the_floor(view, [PLACE]) or above(found, what="slope", unit=" points for each doubling")
+    return above(found, what="slope", unit=" points for each doubling")
 
 
 def slopes(view: View, scaled: Callable[[float], float]) -> Seeds:

@@ -8,7 +8,7 @@ from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import FLOOR, NOT_RUN, TRANSFORMER, floor
+from paper_repro.papers.ebt.learning import NOT_RUN, TRANSFORMER
 from paper_repro.papers.ebt.thinking import (
     At,
     Grid,
@@ -21,7 +21,6 @@ from paper_repro.papers.ebt.thinking import (
     grids,
     mean_gain,
     most,
-    not_below_the_floor,
     over_grids,
     trained_tokens,
 )
@@ -40,7 +39,6 @@ STYLES = {
     "oracle": ("#2166AC", ":", "EBT, best of {samples} by the next token"),
     RECURRENT: ("#1B7837", "-", "Transformer++, blocks passed again"),
     TRANSFORMER: ("#222222", "--", "Transformer++"),
-    FLOOR: ("#999999", "--", "bigram count"),
 }
 
 
@@ -48,6 +46,15 @@ class Figure7(figures.Figure):
     """Panel a over evaluations, panel b over training tokens."""
 
     size = (10.0, 4.0)
+
+    def floors(self) -> list[figures.FloorLine]:
+        """Return the bigram count's perplexity, as that of the models, in the left panel."""
+        found = grids(self.view, _place(S2))
+        names = foreign(next(iter(found.values()))) if found else []
+        each = [figures.floor_lines(self.view, f"{name}_loss", _place(S2)) for name in names]
+        if not names or not all(each):
+            return []
+        return [figures.FloorLine(each[0][0].label, math.exp(intervals.mean([one.value for one, *_ in each])), 0)]
 
     def rows(self) -> list[Row]:
         return [*_over_evaluations(self.view), *_over_training(self.view)]
@@ -58,7 +65,7 @@ class Figure7(figures.Figure):
         for series, (color, style, label) in STYLES.items():
             line = [row for row in own["evaluations"] if row["series"] == series]
             text = label.format(samples=line[0]["samples"]) if line else ""
-            if series in (TRANSFORMER, FLOOR) and line:
+            if series == TRANSFORMER and line:
                 left.axhline(intervals.mean([row["value"] for row in line]), color=color, linestyle=style, label=text)
             elif line:
                 _line(left, line, color, style, text)
@@ -81,21 +88,22 @@ class Figure7(figures.Figure):
 
 def judge_thinking_helps(view: View) -> Judgement:
     """Judge the mean gain of the most steps over the fewest, one sample."""
-    return _above_floor(view) or above(_gains(view, lambda grid: (fewest(grid), 1), _longest), what="gain", unit=" %")
+    return _not_run(view) or above(_gains(view, lambda grid: (fewest(grid), 1), _longest), what="gain", unit=" %")
 
 
 def judge_thinking_helps_beyond_training(view: View) -> Judgement:
     """Judge the mean gain of the most steps over the most of training."""
     found = _gains(view, lambda _: (TRAINED_STEPS, 1), _longest)
-    return _above_floor(view) or above(found, what="gain", unit=" %")
+    return _not_run(view) or above(found, what="gain", unit=" %")
 
 
 def judge_verification_helps(view: View) -> Judgement:
     """Judge what the best of all samples gains over one, and whether it is more than after the shortest training."""
-    if (reason := _above_floor(view)) is not None:
+    if (reason := _not_run(view)) is not None:
         return reason
     lengths = [value for value in view.artifact.axes["length"].values if view.covers({"model": S2, "length": value})]
-    last, first = (_gains(view, _longest, _all_samples, length) for length in (lengths[-1], lengths[0]))
+    last = _gains(view, _longest, _all_samples, lengths[-1])
+    first = _gains(view.unwatched(), _longest, _all_samples, lengths[0])  # the full length has to be below the floor
     parts = [
         ("at the full length", above(last, what="gain", unit=" %")),
         ("more than at the shortest", above(difference(last, first), what="gain more by", unit=" points")),
@@ -105,7 +113,7 @@ def judge_verification_helps(view: View) -> Judgement:
 
 def judge_below_a_recurrent_transformer(view: View) -> Judgement:
     """Judge EBT's lowest perplexity within the recurrent model's evaluations in training against that model's."""
-    if (reason := _above_floor(view, RECURRENT)) is not None:
+    if (reason := _not_run(view, RECURRENT)) is not None:
         return reason
     own, other = (grids(view, _place(model)) for model in (S2, RECURRENT))
     passed = over_grids(other, lambda grid: _log_perplexity(grid, TRAINED_PASSES, 1))
@@ -124,14 +132,13 @@ def judge_below_a_recurrent_transformer(view: View) -> Judgement:
 def judge_passing_again_does_not_help(view: View) -> Judgement:
     """Judge whether passing the blocks as often as the most steps raises the recurrent model's perplexity."""
     found = _gains(view, lambda _: (TRAINED_PASSES, 1), _longest, model=RECURRENT)
-    reason = not_below_the_floor(view, [_place(RECURRENT)])
-    return reason or above({seed: -value for seed, value in found.items()}, what="loss", unit=" %")
+    return above({seed: -value for seed, value in found.items()}, what="loss", unit=" %")
 
 
-def _above_floor(view: View, *others: str) -> Judgement | None:
+def _not_run(view: View, *others: str) -> Judgement | None:
     if not all(grids(view, _place(model)) for model in (S2, *others)):
         return NOT_RUN if view.points else Judgement(UNDECIDED, "the scale has no such cells")
-    return not_below_the_floor(view, [_place(model) for model in (S2, *others)])
+    return None
 
 
 def _place(model: str, length: str = FULL) -> dict[str, str]:
@@ -178,9 +185,6 @@ def _over_evaluations(view: View) -> Iterator[Row]:
         for seed in sorted(set.intersection(*(set(values) for values in each))):
             value = math.exp(intervals.mean([values[seed] for values in each]))
             yield _row("evaluations", TRANSFORMER, 1, 1, seed, value)
-        floors = [lowest for name in names if (lowest := floor(view, f"{name}_loss")) is not None]
-        if len(floors) == len(names):
-            yield _row("evaluations", FLOOR, 1, 1, "", math.exp(intervals.mean(floors)))
 
 
 def _over_training(view: View) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from paper_repro.papers.ebt.learning import COLORS, FEWEST_SIZES, NOT_RUN, S1, T
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-LOSS, FLOORS = "test_loss", {"last_frame": "#999999", "linear": "#E08214"}
+LOSS = "test_loss"
 MODELS = {"transformer": COLORS[TRANSFORMER], "ebt": COLORS[S1]}
 PANELS = {"width": "width", "trunk_parameters": "non-embedding parameters"}
 
@@ -30,9 +30,10 @@ class Run(NamedTuple):
 
 
 class FigureB1(figures.Figure):
-    """Loss over width and over parameters; every seed a dot, a line through the means, floors dashed."""
+    """Loss over width and over parameters; every seed a dot, a line through the means."""
 
     size = (8.0, 3.6)
+    metric = LOSS
 
     def rows(self) -> list[Row]:
         rows = []
@@ -40,11 +41,6 @@ class FigureB1(figures.Figure):
             for run in _runs(self.view, model):
                 for panel, x in zip(PANELS, (run.width, run.parameters), strict=True):
                     rows.append({"panel": panel, "model": model, "seed": run.seed, "x": x, "loss": round(run.loss, 8)})
-        for name in FLOORS:
-            loss = _floor(self.view, name)
-            rows += [
-                {"panel": panel, "model": name, "seed": "", "x": "", "loss": round(loss, 8)} for panel in PANELS if loss
-            ]
         return rows
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
@@ -56,9 +52,6 @@ class FigureB1(figures.Figure):
                 means = [intervals.mean([row["loss"] for row in own if row["x"] == place]) for place in places]
                 axes.plot([row["x"] for row in own], [row["loss"] for row in own], ".", color=color, alpha=0.4)
                 axes.plot(places, means, "o-", color=color, markersize=4, label=labels[model])
-            for row in rows:
-                if row["panel"] == panel and row["model"] in FLOORS:
-                    axes.axhline(row["loss"], color=FLOORS[row["model"]], linestyle="--", label=labels[row["model"]])
             axes.set(xlabel=title)
             if rows:
                 axes.set(xscale="log")
@@ -73,8 +66,6 @@ def judge_video_scaling(view: View) -> Judgement:
     found = {model: _runs(view, model) for model in MODELS}
     if not all(found.values()):
         return NOT_RUN if view.points else Judgement(UNDECIDED, "the scale has no such cells")
-    if (reason := _not_below_the_floors(view, found)) is not None:
-        return reason
     smallest = min(found["ebt"], key=lambda run: run.width).value
     ours, theirs = (Side(LOSS, {"model": model, "width": smallest}) for model in ("ebt", "transformer"))
     parts = [
@@ -101,24 +92,3 @@ def _law(found: Sequence[Run]) -> PowerLaw | None:
     if len({run.width for run in found}) < FEWEST_SIZES:
         return None
     return fit_power_law([run.width for run in found], [run.loss for run in found])
-
-
-def _floor(view: View, name: str) -> float | None:
-    found = view.samples(LOSS, {"model": name, "width": "one"})
-    return intervals.mean(list(found.values())) if found else None
-
-
-def _not_below_the_floors(view: View, found: dict[str, list[Run]]) -> Judgement | None:
-    """Return why nothing is decided: the mean of a width is not below a floor, or there is no floor."""
-    floors = {name: loss for name in FLOORS if (loss := _floor(view, name)) is not None}
-    if len(floors) < len(FLOORS):
-        return Judgement(UNDECIDED, "no floor was measured")
-    lowest = min(floors, key=lambda name: floors[name])
-    labels = {name: value.label for name, value in view.artifact.axes["model"].values.items()}
-    for model, runs in found.items():
-        for width in sorted({run.width for run in runs}):
-            mean = intervals.mean([run.loss for run in runs if run.width == width])
-            if mean >= floors[lowest]:
-                text = f"{labels[model]} of width {width} has {mean:.5f}, '{labels[lowest]}' {floors[lowest]:.5f}"
-                return Judgement(UNDECIDED, f"not judged: below the floor: {text}")
-    return None

@@ -9,13 +9,13 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import NOT_RUN, TRANSFORMER
-from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Seeds, above, difference, not_below_the_floor
+from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Seeds, above, difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-PLACE, BASELINE = {"model": "s2"}, {"model": TRANSFORMER}
+PLACE = {"model": "s2"}
 ATTACHMENT = "token_energies.json"
 SCORES = {
     ("s2", "energy"): ("#2166AC", "EBT, energy"),
@@ -49,32 +49,28 @@ class FigureB3(figures.Figure):
 def judge_energy_is_uncertainty(view: View) -> Judgement:
     """Judge the rank correlation of energies and losses."""
     found = view.samples("energy_rank", PLACE)
-    return _undecided(view, found) or above(found, what="rank correlation")
+    return above(found, what="rank correlation")
 
 
 def judge_energy_says_more_than_entropy(view: View) -> Judgement:
     """Judge the rank correlation of energies against that of the entropies of the same predictions."""
     found = difference(view.samples("energy_rank", PLACE), view.samples("entropy_rank", PLACE))
-    return _undecided(view, found) or above(found, what="difference")
+    return above(found, what="difference")
 
 
 def judge_ood_energy(view: View) -> Judgement:
     """Judge the AUROC of every set."""
     found = {name: view.samples(f"{name}_energy_auroc", PLACE) for name in (*PAPER_SETS, *OWN_SETS)}
     present = {name: values for name, values in found.items() if values}
-    if (reason := _undecided(view, present)) is not None:
-        return reason
+    if not present:
+        return NOT_RUN
     return combine([(name, above(values, 0.5, "AUROC")) for name, values in present.items()], FAILS, HOLDS)
 
 
 def judge_energy_tells_foreign_texts_better(view: View) -> Judgement:
     """Judge the mean AUROC of energies against that of a Transformer++'s entropies."""
     found = difference(_mean_auroc(view, "s2", "energy"), _mean_auroc(view, TRANSFORMER, "entropy"))
-    return _undecided(view, found, BASELINE) or above(found, what="difference of AUROC")
-
-
-def _undecided(view: View, found: object, *others: dict[str, str]) -> Judgement | None:
-    return not_below_the_floor(view, [PLACE, *others]) if found else NOT_RUN
+    return above(found, what="difference of AUROC")
 
 
 def _mean_auroc(view: View, model: str, score: str) -> Seeds:

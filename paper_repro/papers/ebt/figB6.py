@@ -1,15 +1,14 @@
 """EBT, figure B.6: PSNR over forward passes, at the noise of training and at more."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.axes import AxisValue
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, Place, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.denoising import DIT, EBT, LEVELS, Passed, not_learned, passed
+from paper_repro.papers.ebt.denoising import DIT, EBT, LEVELS, Passed, passed
 from paper_repro.papers.ebt.thinking import above, difference
 
 if TYPE_CHECKING:
@@ -25,11 +24,10 @@ STYLES = {
     "dit": ("#C2185B", "-", "DiT, passes through every time"),
     "dit_short": ("#C2185B", ":", "DiT, one pass through some times"),
 }
-FLOOR_COLORS = {"noised": "#999999", "wiener": "#1B7837", "total_variation": "#E08214"}
 
 
 class FigureB6(figures.Figure):
-    """One panel for each level of noise; floors are horizontal lines."""
+    """One panel for each level of noise."""
 
     size = (10.0, 4.0)
 
@@ -42,14 +40,16 @@ class FigureB6(figures.Figure):
                     series = place["model"] if one in whole else "dit_short"
                     if one.level == level:
                         rows.append(_row(level, series, one.evaluations, one.seed, one.psnr))
-            for name in FLOOR_COLORS:
-                for seed, psnr in sorted(self.view.samples(f"{level}_psnr", {"model": name}).items()):
-                    rows.append(_row(level, name, 0, seed, psnr))
         return rows
+
+    def floors(self) -> list[figures.FloorLine]:
+        """Return the floors of each level in its panel."""
+        each = [figures.floor_lines(self.view, f"{level}_psnr", None, panel) for panel, level in enumerate(LEVELS)]
+        return [line for lines in each for line in lines]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         for axes, (level, label) in zip(canvas.subplots(1, 2), LEVELS.items(), strict=True):
-            _draw_panel(axes, [row for row in rows if row["level"] == level], self.artifact.axes["model"].values)
+            _draw_panel(axes, [row for row in rows if row["level"] == level])
             axes.set(xlabel="evaluations of the network", ylabel=f"PSNR (dB), {label}")
             if rows:
                 axes.set_xscale("log")
@@ -71,14 +71,12 @@ def judge_fewer_passes_for_a_psnr(view: View) -> Judgement:
             for seed, baseline in whole.items()
         }
         lead = difference(few, {seed: baseline.psnr for seed, baseline in whole.items()})
-        parts.append((LEVELS[level], not_learned(view, level) or above(lead, what="lead", unit=" dB")))
+        parts.append((LEVELS[level], above(lead, what="lead", unit=" dB")))
     return combine(parts, FAILS, HOLDS)
 
 
 def judge_more_passes_help_at_more_noise(view: View) -> Judgement:
     """Judge what EBT's second and third pass add."""
-    if (reason := not_learned(view, "out")) is not None:
-        return reason
     ways = _whole(view, EBT, "out")
     found = [{one.seed: one.psnr for one in ways if one.passes == count} for count in range(1, PAPER_PASSES["out"] + 1)]
     parts = [
@@ -99,7 +97,7 @@ def _within(one: Passed, baseline: Passed) -> bool:
     return one.seed == baseline.seed and one.evaluations <= SHARE * baseline.evaluations
 
 
-def _draw_panel(axes: "Axes", rows: Sequence[Row], labels: Mapping[str, AxisValue]) -> None:
+def _draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
     for series, (color, style, label) in STYLES.items():
         own = [row for row in rows if row["series"] == series]
         places = sorted({row["evaluations"] for row in own})
@@ -107,10 +105,6 @@ def _draw_panel(axes: "Axes", rows: Sequence[Row], labels: Mapping[str, AxisValu
         axes.plot([row["evaluations"] for row in own], [row["psnr"] for row in own], ".", color=color, alpha=0.4)
         if places:
             axes.plot(places, means, style, color=color, marker="o", markersize=4, label=label)
-    for name, color in FLOOR_COLORS.items():
-        own = [row for row in rows if row["series"] == name]
-        if own:
-            axes.axhline(own[0]["psnr"], color=color, linestyle="--", linewidth=1, label=labels[name].label)
 
 
 def _row(level: str, series: str, evaluations: int, seed: int, psnr: float) -> Row:

@@ -8,6 +8,7 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import (
+    LOSS,
     NOT_RUN,
     S1,
     S2,
@@ -18,11 +19,8 @@ from paper_repro.papers.ebt.learning import (
     late_curve,
     late_exponents,
     names_of,
-    not_below_the_floor,
     over_logarithm,
     over_seeds,
-    runs,
-    with_floor,
 )
 
 if TYPE_CHECKING:
@@ -37,9 +35,10 @@ class FigureC1(figures.Figure):
     """Validation losses of both while they train."""
 
     size = (5.5, 3.6)
+    metric = LOSS
 
     def rows(self) -> list[Row]:
-        return with_floor(self.view, curve_rows(self.view, PANEL, (S1, S2), {}))
+        return curve_rows(self.view, PANEL, (S1, S2), {})
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
@@ -55,8 +54,6 @@ def judge_s2_scales_like_s1(view: View) -> Judgement:
     found = {model: curves(view, {"model": model}) for model in (S1, S2)}
     if not found[S1] or not found[S2]:
         return NOT_RUN
-    if (reason := not_below_the_floor(view, list(runs(view)))) is not None:
-        return reason
     exponents = {model: late_exponents(curve) for model, curve in found.items()}
     margin = MARGIN * abs(intervals.mean(list(exponents[S1].values()))) if exponents[S1] else 0.0
     starts = {model: {seed: late_curve(curve)[0][1] for seed, curve in found[model].items()} for model in (S1, S2)}

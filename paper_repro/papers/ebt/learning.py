@@ -1,4 +1,4 @@
-"""What the figures of EBT's language models share: finished runs, the floor, and how two models' exponents compare."""
+"""What the figures of EBT's language models share: finished runs, and how two models' exponents compare."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
 from paper_repro.artifacts.figures import Row, log_ticks
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.scaling import PowerLaw, exponent_difference, exponent_gap, fit_power_law
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOSS = "val_loss"
-TRANSFORMER, S1, S2, FLOOR = "transformer", "s1", "s2", "floor"
-COLORS = {TRANSFORMER: "#222222", S1: "#2166AC", S2: "#C2185B", FLOOR: "#E08214"}
+TRANSFORMER, S1, S2 = "transformer", "s1", "s2"
+COLORS = {TRANSFORMER: "#222222", S1: "#2166AC", S2: "#C2185B"}
 FEWEST_SIZES = 3
 """Different sizes that a power law with an error needs."""
 MOST_TICKS = 4
@@ -61,10 +62,10 @@ Size = Callable[[Run], float]
 
 
 def runs(view: View, **fixed: str) -> Iterator[Run]:
-    """Yield the finished trainings at the places of the scale with those axis values; floors are none."""
+    """Yield the finished trainings at the places of the scale with those axis values."""
     for key in view.points:
         place = dict(key)
-        if place["model"] == FLOOR or not fixed.items() <= place.items():
+        if not fixed.items() <= place.items():
             continue
         numbers = {name: view.counted(name, place) or 0.0 for name in ("steps", "batch", "window", "depth", "width")}
         costs = [view.samples(name, place) for name in ("trunk_parameters", "step_flops")]
@@ -92,40 +93,6 @@ def chosen(view: View, axis: str) -> list[str]:
     return [value for value in view.artifact.axes[axis].values if value in found]
 
 
-def floor(view: View, metric: str = LOSS) -> float | None:
-    """Return a metric, the loss on the evaluated documents, of the bigram count; None where it was not computed."""
-    for key in view.points:
-        place = dict(key)
-        if place["model"] == FLOOR and (found := view.samples(metric, place)):
-            return intervals.mean(list(found.values()))
-    return None
-
-
-def not_below_the_floor(view: View, found: Sequence[Run]) -> Judgement | None:
-    """Return why runs decide nothing: there is no floor, or the mean of a place is not below it; None if they may."""
-    lowest = floor(view)
-    if lowest is None:
-        return Judgement(UNDECIDED, "no floor: the bigram count was not run")
-    by_place: dict[tuple[tuple[str, str], ...], list[float]] = {}
-    for run in found:
-        by_place.setdefault(tuple(run.place.items()), []).append(run.loss)
-    above = {place: mean for place, values in by_place.items() if (mean := intervals.mean(values)) >= lowest}
-    if not above:
-        return None
-    worst = max(above, key=lambda place: above[place])
-    text = f"{labels(view, dict(worst))} has {above[worst]:.3f} and the bigram count {lowest:.3f}"
-    return Judgement(UNDECIDED, f"below the floor: {len(above)} of {len(by_place)} settings, {text}")
-
-
-def labels(view: View, place: Mapping[str, str]) -> str:
-    """Return a place in words, without the axes of which the scale runs one value."""
-    told = [axis for axis in place if len(chosen(view, axis)) > 1]
-    axes = view.artifact.axes
-    parts = [axes[axis].values[place[axis]].label for axis in told[:1]]
-    parts += [f"{axes[axis].title.lower()} {axes[axis].values[place[axis]].label}" for axis in told[1:]]
-    return ", ".join(parts)
-
-
 def law(found: Sequence[Run], size: Size) -> PowerLaw | None:
     """Fit a power law of the loss over sizes, all seeds pooled; None for fewer than three sizes."""
     if len({size(run) for run in found}) < FEWEST_SIZES or min(map(size, found)) <= 0:
@@ -138,14 +105,18 @@ def exponent_text(found: PowerLaw) -> str:
     return f"{found.exponent:.4f} [{low:.4f}, {high:.4f}]"
 
 
-def larger_exponent(view: View, candidate: Sequence[Run], baseline: Sequence[Run], size: Size) -> Judgement:
-    """Judge whether the candidate's loss falls with the larger exponent over a size."""
-    if not candidate or not baseline:
-        return NOT_RUN
-    if (reason := not_below_the_floor(view, [*candidate, *baseline])) is not None:
-        return reason
-    laws = [law(found, size) for found in (candidate, baseline)]
-    return compared(laws[0], laws[1])
+def larger_exponent(view: View, fixed: Mapping[str, str], size: Size) -> Judgement:
+    """Judge whether EBT's loss (S1) falls with a larger exponent over a size than Transformer++'s, at the places with
+    those axis values.
+    """
+
+    def judge(view: View) -> Judgement:
+        candidate, baseline = (list(runs(view, model=model, **fixed)) for model in (S1, TRANSFORMER))
+        if not candidate or not baseline:
+            return NOT_RUN
+        return compared(law(candidate, size), law(baseline, size))
+
+    return guarded(view, judge)  # type: ignore[no-any-return]
 
 
 def compared(candidate: PowerLaw | None, baseline: PowerLaw | None) -> Judgement:
@@ -233,22 +204,11 @@ def curve_rows(view: View, panel: str, models: Sequence[str], place: Place) -> l
     ]
 
 
-def with_floor(view: View, rows: Sequence[Row]) -> list[Row]:
-    """Add the floor to each panel, which has no seed and no place."""
-    lowest = floor(view)
-    if lowest is None:
-        return list(rows)
-    return [*rows, *(row(panel, FLOOR, "", "", lowest) for panel in dict.fromkeys(row["panel"] for row in rows))]
-
-
 def draw_points(axes: "Axes", rows: Sequence[Row], names: Mapping[str, str]) -> None:
-    """Draw a panel's points: every seed a dot, a line through the means; the floor is a dashed line."""
+    """Draw a panel's points: every seed a dot, a line through the means."""
     for model, color in COLORS.items():
         own = [row for row in rows if row["model"] == model]
-        if model == FLOOR:
-            for row in own:
-                axes.axhline(row[LOSS], color=color, linestyle="--", linewidth=1, label=names[FLOOR])
-        elif own:
+        if own:
             places, heights = [row["x"] for row in own], [row[LOSS] for row in own]
             axes.scatter(places, heights, s=8, color=color, alpha=0.4, linewidths=0)
             axes.plot(*means(own), color=color, marker="o", markersize=3, linewidth=1.2, label=names[model])
@@ -257,7 +217,7 @@ def draw_points(axes: "Axes", rows: Sequence[Row], names: Mapping[str, str]) -> 
 def over_logarithm(axes: "Axes", rows: Sequence[Row], label: str) -> None:
     """Give a panel a logarithmic axis, with a tick at each place where these are few."""
     axes.set(xscale="log", xlabel=label)
-    places = sorted({row["x"] for row in rows if row["model"] != FLOOR})
+    places = sorted({row["x"] for row in rows})
     if len(places) > MOST_TICKS:
         log_ticks(axes.xaxis)
     else:

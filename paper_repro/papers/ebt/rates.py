@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 from paper_repro.artifacts import figures
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.learning_rate import optimal_learning_rate
 from paper_repro.papers.ebt.learning import (
     FEWEST_SIZES,
+    LOSS,
     S1,
     S2,
     TRANSFORMER,
@@ -17,11 +19,9 @@ from paper_repro.papers.ebt.learning import (
     draw_points,
     means,
     names_of,
-    not_below_the_floor,
     over_logarithm,
     row,
     runs,
-    with_floor,
 )
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class RatesFigure(figures.Figure):
     """A panel for learning rates and one for alpha, a line a model."""
 
     size = (8.0, 3.4)
+    metric = LOSS
 
     def rows(self) -> list[Row]:
-        found = [
+        return [
             row(panel, model, run.seed, _setting(self.view, panel, run), run.loss)
             for panel, (_, models) in SWEEPS.items()
             for model in models
             for run in _swept(self.view, panel, model)
         ]
-        return with_floor(self.view, found)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         for axes, panel in zip(canvas.subplots(1, len(SWEEPS), sharey=True), SWEEPS, strict=True):
@@ -72,7 +72,7 @@ def _bracketed(view: View, panel: str) -> Judgement:
     parts = []
     for model in SWEEPS[panel][1]:
         label = view.artifact.axes["model"].values[model].label
-        parts.append((label, _inside(view, panel, list(_swept(view, panel, model)))))
+        parts.append((label, _inside(view, panel, list(_swept(view.unwatched(), panel, model)))))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -83,8 +83,18 @@ def _inside(view: View, panel: str, found: Sequence[Run]) -> Judgement:
         return Judgement(UNDECIDED, "fewer than three settings finished")
     best = losses.index(min(losses))
     grid = ", ".join(f"{setting:g}: {loss:.4f}" for setting, loss in zip(settings, losses, strict=True))
-    if reason := not_below_the_floor(view, [run for run in found if _setting(view, panel, run) == settings[best]]):
-        return Judgement(UNDECIDED, f"{reason.because} ({grid})")
+    place = next(run.place for run in found if _setting(view, panel, run) == settings[best])
+
+    def judge(view: View) -> Judgement:
+        view.samples(LOSS, place)  # of the whole grid the best setting alone has to be below the floor
+        return _edge(settings, losses, grid)
+
+    return guarded(view, judge)  # type: ignore[no-any-return]
+
+
+def _edge(settings: Sequence[float], losses: Sequence[float], grid: str) -> Judgement:
+    """Judge whether the lowest loss is that of no edge."""
+    best = losses.index(min(losses))
     if 0 < best < len(settings) - 1:
         return Judgement(HOLDS, f"best near {optimal_learning_rate(settings, losses).learning_rate:.3g} ({grid})")
     return Judgement(FAILS, f"best at {settings[best]:g}, an edge of the grid ({grid})")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, Order, Side, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CELLS = 81
 BY_GIVENS = "boards_of_"
-FLOOR = "floor"
+RULES = "rules"
 RANKED = ("ebt", "rnn", "feed_forward")
 """The order that is claimed, the best first."""
 COLORS = {"feed_forward": "#1B7837", "rnn": "#E08214", "ebt": "#2166AC", "ebt_free": "#92C5DE", "rules": "#888888"}
@@ -35,41 +35,42 @@ class Figure5(figures.Figure):
                 for seed, share in sorted(self.view.samples(f"{BY_GIVENS}{count}", place).items()):
                     solved = round(100 * share, 6)
                     rows.append({"model": place["model"], "blanks": CELLS - count, "seed": seed, "solved": solved})
-        return rows
+        return rows + self._rules(sorted({CELLS - row["blanks"] for row in rows}, reverse=True))
+
+    def _rules(self, givens: Sequence[int]) -> list[Row]:
+        """Return what rules alone solve, which need no training."""
+        return [
+            {"model": RULES, "blanks": CELLS - count, "seed": seed, "solved": round(100 * share, 6)}
+            for floor in self.view.floors
+            if floor.plan.name == RULES
+            for count in givens
+            for seed, share in sorted(floor.samples(f"{BY_GIVENS}{count}").items())
+        ]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.add_subplot()
-        for model, spec in self.artifact.axes["model"].values.items():
+        models = {name: value.label for name, value in self.artifact.axes["model"].values.items()}
+        for model, label in {**models, RULES: self.artifact.floors[RULES].label}.items():
             own = [row for row in rows if row["model"] == model]
-            if not own or model == FLOOR:
+            if not own:
                 continue
             color = COLORS[model]
             blanks = sorted({row["blanks"] for row in own})
             means = [intervals.mean([row["solved"] for row in own if row["blanks"] == count]) for count in blanks]
-            axes.plot(blanks, means, "--" if model == "rules" else "-", color=color, linewidth=1.2, label=spec.label)
-            if model != "rules":
-                axes.plot([row["blanks"] for row in own], [row["solved"] for row in own], ".", color=color, alpha=0.5)
+            axes.plot(blanks, means, "--" if model == RULES else "-", color=color, linewidth=1.2, label=label)
+            axes.plot([row["blanks"] for row in own], [row["solved"] for row in own], ".", color=color, alpha=0.5)
         axes.set(xlabel="blanks of a test board", ylabel="boards solved (%)", ylim=(-3, 103))
         if rows:
             axes.legend()
 
 
 def judge_sudoku_order(view: View) -> Judgement:
-    """Judge the claimed order by intervals over seeds.
-
-    It is undecided while EBT or the RNN fills blanks no better than the floor, or solves no board.
-    """
+    """Judge the claimed order by intervals over seeds."""
     parts = []
-    for model in RANKED[:2]:
-        learned = Order(Side("blanks", {"model": model}), Side("blanks", {"model": FLOOR})).judge(view, {})
-        boards = view.samples("boards", {"model": model})
-        if learned.verdict != HOLDS or not any(boards.values()):
-            why = "solves no board" if learned.verdict == HOLDS else f"not above the floor: {learned.because}"
-            parts.append((view.artifact.axes["model"].values[model].label, Judgement(UNDECIDED, why)))
-    if parts:
-        return combine(parts, FAILS, HOLDS)
     for better, worse in itertools.pairwise(RANKED):
         labels = [view.artifact.axes["model"].values[model].label for model in (better, worse)]
         order = Order(Side("boards", {"model": better}), Side("boards", {"model": worse}))
-        parts.append((" above ".join(labels), order.judge(view, {})))
+        # The last of the order may well have learned nothing: the paper's solves 0.03 %.
+        found = order.judge(view.without_floors() if worse == RANKED[-1] else view, {})
+        parts.append((" above ".join(labels), found))
     return combine(parts, FAILS, HOLDS)

@@ -1,4 +1,4 @@
-"""What EBT's artifacts about thinking share: losses over steps and samples, gains, function evaluations, the floor."""
+"""What EBT's artifacts about thinking share: losses over steps and samples, gains, function evaluations."""
 
 import csv
 import io
@@ -6,19 +6,18 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from paper_repro.artifacts import intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.intervals import Interval
-from paper_repro.artifacts.sparse_tables import without
+from paper_repro.artifacts.sparse_tables import SparseTable
 from paper_repro.artifacts.typesetting import Grid as Lines
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import FLOOR, NOT_RUN, floor
-from paper_repro.papers.ebt.tables import is_floor
+from paper_repro.papers.ebt.learning import NOT_RUN
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
-"""Without noise, of the documents that probes and floor score."""
+"""Without noise, of the documents that probes score."""
 GRID = "thinking.csv"
 PAPER_SETS = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
 OWN_SETS = ("dyck-generated", "listops", "python", "shakespeare")
@@ -118,43 +117,11 @@ def trained_tokens(view: View, place: Mapping[str, str]) -> int:
     return round(math.prod(view.counted(name, place) or 0.0 for name in ("steps", "batch", "window")))
 
 
-def not_below_the_floor(view: View, places: Iterable[Place]) -> Judgement | None:
-    """Return why the models at those places decide nothing: no floor, or one is not below it; None if they may."""
-    lowest = floor(view, VALIDATION_LOSS)
-    if lowest is None:
-        return Judgement(UNDECIDED, "no floor: the bigram count was not run")
-    for place in places:
-        found = view.samples(VALIDATION_LOSS, place)
-        if found and (own := intervals.mean(list(found.values()))) >= lowest:
-            label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in place.items())
-            text = f"{label} has {own:.3f} nats per token on validation, the bigram count {lowest:.3f}"
-            return Judgement(UNDECIDED, f"not judged: below the floor: {text}")
-    return None
-
-
-def remarks_on_the_floor(view: View) -> list[str]:
-    """Return a sentence on each model that is not below the floor on a set."""
-    found = []
-    for name in (VALIDATION, *PAPER_SETS, *OWN_SETS):
-        lowest = floor(view, f"{name}_loss")
-        for key in view.points if lowest is not None else ():
-            place = dict(key)
-            own = list(view.samples(f"{name}_loss", place).values())
-            if place["model"] != FLOOR and own and lowest is not None and intervals.mean(own) >= lowest:
-                label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in key)
-                found.append(f"{label} ({name}: {intervals.mean(own):.3f} against {lowest:.3f})")
-    return [f"Not below the bigram count, in nats per token: {'; '.join(found)}."] if found else []
-
-
-class ThinkingTable(tables.Table):
-    """A table that leaves out settings which all rows share, and leaves empty what a finished row does not have."""
+class ThinkingTable(SparseTable):
+    """A sparse table that leaves out settings which all rows share."""
 
     shared = ("batch", "window", "depth", "width")
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Lines:
         names = [name for name in self.artifact.quantities if name not in self.shared] if chosen is None else chosen
-        settings = {column.title for column in self.artifact.columns.values()}
-        return without(super().grid(markup, names), self.view, settings, is_floor)
-
-    def remarks(self) -> list[str]:
-        return remarks_on_the_floor(self.view)
+        return super().grid(markup, names)

@@ -7,7 +7,7 @@ from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs, tokens_per_step
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, note_best, runs, tokens_per_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -18,6 +18,8 @@ TENTH = {"f10": "f1", "f20": "f2"}
 
 class Figure1(figures.Figure):
     """Loss against tokens seen, one line a run of the first seed; the longest runs are drawn strong."""
+
+    metric = LOSS
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -60,11 +62,13 @@ def judge_tenth_of_the_iterations(view: View) -> Judgement:
     tenth.
     """
     losses: dict[tuple[str, str], dict[int, float]] = {}
-    for run in runs(view):
+    for run in runs(view.unwatched()):
         losses.setdefault((run.place["model"], run.place["budget"]), {})[run.seed] = run.loss
     for tenth, whole in TENTH.items():
         ours, other = losses.get(("ngpt", tenth)), losses.get(("gpt", whole))
         if ours and other:
+            note_best(view, model="ngpt", budget=tenth)
+            note_best(view, model="gpt", budget=whole)
             found = intervals.compare(other, ours)
             text = f"GPT's loss less nGPT's {found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
             verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED

@@ -11,7 +11,7 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, com
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, runs
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, note_best, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,7 @@ class Figure2(figures.Figure):
     """One panel a context: every run as a dot, a line through the best mean over seeds of each budget."""
 
     size = (9.0, 3.6)
+    metric = LOSS
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -132,7 +133,9 @@ def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgemen
     exactly 1 is such a bound.
     """
     parts = []
-    for speedup in speedups(view, "c1k", baseline, candidate):
+    for model in (baseline, candidate):
+        note_best(view, context="c1k", model=model, size=SIZE)
+    for speedup in speedups(view.unwatched(), "c1k", baseline, candidate):
         low, high = speedup.interval or (0.0, math.inf)
         verdict = HOLDS if low >= 1 else FAILS if high <= 1 else UNDECIDED
         parts.append((f"{speedup.candidate.tokens:,.0f} tokens", Judgement(verdict, str(speedup))))
@@ -154,7 +157,7 @@ def judge_speedup_grows_with_context(view: View) -> Judgement:
     not overlap.
     """
     contexts = chosen(view, "context")
-    parts = []
+    view, parts = _looked_at(view), []
     for shorter, longer in itertools.pairwise(contexts):
         below = {one.candidate.tokens: one for one in speedups(view, shorter, "gpt")}
         for above in speedups(view, longer, "gpt"):
@@ -169,12 +172,19 @@ def judge_speedup_grows_with_budget(view: View) -> Judgement:
     """Judge whether, in each context, the speedup is higher at nGPT's longest budget than at its shortest; intervals
     must not overlap.
     """
-    parts = []
+    view, parts = _looked_at(view), []
     for context in chosen(view, "context"):
         found = speedups(view, context, "gpt")
         if len(found) > 1:
             parts.append((context_of(view, context), _apart(found[-1], found[0])))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _looked_at(view: View) -> View:
+    """Return the view to read speedups of nGPT over GPT from, once the runs are noted that they rest on."""
+    for model in ("gpt", CANDIDATE):
+        note_best(view, model=model, size=SIZE)
+    return view.unwatched()
 
 
 def _apart(larger: Speedup, smaller: Speedup) -> Judgement:

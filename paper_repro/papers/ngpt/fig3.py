@@ -70,7 +70,7 @@ class Figure3(figures.Figure):
 def best_runs(view: View) -> list[Run]:
     """Return, for each size, context, model and budget, the runs at the rate with the lowest mean validation loss."""
     groups: dict[tuple[str, ...], dict[float, list[Run]]] = {}
-    for run in runs(view):
+    for run in runs(view.unwatched()):
         place = tuple(run.place[axis] for axis in ("size", "context", "model", "budget"))
         groups.setdefault(place, {}).setdefault(run.rate, []).append(run)
     best = (min(rates.values(), key=lambda own: intervals.mean([run.loss for run in own])) for rates in groups.values())

@@ -8,7 +8,7 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, com
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, runs
+from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, note_best, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,9 +74,11 @@ def judge_best_rate_is_bracketed(view: View) -> Judgement:
     """Judge whether no optimum lies at an edge of the grid, at the longest budget of each size, context and model."""
     longest: dict[tuple[str, ...], tuple[dict[str, str], LearningRateOptimum]] = {}
     for budget in chosen(view, "budget"):
-        found = [(place, optimum) for place, optimum in _optima(view) if place["budget"] == budget]
+        found = [(place, optimum) for place, optimum in _optima(view.unwatched()) if place["budget"] == budget]
         longest |= {(place["size"], place["context"], place["model"]): (place, best) for place, best in found}
     parts = []
+    for place, _ in longest.values():
+        note_best(view, **place)
     for place, optimum in longest.values():
         labels = [view.artifact.axes[axis].values[value].label for axis, value in place.items()]
         parts.append((", ".join(labels), Judgement(FAILS if optimum.at_edge else HOLDS, str(optimum))))

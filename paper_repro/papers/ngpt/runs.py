@@ -48,6 +48,19 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
             yield Run(place, tokens, rate, seed, loss, records[seed].seconds or 0.0, parameters)
 
 
+def note_best(view: View, **fixed: str) -> None:
+    """Read the best rate of every size, context, model and budget there: it is judged, and the other rates of a sweep
+    are only looked at to find it.
+    """
+    rates: dict[tuple[str, ...], dict[str, tuple[Place, list[float]]]] = {}
+    for run in runs(view.unwatched(), **fixed):
+        place = tuple(value for axis, value in run.place.items() if axis != "lr")
+        rates.setdefault(place, {}).setdefault(run.place["lr"], (run.place, []))[1].append(run.loss)
+    for found in rates.values():
+        best, _ = min(found.values(), key=lambda one: sum(one[1]) / len(one[1]))
+        view.samples(LOSS, best)
+
+
 def chosen(view: View, axis: str) -> list[str]:
     """Return the values of an axis that the scale runs, in the artifact's order."""
     found = {dict(key)[axis] for key in view.points}

@@ -70,9 +70,10 @@ class ParameterTable(tables.Table):
         """Return the usual lines, and at the end of each the conventions that its printed number follows."""
         plain = super().grid(markup, chosen)
         rows = []
-        for row, key in zip(plain.rows, self.view.points, strict=True):
+        for row, key in zip(plain.rows, self.view.points, strict=False):
             found = self._readings(key)
             rows.append([*row, "not run" if found is None else describe(found)])
+        rows += [[*row, ""] for row in plain.rows[len(rows) :]]  # of the floors
         return Grid([*plain.headers, f"{self.artifact.metrics[PRINTED].title}: counted as"], rows)
 
     def remarks(self) -> list[str]:

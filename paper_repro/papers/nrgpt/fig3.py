@@ -49,6 +49,14 @@ class Figure3(figures.Figure):
 
     size = (10.0, 5.4)
 
+    def floors(self) -> list[figures.FloorLine]:
+        """Return the floor of answers in the panels above, that of losses in those below."""
+        found = []
+        for panel in range(len(MODELS)):
+            found += figures.floor_lines(self.view, ACCURACY, None, panel)
+            found += figures.floor_lines(self.view, "val_loss", None, len(MODELS) + panel)
+        return found
+
     def rows(self) -> list[Row]:
         rows: list[Row] = []
         for key in self.view.points:
@@ -127,6 +135,8 @@ def _ratio(view: View, model: str) -> Judgement:
 def _logs(view: View, model: str) -> dict[int, float] | str:
     """Return log10 of the transition of each seed, or why there is none."""
     found = {}
+    largest = max((dict(key) for key in view.points), key=lambda place: view.counted("parameters", place) or 0.0)
+    view.samples(ACCURACY, {**largest, "model": model})
     for seed in view.plan.seeds:
         fitted, why = _fit(view, model, seed)
         if fitted is None:
@@ -143,7 +153,7 @@ def _fit(view: View, model: str, seed: int | None = None) -> tuple[Transition | 
         parameters = view.counted("parameters", place)
         if place["model"] != model or parameters is None:
             continue
-        for own, value in view.samples(ACCURACY, place).items():
+        for own, value in view.unwatched().samples(ACCURACY, place).items():  # of all sizes the largest is judged
             if seed in (None, own):
                 sizes.append(parameters)
                 accuracies.append(value)

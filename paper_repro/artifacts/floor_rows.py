@@ -1,0 +1,88 @@
+"""The floors of an artifact as rows of its table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.artifact import Metric
+from paper_repro.artifacts.floors import MeasuredFloor
+from paper_repro.artifacts.verdicts import NOT_RUN
+from paper_repro.artifacts.views import View
+
+
+def floor_lines(view: View, columns: int, kinds: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return a line for each floor, below those of the models.
+
+    The first axis on which its models differ carries its name; axes on which they agree carry their value.
+
+    Args:
+        columns: how many counted columns stand between axes and metrics; a floor has none of them.
+        kinds: the headers of each metric that is shown.
+    """
+    lines = []
+    for floor in view.floors:
+        line = list(_place(view, floor).values()) + [""] * columns
+        for name, headers in kinds.items():
+            line += [_cell(view, floor, name, header) for header in headers]
+        lines.append(line)
+    return lines
+
+
+def _place(view: View, floor: MeasuredFloor) -> dict[str, str]:
+    common, axes = floor.plan.common(), view.artifact.axes
+    several = [axis for axis in axes if len({dict(key)[axis] for key in view.points}) > 1]
+    labels = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in axes}
+    differ = [axis for axis in axes if axis not in common] or [axis for axis in axes if axis not in several]
+    return labels | {next(iter(differ or axes)): f"Floor: {floor.spec.label}"}
+
+
+def _cell(view: View, floor: MeasuredFloor, name: str, header: str) -> str:
+    metric: Metric = view.artifact.metrics[name]
+    if not metric.measured or header.endswith(": paper") or header in ("verdict", "as reference"):
+        return ""
+    if header.endswith(": reference"):
+        return _text(floor, metric, name, floor.samples(name, floor.reference))
+    if header.endswith(": yours"):
+        return _text(floor, metric, name, floor.samples(name, floor.own))
+    return _text(floor, metric, name, floor.samples(name))
+
+
+def _text(floor: MeasuredFloor, metric: Metric, name: str, found: Mapping[int, float]) -> str:
+    if not found:
+        return NOT_RUN if name in floor.spec.metrics else ""
+    scaled = [value / metric.factor for value in found.values()]
+    spread = intervals.sample_std(scaled)
+    text = metric.text(intervals.mean(scaled))
+    return f"{text} ± {metric.text(spread)}" if spread and metric.text(spread) != metric.text(0.0) else text
+
+
+def floor_document(view: View) -> list[dict[str, Any]]:
+    """Return a row for each number of a floor, as ``Table.long_rows`` does for the models."""
+    rows = []
+    for floor in view.floors:
+        place = {axis: floor.plan.common().get(axis, "") for axis in view.artifact.axes}
+        for name, metric in view.artifact.metrics.items():
+            found = [value / metric.factor for value in floor.samples(name).values()] if metric.measured else []
+            if not found:
+                continue
+            spread = intervals.sample_std(found)
+            numbers = {
+                "paper_mean": None,
+                "paper_std": None,
+                "own_mean": float(f"{intervals.mean(found):.8g}"),
+                "own_std": None if spread is None else float(f"{spread:.8g}"),
+                "own_seeds": len(found),
+                "verdict": "",
+            }
+            rows.append({**place, "quantity": name, **numbers, "floor": floor.plan.name})
+    return rows
+
+
+def floor_cells(view: View) -> dict[str, Any]:
+    """Return the cells of the floors by id, with the floor's name and the seed."""
+    found = {}
+    for floor in view.floors:
+        for seed, cell in floor.plan.cells.items():
+            record = floor.found.get(seed)
+            found[cell.id if record is None else record.cell] = {"floor": floor.plan.name, "seed": seed}
+    return found

@@ -1,0 +1,36 @@
+"""Predicates answer only for models that are better than their floors (``paper_repro.artifacts.floors``)."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from paper_repro.artifacts.evidence import Evidence
+
+NOT_JUDGED = "not judged: below the floor"
+"""Said of what was judged on a model that is not better than its floor."""
+Judge = TypeVar("Judge", bound=Callable[..., Any])
+
+
+def guarded(view: Evidence, judge: Callable[[Any], Any]) -> Any:
+    """Judge a part by itself: where it reads of a model that is not better than its floor, its answer is not taken.
+
+    What the part reads is not held against the rest of its predicate.
+
+    Args:
+        view: what is judged from.
+        judge: takes the view that notes what is read, and returns a ``claims.Judgement``.
+    """
+    witness = view.witness()
+    found, reason = judge(witness), witness.shortfall()
+    return found if reason is None else dataclasses.replace(reason, because=f"{reason.because} ({found.because})")
+
+
+def above_the_floor(judge: Judge) -> Judge:
+    """Guard the method ``judge`` of a predicate."""
+
+    @functools.wraps(judge)
+    def judged(predicate: Any, view: Evidence, place: Any) -> Any:
+        return guarded(view, lambda witness: judge(predicate, witness, place))
+
+    return cast(Judge, judged)

@@ -1,0 +1,268 @@
+"""Floors: what an artifact names, which cells they are, and what is not judged because of them."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.artifacts import catalogue, floors, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine, judge
+from paper_repro.artifacts.figures import Figure, FloorLine
+from paper_repro.artifacts.guards import NOT_JUDGED, guarded
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.tables import Table
+from paper_repro.artifacts.views import View
+from paper_repro.base.errors import UsageError
+from paper_repro.base.identity import settings
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import FAILED, Outcome
+from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.synthetic import finished
+
+TEXT = """\
+title: Old against new
+source: {paper: A paper, where: Table 1}
+experiment: cem/gaussian_process
+axes:
+  kernel: {title: Kernel, sets: data.kernel, values: [rbf, matern]}
+  model:
+    title: Model
+    values:
+      old: {label: Old}
+      new: {label: New, overrides: {optimizer.lr: 0.001}}
+metrics:
+  test_rmse: {title: Test RMSE, unit: "", direction: lower, digits: 2}
+  train_rmse: {title: Training RMSE, unit: "", direction: lower, digits: 2}
+  steps_taken: {title: Steps, unit: "", direction: none, digits: 0}
+FLOORS
+claims:
+  - id: old_above_new
+    says: Old is above new, on every kernel
+    where: Table 1
+    over: [kernel]
+    predicate: {order: {metric: test_rmse, greater: {model: old}, lesser: {model: new}}}
+scales:
+  cpu: {seeds: [0, 1, 2], about: a small one., overrides: {training.steps: 4}}
+"""
+FLOORS = "floors:\n  target_mean: {metrics: [test_rmse]}\n"
+ERRORS = {"old": 0.4, "new": 0.2}
+
+
+def load(folder: Path, given: str = FLOORS) -> Artifact:
+    return synthetic.load(folder, TEXT.replace("FLOORS\n", given))
+
+
+def plan_of(folder: Path, given: str = FLOORS) -> Plan:
+    return plans.make(load(folder, given), "cpu")
+
+
+def view_of(folder: Path, floor: float | Callable[[PlannedCell], Outcome | None], **errors: float) -> View:
+    """Records of both models, a little apart by seed, and of the floor on both kernels."""
+    plan = plan_of(folder)
+    for cell in plan.cells:
+        error = {**ERRORS, **errors}[dict(cell.key)["model"]] + 0.001 * cell.seed
+        synthetic.write_record(folder / "runs", cell, finished(test_rmse=error, steps_taken=4.0))
+    for planned in plan.floors:
+        for cell in planned.cells.values():
+            made = floor(cell) if callable(floor) else finished(test_rmse=floor + 1e-4 * cell.seed)
+            if made is not None:
+                synthetic.write_record(folder / "runs", cell, made)
+    return views.build(plan, folder / "runs", None)
+
+
+def judged(view: View) -> Judgement:
+    return judge(view.artifact.claims[0], view)
+
+
+def test_every_artifact_that_trains_names_a_floor() -> None:
+    without = []
+    for name in catalogue.find():
+        artifact = catalogue.load(name)
+        for word in artifact.scales:
+            plan = plans.make(artifact, word)
+            if plan.trains_without_floor:
+                without.append(f"{name} at scale {word}")
+            bounded = {key for floor in plan.floors if floor.spec.judges == floors.MODEL for key in floor.keys}
+            assert not plan.floors or bounded, f"{name} at scale {word} has floors, of which none judges a model"
+            break  # the scales differ in size, not in what they train
+    assert not without
+
+
+def test_an_artifact_that_trains_without_a_floor_is_found(tmp_path: Path) -> None:
+    assert plan_of(tmp_path, "").trains_without_floor
+    assert not plan_of(tmp_path).trains_without_floor
+    assert not plans.make(catalogue.load("cem/table1")).trains_without_floor
+
+
+def test_models_on_the_same_data_share_a_floor_and_its_id_follows_from_the_data(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert [(floor.name, floor.common(), len(floor.keys)) for floor in plan.floors] == [
+        ("target_mean", {"kernel": "rbf"}, 2),
+        ("target_mean", {"kernel": "matern"}, 2),
+    ]
+    ids = {cell.id for floor in plan.floors for cell in floor.cells.values()}
+    assert len(ids) == 6 and {cell.id for cell in plan.all_cells} == ids | {cell.id for cell in plan.cells}
+    for floor in plan.floors:
+        for cell in floor.cells.values():
+            assert settings({**cell.config, "optimizer": {}, "model": {}, "training": {}}) == cell.settings
+            assert cell.config["data"]["kernel"] == floor.common()["kernel"] and not cell.probes
+
+
+def test_floors_that_were_rows_keep_their_records() -> None:
+    """The floors of EBT and CET were values of an axis; their published records are found by the same ids."""
+    published = Path(__file__).parents[2] / "results" / "cells"
+    for name, floor in (("ebt/figC1", "bigram"), ("cet/table1", "mean_image"), ("ebt/figB1", "linear_frames")):
+        plan = plans.make(catalogue.load(name), "cpu")
+        (found,) = (one for one in plan.floors if one.name == floor)
+        assert all((published / cell.id / "record.json").is_file() or cell.missing for cell in found.cells.values())
+
+
+def test_better_models_are_judged_and_others_are_not(tmp_path: Path) -> None:
+    assert judged(view_of(tmp_path / "better", 1.0)).verdict == HOLDS
+    below = judged(view_of(tmp_path / "below", 0.3))
+    assert below.verdict == NOT_JUDGED and below.because == f"2 {NOT_JUDGED}"
+    assert "rbf, Old: Test RMSE 0.40, Mean of the targets 0.30" in below.parts[0][1].because
+
+
+def test_what_cannot_be_told_from_the_floor_is_not_better() -> None:
+    floor = {0: 1.0, 1: 1.0, 2: 1.0}
+    assert floors.is_better({0: 0.9, 1: 0.91, 2: 0.89}, floor, "lower")
+    assert not floors.is_better({0: 0.5, 1: 0.99, 2: 1.3}, floor, "lower")
+    assert floors.is_better({0: 1.1, 1: 1.11, 2: 1.09}, floor, "higher")
+    assert not floors.is_better(floor, floor, "higher")
+    assert floors.is_better({0: 0.9}, floor, "lower") and not floors.is_better({0: 1.0}, floor, "lower")
+
+
+def test_a_part_below_the_floor_leaves_the_others_their_say() -> None:
+    unknown, held, failed = Judgement(NOT_JUDGED, ""), Judgement(HOLDS, ""), Judgement(FAILS, "")
+    undecided = Judgement(UNDECIDED, "")
+    assert combine([("", unknown), ("", held)], FAILS, HOLDS).verdict == NOT_JUDGED
+    assert combine([("", unknown), ("", failed)], FAILS, HOLDS).verdict == FAILS
+    assert combine([("", unknown), ("", undecided), ("", held)], FAILS, HOLDS).verdict == NOT_JUDGED
+    assert combine([("", unknown), ("", held)], HOLDS, FAILS).verdict == HOLDS
+
+
+def test_functions_are_judged_by_what_they_read(tmp_path: Path) -> None:
+    view = view_of(tmp_path, 0.3)
+    good, bad = {"kernel": "rbf", "model": "new"}, {"kernel": "rbf", "model": "old"}
+
+    def reads(place: dict[str, str], name: str = "test_rmse") -> Callable[[View], Judgement]:
+        def function(view: View) -> Judgement:
+            return Judgement(HOLDS if view.samples(name, place) else UNDECIDED, "read")
+
+        return function
+
+    assert guarded(view, reads(good)).verdict == HOLDS
+    assert guarded(view, reads(bad)).verdict == guarded(view, reads(bad, "steps_taken")).verdict == NOT_JUDGED
+    for way in (lambda seen: seen.attachments("a.csv", bad), lambda seen: seen.judged(seen.point(bad))):
+        assert guarded(view, lambda seen, way=way: (way(seen), Judgement(HOLDS, ""))[1]).verdict == NOT_JUDGED
+    looked = guarded(view, lambda seen: reads(bad)(seen.unwatched()))
+    assert looked.verdict == HOLDS  # to choose with
+
+    def with_parts(seen: View) -> Judgement:
+        parts = [("bad", guarded(seen, reads(bad))), ("good", guarded(seen, reads(good)))]
+        return combine(parts, FAILS, HOLDS)
+
+    found = guarded(view, with_parts)
+    assert found.verdict == NOT_JUDGED and [part.verdict for _, part in found.parts] == [NOT_JUDGED, HOLDS]
+    order = Order(Side("test_rmse", bad), Side("test_rmse", good))
+    assert order.judge(view, {}).verdict == NOT_JUDGED and order.judge(view.without_floors(), {}).verdict == HOLDS
+
+
+def test_a_claim_may_say_why_no_floor_holds_it(tmp_path: Path) -> None:
+    view = view_of(tmp_path, 0.3)
+    text = TEXT.replace("FLOORS\n", FLOORS).replace(
+        "    over: [kernel]\n", '    over: [kernel]\n    without_floor: "x"\n'
+    )
+    assert judge(synthetic.load(tmp_path, text).claims[0], view).verdict == HOLDS
+
+
+def test_a_floor_that_is_missing_or_failed_decides_nothing_and_says_why(tmp_path: Path) -> None:
+    absent = judged(view_of(tmp_path / "absent", lambda cell: None)).parts[0][1]
+    assert absent.verdict == UNDECIDED and "no floor: Mean of the targets: not run" in absent.because
+    failed = judged(view_of(tmp_path / "failed", lambda cell: Outcome(FAILED, note="no memory"))).parts[0][1]
+    assert failed.verdict == UNDECIDED and "Mean of the targets: seed 0 failed: no memory" in failed.because
+    other = judged(view_of(tmp_path / "other", lambda cell: finished(train_rmse=1.0))).parts[0][1]
+    assert other.verdict == UNDECIDED and "it has not measured test_rmse" in other.because
+
+
+def test_a_floor_without_data_names_the_command_that_brings_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path)
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    plan = plans.make(catalogue.load("nrgpt/table1"), "cpu")
+    (floor,) = plan.floors
+    assert all("prepare_data.py docstrings --vocabulary 2048" in cell.missing for cell in floor.cells.values())
+    measured = floors.MeasuredFloor(floor, {}, {}, (0,))
+    assert "prepare_data.py docstrings --vocabulary 2048" in measured.lack("best_val_loss")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("target_mean: {metrics: [val_loss]}", "bounds 'val_loss', which no cell measures"),
+        ("target_mean: {metrics: [steps_taken]}", "'steps_taken', which has no direction: nothing is better"),
+        (
+            "target_mean: {metrics: [test_rmse], direction: higher}",
+            "passed by a higher number, and of 'test_rmse' lower is better",
+        ),
+        ("target_mean: {metrics: [test_rmse], direction: up}", "direction is lower or higher, not 'up'"),
+        ("target_meen: {metrics: [test_rmse]}", r"'target_meen' is none of papers/floors.yaml \(did you mean"),
+        ("target_mean: {}", "'target_mean' bounds no metric"),
+        ("target_mean: {metrics: [test_rmse], judges: all}", "judges is model, metrics, nothing, not 'all'"),
+        ("target_mean: {metrics: [test_rmse], at: {kernel: rbd}}", "unknown value 'rbd' of axis 'kernel'"),
+        ("target_mean: {metrics: [test_rmse], at_scale: {cpo: {}}}", "unknown scale 'cpo'"),
+        ("target_mean: {metrics: [test_rmse], values: {test_rmse: 1.0}}", "one of both"),
+        ("mine: {label: Mine, direction: lower, values: {test_rmse: 1.0}}", "numbers without their reason"),
+        ("target_mean: {metric: [test_rmse]}", "unknown key 'metric'"),
+    ],
+)
+def test_wrong_floors_are_refused_with_file_and_line(tmp_path: Path, given: str, message: str) -> None:
+    with pytest.raises(UsageError, match=rf"up\.yaml:\d+: .*{message}"):
+        load(tmp_path, f"floors:\n  {given}\n")
+
+
+def test_a_floor_of_values_needs_no_cell(tmp_path: Path) -> None:
+    given = 'floors:\n  mine: {label: Mine, direction: lower, values: {test_rmse: 0.3}, about: "a reason"}\n'
+    plan = plan_of(tmp_path, given)
+    assert [(floor.name, floor.cells, len(floor.keys)) for floor in plan.floors] == [("mine", {}, 4)]
+    synthetic.fill(tmp_path / "runs", plan, lambda cell: finished(test_rmse=ERRORS[dict(cell.key)["model"]]))
+    view = views.build(plan, tmp_path / "runs", None)
+    assert {part.verdict for _, part in judged(view).parts} == {NOT_JUDGED}
+    assert "Floor, Mine: a reason" in Table(view).notes()
+
+
+def test_rows_notes_and_cells_of_a_table_name_the_floors(tmp_path: Path) -> None:
+    view = view_of(tmp_path, 0.3)
+    table = Table(view)
+    grid = table.grid()
+    assert grid.rows[-2] == ["rbf", "Floor: Mean of the targets", "0.30", "", ""]
+    document: Any = table.document()
+    ids = {cell.id for floor in view.plan.floors for cell in floor.cells.values()}
+    assert {cell for cell, place in document["cells"].items() if place.get("floor") == "target_mean"} == ids
+    (row,) = (one for one in document["rows"] if one.get("floor") and one["kernel"] == "rbf")
+    assert row["own_mean"] == pytest.approx(0.3001) and row["own_seeds"] == 3 and row["model"] == ""
+    notes = " ".join(table.notes())
+    assert "Of 4 models 2 are not better than this floor in Test RMSE: rbf, Old; matern, Old." in notes
+
+
+def test_a_figure_draws_its_floors_and_writes_them_to_the_csv(tmp_path: Path) -> None:
+    class Plain(Figure):
+        metric = "test_rmse"
+
+        def rows(self) -> list[dict[str, Any]]:
+            return [{"x": 1, "y": 0.2}]
+
+        def draw(self, canvas: Any, rows: Any) -> None:
+            canvas.subplots().plot([row["x"] for row in rows], [row["y"] for row in rows])
+
+    figure = Plain(view_of(tmp_path, 0.3))
+    assert figure.floors() == [FloorLine("Mean of the targets", pytest.approx(0.3001))]
+    figure.write(tmp_path)
+    assert (tmp_path / "figure.csv").read_text().splitlines()[1:] == ["1,0.2,,", ",,Mean of the targets,0.3001"]
+    assert re.search("Mean of the targets", (tmp_path / "figure.svg").read_text())
