@@ -68,8 +68,8 @@ class Floor:
     at: dict[str, str] = field(default_factory=dict)
     """Values of axes along which the models' data differ in what the floor does not depend on: it is measured there."""
     judges: str = MODEL
-    """What is not judged of a model that is not better: anything (model), claims that read one of the metrics (metrics),
-    or nothing (then it is shown for comparison)."""
+    """What is not judged of a model that is not better: anything (model), claims that read one of the metrics
+    (metrics), or nothing (then it is shown for comparison)."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Floor":
