@@ -11,8 +11,10 @@ from typing import Any
 from paper_repro.artifacts import axes as layers
 from paper_repro.artifacts import companions
 from paper_repro.artifacts.axes import EXACT, SCALES, Axis, Restriction, Scale
-from paper_repro.artifacts.claims import Claim, place_problems
+from paper_repro.artifacts.claims import Claim
 from paper_repro.artifacts.floors import Floor
+from paper_repro.artifacts.judgements import Smallest
+from paper_repro.artifacts.names import place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override
@@ -233,6 +235,8 @@ class Artifact:
     claims: list[Claim] = field(default_factory=list)
     floors: dict[str, Floor] = field(default_factory=dict)
     """What costs nothing to reach on the same data, by name; every artifact that trains has one."""
+    smallest: Smallest | None = None
+    """The smallest effect that matters to each claim that names none of its own."""
     notes: list[str] = field(default_factory=list)
     needs: list[DataNeed] = field(default_factory=list)
     best_within: list[str] = field(default_factory=list)

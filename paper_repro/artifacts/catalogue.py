@@ -16,8 +16,9 @@ from typing import Any
 from paper_repro.artifacts import axes, floors, paper_claims
 from paper_repro.artifacts.artifact import Artifact, Column, Metric, Tolerance
 from paper_repro.artifacts.axes import EXACT, SCALES, Restriction
-from paper_repro.artifacts.claims import Claim, Names, place_problems
+from paper_repro.artifacts.claims import Claim, check_predicate
 from paper_repro.artifacts.derived import derivation_problem
+from paper_repro.artifacts.names import place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.config import experiments
 from paper_repro.base.errors import UsageError, nearest
@@ -110,13 +111,18 @@ def _load(path: Path) -> Artifact:
 
 
 def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
-    """Put in what an artifact leaves to defaults: what is published, and shared tolerances."""
+    """Put in what an artifact leaves to defaults: what is published, shared tolerances, and the smallest effect that
+    matters."""
     prints = values.get("published") is not None
     for kind in ("columns", "metrics"):
         values[kind] = {
             name: spec if spec.published is not None else dataclasses.replace(spec, published=prints)
             for name, spec in values.get(kind, {}).items()
         }
+    shared = values.get("smallest")
+    values["claims"] = [
+        claim if claim.smallest else dataclasses.replace(claim, smallest=shared) for claim in values.get("claims", [])
+    ]
     quantities = {**values["columns"], **values["metrics"]}
     values["tolerances"] = tolerances = {}
     nodes = entries["tolerances"].items() if "tolerances" in entries else {}
@@ -275,9 +281,7 @@ def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
         seen[claim.id] = node.where
         for problem in _claim_problems(artifact, claim):
             raise node.error(problem)
-        measured = [name for name, metric in artifact.metrics.items() if metric.measured]
-        for problem in claim.predicate.problems(Names(artifact.axes, measured, list(artifact.columns), claim.over)):
-            raise node.error(problem)
+        check_predicate(artifact.axes, artifact.metrics, artifact.columns, claim, node)
 
 
 def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:

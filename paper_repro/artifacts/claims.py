@@ -1,8 +1,9 @@
 """What a paper claims in words, as small predicates that are judged over seeds.
 
-A judgement is ``holds``, ``fails``, ``undecided`` or ``not judged`` (``artifacts.floors``).  Orders and closeness are
-judged by the 95 % interval of the difference (or log ratio) over seeds, never on one run; ``all``, ``any`` and ``not``
-follow Kleene's three-valued logic.
+A judgement is ``holds``, ``fails``, ``no difference`` (of the smallest size that matters), ``undecided`` or ``not
+judged`` (``artifacts.floors``).  Orders and closeness are judged by the 95 % interval of the difference (or log ratio)
+over seeds, never on one run; ``all``, ``any`` and ``not`` combine judgements by the rules of
+``paper_repro.artifacts.judgements``.
 """
 
 import itertools
@@ -16,22 +17,43 @@ from typing import Any, ClassVar, Protocol, cast
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.evidence import Evidence
-from paper_repro.artifacts.guards import NOT_JUDGED, above_the_floor
+from paper_repro.artifacts.guards import above_the_floor
+from paper_repro.artifacts.judgements import (
+    FAILS,
+    HOLDS,
+    LEVEL,
+    SMALL,
+    UNDECIDED,
+    Judgement,
+    Smallest,
+    combine,
+    exactly,
+    negate,
+    settle,
+    supported,
+    tested,
+)
+from paper_repro.artifacts.names import NO_SMALLEST, Names, Place, Side
 from paper_repro.base import typed_yaml
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import UsageError
 from paper_repro.base.typed_yaml import Node
 
-HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
-Place = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict, the sentence that carries its numbers, and the parts it was put together from."""
-
-    verdict: str
-    because: str
-    parts: tuple[tuple[str, "Judgement"], ...] = ()
+__all__ = [
+    "FAILS",
+    "HOLDS",
+    "SMALL",
+    "UNDECIDED",
+    "Claim",
+    "Judgement",
+    "Names",
+    "Place",
+    "Predicate",
+    "Side",
+    "combine",
+    "exactly",
+    "judge",
+    "tested",
+]
 
 
 class Predicate(Protocol):
@@ -40,7 +62,7 @@ class Predicate(Protocol):
     def judge(self, view: Evidence, place: Place) -> Judgement:
         """Judge the predicate; ``place`` fixes the axes over which the claim runs."""
 
-    def problems(self, names: "Names") -> Iterator[str]:
+    def problems(self, names: Names) -> Iterator[str]:
         """Return what is wrong with the predicate as written, in words."""
 
     @classmethod
@@ -75,61 +97,19 @@ class Claim:
     """The scales at which it may honestly be judged (empty: all)."""
     without_floor: str | None = None
     """Why it is judged whatever the models have learned: it is about nothing that they learn."""
+    smallest: Smallest | None = None
+    """The smallest effect that matters; None for a claim of exact arithmetic."""
+    line: str = field(default="", compare=False)
+    """File and line, set where it is read."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Claim":
         hints, required = typing.get_type_hints(cls), ("says", "where", "predicate")
-        found = typed_yaml.entries(node, required, [name for name in hints if name not in required])
+        found = typed_yaml.entries(node, required, [name for name in hints if name not in (*required, "line")])
         values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items()}
         if "id" not in values and "catalogue" not in values:
             raise node.error("missing 'id' in 'claims'")
-        return cls(**{"id": values.get("catalogue"), **values})
-
-
-@dataclass(frozen=True)
-class Names:
-    """What a predicate may refer to."""
-
-    axes: Mapping[str, Any]
-    measured: Sequence[str]
-    columns: Sequence[str]
-    over: Sequence[str]
-
-    def metric_problems(self, side: "Side") -> Iterator[str]:
-        """Yield what is wrong with a side that is measured over seeds."""
-        if side.metric not in self.measured:
-            yield f"unknown metric '{side.metric}'{nearest(side.metric, self.measured)}"
-        yield from self._open_axes(side.place)
-
-    def column_problems(self, side: "Side") -> Iterator[str]:
-        """Yield what is wrong with a side that is counted."""
-        if side.metric not in self.columns:
-            yield f"unknown column '{side.metric}'{nearest(side.metric, self.columns)}"
-        yield from self._open_axes(side.place)
-
-    def _open_axes(self, place: Place) -> Iterator[str]:
-        yield from place_problems(self.axes, place)
-        for axis in self.axes:
-            if axis not in place and axis not in self.over:
-                yield f"axis '{axis}' is left open: give its value, or put it under 'over'"
-            if axis in place and axis in self.over:
-                yield f"axis '{axis}' is both fixed and under 'over'"
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison: a metric at a place."""
-
-    metric: str
-    place: Place
-
-    @classmethod
-    def read(cls, node: Node, metric: str | None) -> "Side":
-        place = {key: child.text() for key, child in node.items().items()}
-        own = place.pop("metric", metric)
-        if own is None:
-            raise node.error("missing 'metric'")
-        return cls(own, place)
+        return cls(**{"id": values.get("catalogue"), **values}, line=node.where)
 
 
 @dataclass(frozen=True)
@@ -155,16 +135,13 @@ class Order:
 
     @above_the_floor
     def judge(self, view: Evidence, place: Place) -> Judgement:
-        interval, sentence = _contrast(view, self.greater, self.lesser, place, self.compare)
-        if interval is None or interval.count < 2:
-            return Judgement(UNDECIDED, sentence)
         threshold = math.log1p(self.margin) if self.compare == "ratio" else self.margin
-        verdict = HOLDS if interval.low > threshold else FAILS if interval.high < threshold else UNDECIDED
-        return Judgement(verdict, sentence)
+        return _contrast(view, self.greater, self.lesser, place, self.compare, threshold)
 
     def problems(self, names: Names) -> Iterator[str]:
         for side in (self.greater, self.lesser):
             yield from names.metric_problems(side)
+        yield from names.size_problems(self.compare == "ratio")
 
 
 @dataclass(frozen=True)
@@ -186,18 +163,13 @@ class Close:
 
     @above_the_floor
     def judge(self, view: Evidence, place: Place) -> Judgement:
-        interval, sentence = _contrast(view, self.left, self.right, place, "ratio")
-        if interval is None or interval.count < 2:
-            return Judgement(UNDECIDED, sentence)
         limit = math.log1p(self.within)
-        if -limit <= interval.low and interval.high <= limit:
-            return Judgement(HOLDS, sentence)
-        outside = interval.low > limit or interval.high < -limit
-        return Judgement(FAILS if outside else UNDECIDED, sentence)
+        return _contrast(view, self.left, self.right, place, "ratio", -limit, limit)
 
     def problems(self, names: Names) -> Iterator[str]:
         for side in (self.left, self.right):
             yield from names.metric_problems(side)
+        yield from names.size_problems(True, self.within)
 
 
 @dataclass(frozen=True)
@@ -226,7 +198,7 @@ class Equal:
         if found is None or wanted is None:
             return Judgement(UNDECIDED, "not run")
         relation = "=" if found == wanted else "is not"
-        return Judgement(HOLDS if found == wanted else FAILS, f"{found:,.0f} {relation} {wanted:,.0f}")
+        return exactly(found == wanted, f"{found:,.0f} {relation} {wanted:,.0f}")
 
     def problems(self, names: Names) -> Iterator[str]:
         for side in (self.side, self.other):
@@ -276,9 +248,7 @@ class Negation:
         return cls(Predicate.from_yaml(node))
 
     def judge(self, view: Evidence, place: Place) -> Judgement:
-        inner = self.part.judge(view, place)
-        flipped = {HOLDS: FAILS, FAILS: HOLDS}.get(inner.verdict, inner.verdict)
-        return Judgement(flipped, inner.because, inner.parts)
+        return negate(self.part.judge(view, place))
 
     def problems(self, names: Names) -> Iterator[str]:
         yield from self.part.problems(names)
@@ -333,11 +303,22 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def judge(claim: Claim, view: Evidence) -> Judgement:
-    """Judge a claim at every combination of the axes it runs over, and combine the verdicts."""
+def judge(claim: Claim, view: Evidence, level: float = LEVEL) -> Judgement:
+    """Judge a claim at every combination of the axes it runs over, and combine the verdicts.
+
+    Raises:
+        UsageError: with file and line, it is judged by an interval and names no smallest effect.
+    """
     if claim.scales and view.scale_name not in claim.scales:
         return Judgement(UNDECIDED, f"to be judged at scale {' or '.join(claim.scales)}")
     view = view if claim.without_floor is None else view.without_floors()
+    found = supported(_judged(claim, view))
+    if claim.smallest is None and claim.line and any(leaf.tested is not None for leaf in found.leaves()):
+        raise UsageError(f"{claim.line}: claim '{claim.id}' is judged by an interval: {NO_SMALLEST}")
+    return settle(found, claim.smallest, level)
+
+
+def _judged(claim: Claim, view: Evidence) -> Judgement:
     if not claim.over:
         return claim.predicate.judge(view, {})
     chosen = {axis: claim.only.get(axis, list(view.artifact.axes[axis].values)) for axis in claim.over}
@@ -351,49 +332,43 @@ def judge(claim: Claim, view: Evidence) -> Judgement:
     return combine(parts, *((HOLDS, FAILS) if claim.somewhere else (FAILS, HOLDS)))
 
 
-def combine(parts: Sequence[tuple[str, Judgement]], decisive: str, otherwise: str) -> Judgement:
-    """Combine parts by Kleene's conjunction (decisive ``fails``) or disjunction (decisive ``holds``).
-
-    A part that is not judged is unknown as an undecided one is: another part may still be decisive, and nothing else
-    can be said.  ``not judged`` goes before ``undecided``, because more seeds would decide the latter alone.
+def check_predicate(
+    axes: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    claim: Claim,
+    node: Node,
+) -> None:
+    """Raise UsageError with the claim's file and line if its predicate refers to something that does not exist, or
+    needs a smallest effect of another kind than the claim names.
     """
-    words = (HOLDS, FAILS, UNDECIDED, NOT_JUDGED)
-    counts = {verdict: sum(part.verdict == verdict for _, part in parts) for verdict in words}
-    unknown = next((verdict for verdict in (NOT_JUDGED, UNDECIDED) if counts[verdict]), otherwise)
-    verdict = decisive if counts[decisive] else unknown
-    because = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return Judgement(verdict, because, tuple(parts))
-
-
-def place_problems(axes: Mapping[str, Any], place: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with a partial place in an artifact, in words."""
-    for axis, value in place.items():
-        if axis not in axes:
-            yield f"unknown axis '{axis}'{nearest(axis, axes)}"
-        elif value not in axes[axis].values:
-            yield f"unknown value '{value}' of axis '{axis}'{nearest(value, axes[axis].values)}"
+    measured = [name for name, metric in metrics.items() if metric.measured]
+    for problem in claim.predicate.problems(Names(axes, measured, list(columns), claim.over, claim.smallest)):
+        raise node.error(problem)
 
 
 def _contrast(
-    view: Evidence, left: Side, right: Side, place: Place, compare: str
-) -> tuple[intervals.Interval | None, str]:
+    view: Evidence, left: Side, right: Side, place: Place, compare: str, low: float, high: float = math.inf
+) -> Judgement:
+    """Judge whether the difference of two sides, or the logarithm of their ratio, lies above low and below high."""
     sides = [(side.metric, {**place, **side.place}) for side in (left, right)]
     samples = [view.samples(*side) for side in sides]
     if not all(samples):
-        return None, next(view.absence(*side) for side, sample in zip(sides, samples, strict=True) if not sample)
+        lacking = next(side for side, sample in zip(sides, samples, strict=True) if not sample)
+        return Judgement(UNDECIDED, view.absence(*lacking))
+    base = intervals.mean(list(samples[1].values()))
     if compare == "ratio":
         if any(value <= 0 for sample in samples for value in sample.values()):
-            return None, "a ratio needs positive values"
+            return Judgement(UNDECIDED, "a ratio needs positive values")
         samples = [{seed: math.log(value) for seed, value in sample.items()} for sample in samples]
     interval = intervals.compare(*samples)
-    if interval.count < 2:
-        return interval, "one seed: not judged"
     numbers = (interval.mean, interval.low, interval.high)
     if compare == "ratio":
         numbers = (math.exp(numbers[0]), math.exp(numbers[1]), math.exp(numbers[2]))
     text = "{:.3f} [{:.3f}, {:.3f}]" if compare == "ratio" else "{:.4g} [{:.4g}, {:.4g}]"
     pairing = f"{interval.count} pairs" if interval.paired else f"{interval.count} seeds, unpaired"
-    return interval, f"{compare} {text.format(*numbers)}, {pairing}"
+    sentence = f"{compare} {text.format(*numbers)}, {pairing}"
+    return tested(interval, sentence, low, high, relative=compare == "ratio", base=base)
 
 
 def _optional_text(entries: Mapping[str, Node], key: str) -> str | None:

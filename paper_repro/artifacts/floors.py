@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.axes import Overrides
-from paper_repro.artifacts.claims import UNDECIDED, Judgement, place_problems
 from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import UNDECIDED, Judgement
+from paper_repro.artifacts.names import place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import nearest
 from paper_repro.base.overrides import Override, single

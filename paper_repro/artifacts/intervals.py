@@ -1,8 +1,10 @@
-"""Means, spreads and 95 % intervals over seeds."""
+"""Means, spreads and 95 % intervals over seeds, and p-values that belong to them."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 CONFIDENCE = 0.95
 
@@ -16,6 +18,65 @@ class Interval:
     high: float
     count: int
     paired: bool = True
+    error: float = math.inf
+    """Standard error of the mean."""
+    freedom: float = 1.0
+    """Degrees of freedom of Student's t; infinite for a normal interval."""
+    bound: Literal["=", ">", "<"] = "="
+    """">": some values are only known to be at least what was measured, so that nothing is known upwards; "<": at most,
+    so that nothing is known downwards."""
+
+    def above(self, bound: float) -> float:
+        """Return the one-sided p-value of the mean being above a bound."""
+        if math.isinf(bound):
+            return 0.0 if bound < 0 else 1.0
+        if math.isinf(self.error) or self.bound == "<":
+            return 1.0
+        if self.error == 0.0:
+            return 0.0 if self.mean > bound else 1.0
+        return _t_share(self.freedom, (bound - self.mean) / self.error)
+
+    def below(self, bound: float) -> float:
+        """Return the one-sided p-value of the mean being below a bound."""
+        turned: dict[str, Literal["=", ">", "<"]] = {"=": "=", ">": "<", "<": ">"}
+        return dataclasses.replace(self, mean=-self.mean, bound=turned[self.bound]).above(-bound)
+
+    def with_more(self, seeds: int, known: int) -> "Interval":
+        """Return the interval of the same mean and spread, of so many seeds more than the known ones."""
+        if known < 2:
+            return self
+        error = self.error * math.sqrt(known / (known + seeds))
+        freedom = self.freedom * (known + seeds - 1) / (known - 1)
+        return student(self.mean, error, freedom, self.count + seeds, self.paired).opened(self.bound)
+
+    def opened(self, bound: Literal["=", ">", "<"]) -> "Interval":
+        """Return the interval of values of which some are bounds."""
+        ends: dict[str, Any] = {"=": {}, ">": {"high": math.inf}, "<": {"low": -math.inf}}[bound]
+        return dataclasses.replace(self, bound=bound, **ends)
+
+
+def student(mean: float, error: float, freedom: float, count: int, paired: bool = True) -> Interval:
+    """Return the 95 % interval of a mean with its standard error, by Student's t.
+
+    Args:
+        mean: the estimate.
+        error: its standard error.
+        freedom: degrees of freedom; infinite for the normal distribution.
+        count: independent observations behind it.
+        paired: whether these are differences of pairs.
+
+    Raises:
+        ValueError: fewer than two observations, of which no spread can be known.
+    """
+    if count < 2:
+        raise ValueError(f"an interval of {count} observation: its spread is not known, run a second seed")
+    half = _t_quantile(freedom) * error if error else 0.0
+    return Interval(mean, mean - half, mean + half, count, paired, error, freedom)
+
+
+def of(values: Sequence[float]) -> Interval:
+    """Return the 95 % t interval of the mean of independent values; infinite for one value."""
+    return _one_sample(values)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -48,23 +109,28 @@ def welch(left: Sequence[float], right: Sequence[float]) -> Interval:
     if len(left) < 2 or len(right) < 2:
         return Interval(difference, -math.inf, math.inf, min(len(left), len(right)), paired=False)
     parts = [(sample_std(side) or 0.0) ** 2 / len(side) for side in (left, right)]
-    variance = sum(parts)
+    variance, count = sum(parts), min(len(left), len(right))
     if variance == 0.0:
-        return Interval(difference, difference, difference, min(len(left), len(right)), paired=False)
+        return student(difference, 0.0, 1.0, count, paired=False)
     freedom = variance**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (left, right), strict=True))
-    half = _t_quantile(freedom) * math.sqrt(variance)
-    return Interval(difference, difference - half, difference + half, min(len(left), len(right)), paired=False)
+    return student(difference, math.sqrt(variance), freedom, count, paired=False)
 
 
 def _one_sample(values: Sequence[float]) -> Interval:
     center, spread = mean(values), sample_std(values)
     if spread is None:
         return Interval(center, -math.inf, math.inf, 1)
-    half = _t_quantile(len(values) - 1) * spread / math.sqrt(len(values)) if spread else 0.0
-    return Interval(center, center - half, center + half, len(values))
+    return student(center, spread / math.sqrt(len(values)), len(values) - 1, len(values))
 
 
 def _t_quantile(degrees_of_freedom: float) -> float:
-    from scipy.special import stdtrit
+    from scipy.special import ndtri, stdtrit
 
-    return float(stdtrit(degrees_of_freedom, 0.5 + CONFIDENCE / 2))
+    share = 0.5 + CONFIDENCE / 2
+    return float(ndtri(share) if math.isinf(degrees_of_freedom) else stdtrit(degrees_of_freedom, share))
+
+
+def _t_share(degrees_of_freedom: float, value: float) -> float:
+    from scipy.special import ndtr, stdtr
+
+    return float(ndtr(value) if math.isinf(degrees_of_freedom) else stdtr(degrees_of_freedom, value))

@@ -88,6 +88,10 @@ class ExponentGap:
     interval: tuple[float, float]
     """In percent."""
     confidence: float
+    error: float
+    """Standard error of the logarithm of the ratio."""
+    freedom: float
+    """Degrees of freedom of Student's t."""
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -115,9 +119,10 @@ def exponent_gap(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float =
     _check_irreducible(candidate, baseline)
     ratio = candidate.exponent / baseline.exponent
     errors = [law.exponent_standard_error / law.exponent for law in (candidate, baseline)]
-    half_width = _welch_half_width(errors, (candidate, baseline), confidence)
+    error, freedom = _welch(errors, (candidate, baseline))
+    half_width = _student_quantile(freedom, confidence) * error
     low, high = ratio * math.exp(-half_width), ratio * math.exp(half_width)
-    return ExponentGap(100 * (ratio - 1), (100 * (low - 1), 100 * (high - 1)), confidence)
+    return ExponentGap(100 * (ratio - 1), (100 * (low - 1), 100 * (high - 1)), confidence, error, freedom)
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,10 @@ class ExponentDifference:
     value: float
     interval: tuple[float, float]
     confidence: float
+    error: float
+    """Standard error of the difference."""
+    freedom: float
+    """Degrees of freedom of Student's t."""
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -144,22 +153,23 @@ def exponent_difference(candidate: PowerLaw, baseline: PowerLaw, *, confidence: 
     _check_confidence(confidence)
     _check_irreducible(candidate, baseline)
     laws = (candidate, baseline)
-    half_width = _welch_half_width([law.exponent_standard_error for law in laws], laws, confidence)
+    error, freedom = _welch([law.exponent_standard_error for law in laws], laws)
+    half_width = _student_quantile(freedom, confidence) * error
     value = candidate.exponent - baseline.exponent
-    return ExponentDifference(value, (value - half_width, value + half_width), confidence)
+    return ExponentDifference(value, (value - half_width, value + half_width), confidence, error, freedom)
 
 
-def _welch_half_width(errors: Sequence[float], laws: Sequence[PowerLaw], confidence: float) -> float:
-    """Return half the width of the interval of a sum of independent terms with those standard errors, one for each
-    law: Student's t with Welch-Satterthwaite degrees of freedom.
+def _welch(errors: Sequence[float], laws: Sequence[PowerLaw]) -> tuple[float, float]:
+    """Return the standard error of a sum of independent terms with those standard errors, one for each law, and its
+    Welch-Satterthwaite degrees of freedom.
     """
     parts = [error**2 for error in errors]
     variance = sum(parts)
     if variance == 0:
-        return 0.0
+        return 0.0, 1.0
     shares = [part / variance for part in parts]
     freedom = 1 / sum(share**2 / law.degrees_of_freedom for share, law in zip(shares, laws, strict=True))
-    return _student_quantile(freedom, confidence) * math.sqrt(variance)
+    return math.sqrt(variance), freedom
 
 
 def _log_points(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 
 PRINTED, TIED = "parameters", "parameters_counted_early"
@@ -45,7 +45,7 @@ def _prints_as(view: View, metric: str, cut: Callable[[float], int]) -> Judgemen
         count = next(iter(found.values()))
         ours = cut(count / view.artifact.metrics[metric].factor)
         text = f"{count:,.0f} gives {ours}M, printed {printed.mean:.0f}M"
-        parts.append((label, Judgement(HOLDS if ours == printed.mean else FAILS, text)))
+        parts.append((label, exactly(ours == printed.mean, text)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -62,5 +62,5 @@ def _saves(view: View, model: str, a_layer: Callable[[float, float], float], for
         wanted = layers * a_layer(width, hidden)
         relation = "=" if saved == wanted else "is not"
         text = f"{saved:,.0f} fewer {relation} {formula} = {wanted:,.0f}"
-        parts.append((spec.label, Judgement(HOLDS if saved == wanted else FAILS, text)))
+        parts.append((spec.label, exactly(saved == wanted, text)))
     return combine(parts, FAILS, HOLDS)

@@ -3,7 +3,7 @@
 import math
 
 from paper_repro.artifacts import tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
@@ -53,7 +53,7 @@ def judge_cosine_annealing(view: View) -> Judgement:
             factor = next(iter(found.values()))
             same = math.isclose(factor, wanted, rel_tol=0.0, abs_tol=ROUNDING)
             text = f"{factor:.6f} of the rate at the {name}, the cosine has {wanted:.6f}"
-            parts.append((spec.label, Judgement(HOLDS if same else FAILS, text)))
+            parts.append((spec.label, exactly(same, text)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -64,4 +64,4 @@ def judge_batch_is_of_eight_gpus(view: View) -> Judgement:
     batch, accumulation, effective = (number.mean for name in names if (number := view.printed(key, name)) is not None)
     product = batch * accumulation * GPUS
     text = f"{batch:.0f} x {accumulation:.0f} x {GPUS} = {product:.0f}, printed {effective:.0f}"
-    return Judgement(HOLDS if product == effective else FAILS, text)
+    return exactly(product == effective, text)

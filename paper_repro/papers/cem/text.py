@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 
@@ -150,9 +150,6 @@ def _above(larger: Mapping[int, float], smaller: Mapping[int, float]) -> Judgeme
     if not larger or not smaller:
         return Judgement(UNDECIDED, "not run")
     found = intervals.compare(larger, smaller)
-    if found.count < 2:
-        return Judgement(UNDECIDED, "one seed: not judged")
     numbers = f"difference {found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
     both = f"gains of {intervals.mean(list(larger.values())):.4g} and {intervals.mean(list(smaller.values())):.4g} nats"
-    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
-    return Judgement(verdict, f"{both}, {numbers}")
+    return tested(found, f"{both}, {numbers}", 0.0)

@@ -2,7 +2,8 @@
 
 import math
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
+from paper_repro.artifacts.intervals import student
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP, RelaxationFigure, traces
 
@@ -32,7 +33,7 @@ def judge_spurious_minima(view: View) -> Judgement:
         return Judgement(UNDECIDED, f"{len(pairs)} images, too few or all alike")
     found = float(spearmanr(falls, growths).statistic)
     middle = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, found)))
-    half = 1.96 * math.sqrt(1.06 / (len(pairs) - 3))  # 1.06: for ranks
-    low, high = math.tanh(middle - half), math.tanh(middle + half)
-    verdict = HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
-    return Judgement(verdict, f"rank correlation {found:.2f} [{low:.2f}, {high:.2f}], {len(pairs)} images")
+    interval = student(middle, math.sqrt(1.06 / (len(pairs) - 3)), math.inf, len(pairs))  # 1.06: for ranks
+    low, high = math.tanh(interval.low), math.tanh(interval.high)
+    text = f"rank correlation {found:.2f} [{low:.2f}, {high:.2f}], {len(pairs)} images"
+    return tested(interval, text, 0.0, seeds=len(traces(view, "long")))

@@ -1,6 +1,6 @@
 """CET, Tables 2 to 4: whether what is printed is what is built."""
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly
 from paper_repro.artifacts.views import View
 
 CONTRADICTED = "step_size"
@@ -30,7 +30,7 @@ def judge_dimensions_multiply_out(view: View) -> Judgement:
         count += 1
         if abs(found - printed.mean) > 1e-9 * abs(printed.mean):
             wrong.append(f"{item}: {found:g}, printed {printed.mean:g}")
-    return Judgement(FAILS if wrong else HOLDS, "; ".join(wrong) or f"{count} of {count} are as printed")
+    return exactly(not wrong, "; ".join(wrong) or f"{count} of {count} are as printed")
 
 
 def judge_parameters_add_up(view: View) -> Judgement:
@@ -40,7 +40,7 @@ def judge_parameters_add_up(view: View) -> Judgement:
         return Judgement(UNDECIDED, "not run")
     total = sum(part for part in parts if part is not None)
     same = total == whole == PARAMETERS
-    return Judgement(HOLDS if same else FAILS, f"the tensors hold {total:,.0f}, the model {whole:,.0f}")
+    return exactly(same, f"the tensors hold {total:,.0f}, the model {whole:,.0f}")
 
 
 def _value(view: View, item: str) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paper_repro.artifacts import intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
@@ -113,8 +113,7 @@ def better(view: View, factor: float | None) -> Judgement:
     text = f"EBT's loss over Transformer++'s {compared}"
     if compared.interval.count < 2:
         return Judgement(UNDECIDED, f"{text}: one seed, not judged")
-    low, high = compared.interval.low, compared.interval.high
-    return Judgement(HOLDS if high < 0 else FAILS if low > 0 else UNDECIDED, text)
+    return tested(compared.interval, text, high=0.0, relative=True)
 
 
 def above_at(view: View, place: Mapping[str, str]) -> Judgement:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, Place, tested
 from paper_repro.artifacts.figures import Row, log_ticks
 from paper_repro.artifacts.guards import guarded
-from paper_repro.artifacts.intervals import Interval
+from paper_repro.artifacts.intervals import Interval, student
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.scaling import PowerLaw, exponent_difference, exponent_gap, fit_power_law
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
@@ -114,21 +114,22 @@ def larger_exponent(view: View, fixed: Mapping[str, str], size: Size) -> Judgeme
         candidate, baseline = (list(runs(view, model=model, **fixed)) for model in (S1, TRANSFORMER))
         if not candidate or not baseline:
             return NOT_RUN
-        return compared(law(candidate, size), law(baseline, size))
+        laws = [law(found, size) for found in (candidate, baseline)]
+        return compared(laws[0], laws[1], len({run.seed for run in (*candidate, *baseline)}))
 
     return guarded(view, judge)  # type: ignore[no-any-return]
 
 
-def compared(candidate: PowerLaw | None, baseline: PowerLaw | None) -> Judgement:
-    """Judge whether the candidate's exponent is the larger one: the interval of the difference."""
+def compared(candidate: PowerLaw | None, baseline: PowerLaw | None, seeds: int) -> Judgement:
+    """Judge whether the candidate's exponent is the larger one: the interval of the difference, of so many seeds."""
     if candidate is None or baseline is None:
         return NOT_RUN
     found = exponent_difference(candidate, baseline)
     text = f"exponents {exponent_text(candidate)} and {exponent_text(baseline)}, difference {found}"
     if min(candidate.exponent, baseline.exponent) > 0:
         text += f", {exponent_gap(candidate, baseline)} relative"
-    low, high = found.interval
-    return Judgement(HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED, text)
+    interval = student(found.value, found.error, found.freedom, seeds)
+    return tested(interval, text, 0.0, base=baseline.exponent)
 
 
 Curve = tuple[tuple[float, float], ...]
@@ -165,23 +166,27 @@ def late_exponents(found: Mapping[int, Curve]) -> dict[int, float]:
     }
 
 
-def over_seeds(candidate: Mapping[int, float], baseline: Mapping[int, float]) -> tuple[Interval | None, str]:
-    """Return the interval of the difference of two quantities over seeds, and it in words; None without two seeds."""
+def over_seeds(
+    candidate: Mapping[int, float], baseline: Mapping[int, float]
+) -> tuple[Interval | None, str, float | None]:
+    """Return the interval of the difference of two quantities over seeds, it in words, and the mean of the baseline;
+    no interval without two seeds.
+    """
     if not candidate or not baseline:
-        return None, NOT_RUN.because
+        return None, NOT_RUN.because, None
     found = intervals.compare(candidate, baseline)
     means = [intervals.mean(list(side.values())) for side in (candidate, baseline)]
     if found.count < 2:
-        return None, f"{means[0]:.4f} and {means[1]:.4f}, one seed: not judged"
+        return None, f"{means[0]:.4f} and {means[1]:.4f}, one seed: not judged", means[1]
     text = f"{means[0]:.4f} and {means[1]:.4f}, difference {found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
-    return found, text
+    return found, text, means[1]
 
 
-def above_zero(found: Interval | None, text: str, margin: float = 0.0) -> Judgement:
-    """Judge whether a difference is above ``-margin``."""
+def above_zero(found: Interval | None, text: str, base: float | None = None, margin: float = 0.0) -> Judgement:
+    """Judge whether a difference is above ``-margin``; ``base`` is what it is measured against."""
     if found is None:
         return Judgement(UNDECIDED, text)
-    return Judgement(HOLDS if found.low > -margin else FAILS if found.high < -margin else UNDECIDED, text)
+    return tested(found, text, -margin, base=base)
 
 
 def row(panel: str, model: str, seed: int | str, x: float | str, loss: float, note: str = "") -> Row:

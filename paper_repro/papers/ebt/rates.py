@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures
+from paper_repro.artifacts.brackets import bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.guards import guarded
@@ -83,21 +84,17 @@ def _inside(view: View, panel: str, found: Sequence[Run]) -> Judgement:
         return Judgement(UNDECIDED, "fewer than three settings finished")
     best = losses.index(min(losses))
     grid = ", ".join(f"{setting:g}: {loss:.4f}" for setting, loss in zip(settings, losses, strict=True))
-    place = next(run.place for run in found if _setting(view, panel, run) == settings[best])
+    best_runs = [run for run in found if _setting(view, panel, run) == settings[best]]
+    sweep: dict[float, dict[int, float]] = {}
+    for run in found:
+        sweep.setdefault(_setting(view, panel, run), {})[run.seed] = run.loss
 
     def judge(view: View) -> Judgement:
-        view.samples(LOSS, place)  # of the whole grid the best setting alone has to be below the floor
-        return _edge(settings, losses, grid)
+        view.samples(LOSS, best_runs[0].place)  # of the whole grid the best setting alone has to be below the floor
+        near = optimal_learning_rate(settings, losses).learning_rate
+        return bracketed(sweep, f"best near {near:.3g} ({grid})")
 
     return guarded(view, judge)  # type: ignore[no-any-return]
-
-
-def _edge(settings: Sequence[float], losses: Sequence[float], grid: str) -> Judgement:
-    """Judge whether the lowest loss is that of no edge."""
-    best = losses.index(min(losses))
-    if 0 < best < len(settings) - 1:
-        return Judgement(HOLDS, f"best near {optimal_learning_rate(settings, losses).learning_rate:.3g} ({grid})")
-    return Judgement(FAILS, f"best at {settings[best]:g}, an edge of the grid ({grid})")
 
 
 def _swept(view: View, panel: str, model: str) -> Sequence[Run]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly, tested
 from paper_repro.artifacts.figures import OWN_COLOR, REFERENCE_COLOR, Row
-from paper_repro.artifacts.intervals import compare
+from paper_repro.artifacts.intervals import compare, mean, student
 from paper_repro.artifacts.views import View
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.metrics.scaling import ExponentGap, PowerLaw, exponent_gap, fit_power_law
@@ -118,7 +118,7 @@ def judge_scaling_rate_gap(view: View) -> Judgement:
     found = _gap(view).percent
     near = abs(found - item.published) <= item.tolerance.absolute
     because = f"{found:.2f} % against {item.published} %, as arithmetic on the printed losses"
-    return Judgement(HOLDS if near else FAILS, because)
+    return exactly(near, because)
 
 
 def judge_scaling_rate_gap_beyond_noise(view: View) -> Judgement:
@@ -138,9 +138,9 @@ def judge_worse_at_small_size(view: View) -> Judgement:
         if interval.count < 2:
             parts.append((spec.label, Judgement(UNDECIDED, f"difference {interval.mean:+.4f}, one seed: not judged")))
             continue
-        verdict = HOLDS if interval.low > 0 else FAILS if interval.high < 0 else UNDECIDED
         text = f"difference {interval.mean:+.4f} [{interval.low:.4f}, {interval.high:.4f}], {interval.count} pairs"
-        parts.append((spec.label, Judgement(verdict, text)))
+        base = mean([loss for _, loss in _losses(view, size, TRANSFORMER)])
+        parts.append((spec.label, tested(interval, text, 0.0, base=base, seeds=0)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -148,8 +148,9 @@ def _judge_gap(view: View, without: str | None) -> Judgement:
     if not _complete(view):
         return Judgement(UNDECIDED, "not run")
     gap = _gap(view, without=without)
-    low, high = gap.interval
-    return Judgement(HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED, f"gap {gap}")
+    points = len(_points(view, EBT, _rebuilt_flops))
+    interval = student(math.log1p(gap.percent / 100), gap.error, gap.freedom, points)
+    return tested(interval, f"gap {gap}", 0.0, relative=True, seeds=0)
 
 
 def _complete(view: View) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from paper_repro.artifacts import tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 
@@ -36,7 +36,7 @@ def judge_printed_counts_are_of_cut_totals(view: View) -> Judgement:
         millions = rebuilt / view.artifact.metrics["parameters_rebuilt"].factor
         near = abs(millions - printed.mean) <= tolerance * printed.mean
         text = f"{millions:.3f}M, printed {printed.mean:g}M"
-        parts.append((spec.label, Judgement(HOLDS if near else FAILS, text)))
+        parts.append((spec.label, exactly(near, text)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -52,7 +52,7 @@ def judge_ebt_adds_one_row(view: View) -> Judgement:
                 continue
             more = own - baseline
             text = f"{more:,.0f} more, D = {width:,.0f}"
-            parts.append((label, Judgement(HOLDS if more == (1 + rows) * width else FAILS, text)))
+            parts.append((label, exactly(more == (1 + rows) * width, text)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -75,7 +75,7 @@ def _against_rule(view: View, metric: str, good: Callable[[float, float], bool])
             continue
         text = f"{min(found):.2f} to {max(found):.2f} times, by the rule {_rule(model):.2f}"
         verdict = HOLDS if all(good(ratio, _rule(model)) for ratio in found) else FAILS
-        parts.append((_label(view, model), Judgement(verdict, text)))
+        parts.append((_label(view, model), Judgement(verdict, text, exact=True)))
     return combine(parts, FAILS, HOLDS)
 
 

@@ -3,7 +3,7 @@
 import math
 
 from paper_repro.artifacts import catalogue
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
@@ -32,7 +32,7 @@ def judge_linear_warmup_and_cosine(view: View) -> Judgement:
                 parts.append((label, Judgement(UNDECIDED, "not run")))
                 continue
             same = math.isclose(found, wanted, rel_tol=ROUNDING)
-            parts.append((label, Judgement(HOLDS if same else FAILS, f"{found:.6g}, expected {wanted:.6g}")))
+            parts.append((label, exactly(same, f"{found:.6g}, expected {wanted:.6g}")))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -44,7 +44,7 @@ def judge_warmup_fits_the_scaling_runs(view: View) -> Judgement:
     for size in catalogue.load(RUNS).axes["size"].values.values():
         (steps,) = (item.value for item in size.overrides.items if item.key == STEPS)
         text = f"{steps:,} steps, warm-up {printed.mean:,.0f}"
-        parts.append((size.label, Judgement(HOLDS if printed.mean < steps else FAILS, text)))
+        parts.append((size.label, exactly(printed.mean < steps, text)))
     return combine(parts, FAILS, HOLDS)
 
 

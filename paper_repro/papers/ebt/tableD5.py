@@ -3,7 +3,7 @@
 import math
 
 from paper_repro.artifacts import intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.views import View
 
 RATIOS = {"time": "ratio_own", "memory": "memory_ratio_own", "first": "first_ratio_own"}
@@ -53,6 +53,5 @@ def _about(samples: dict[int, float], wanted: float) -> Judgement:
     interval = intervals.compare(logs, dict.fromkeys(logs, 0.0))
     low, mean, high = (math.exp(value) for value in (interval.low, interval.mean, interval.high))
     least, most = wanted / (1 + WITHIN), wanted * (1 + WITHIN)
-    inside, outside = least <= low and high <= most, high < least or low > most
     text = f"{mean:.2f} [{low:.2f}, {high:.2f}] times, wanted {least:.2f} to {most:.2f}"
-    return Judgement(HOLDS if inside else FAILS if outside else UNDECIDED, text)
+    return tested(interval, text, math.log(least), math.log(most), relative=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from paper_repro.artifacts import intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import Judgement, tested
 from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.sparse_tables import SparseTable
@@ -99,12 +99,8 @@ def above(values: Mapping[int, float], bound: float = 0.0, what: str = "", unit:
     """Judge whether a quantity is above a bound by its interval over seeds."""
     if not values:
         return NOT_RUN
-    found = intervals.compare(values, dict.fromkeys(values, bound))
-    if found.count < 2:
-        return Judgement(UNDECIDED, "one seed: not judged")
-    shifted = Interval(found.mean + bound, found.low + bound, found.high + bound, found.count)
-    text = f"{what} {interval_text(shifted)}{unit}, {found.count} seeds".strip()
-    return Judgement(HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED, text)
+    found = intervals.of(list(values.values()))
+    return tested(found, f"{what} {interval_text(found)}{unit}, {found.count} seeds".strip(), bound)
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Seeds:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, note_best, runs, tokens_per_step
@@ -71,6 +71,5 @@ def judge_tenth_of_the_iterations(view: View) -> Judgement:
             note_best(view, model="gpt", budget=whole)
             found = intervals.compare(other, ours)
             text = f"GPT's loss less nGPT's {found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
-            verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
-            return Judgement(verdict, text)
+            return tested(found, text, 0.0, base=intervals.mean(list(other.values())))
     return Judgement(UNDECIDED, "this scale runs no budget together with its tenth")

@@ -1,16 +1,15 @@
 """nGPT, figure 2: final losses against token budgets, and the speedups read off them."""
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts import figures, intervals, tables
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.metrics.speedup import Speedup, tokens_to_same_loss, tune
+from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
 from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, note_best, runs
 
 if TYPE_CHECKING:
@@ -136,9 +135,8 @@ def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgemen
     for model in (baseline, candidate):
         note_best(view, context="c1k", model=model, size=SIZE)
     for speedup in speedups(view.unwatched(), "c1k", baseline, candidate):
-        low, high = speedup.interval or (0.0, math.inf)
-        verdict = HOLDS if low >= 1 else FAILS if high <= 1 else UNDECIDED
-        parts.append((f"{speedup.candidate.tokens:,.0f} tokens", Judgement(verdict, str(speedup))))
+        label = f"{speedup.candidate.tokens:,.0f} tokens"
+        parts.append((label, _above_zero(speedup.by_seed, str(speedup))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 
@@ -153,9 +151,7 @@ def judge_speedup_beyond_qk_norm(view: View) -> Judgement:
 
 
 def judge_speedup_grows_with_context(view: View) -> Judgement:
-    """Judge whether, at each budget, a longer context has a higher speedup than the next shorter one; intervals must
-    not overlap.
-    """
+    """Judge whether, at each budget, a longer context has a higher speedup than the next shorter one, seed by seed."""
     contexts = chosen(view, "context")
     view, parts = _looked_at(view), []
     for shorter, longer in itertools.pairwise(contexts):
@@ -169,8 +165,8 @@ def judge_speedup_grows_with_context(view: View) -> Judgement:
 
 
 def judge_speedup_grows_with_budget(view: View) -> Judgement:
-    """Judge whether, in each context, the speedup is higher at nGPT's longest budget than at its shortest; intervals
-    must not overlap.
+    """Judge whether, in each context, the speedup is higher at nGPT's longest budget than at its shortest, seed by
+    seed.
     """
     view, parts = _looked_at(view), []
     for context in chosen(view, "context"):
@@ -188,15 +184,29 @@ def _looked_at(view: View) -> View:
 
 
 def _apart(larger: Speedup, smaller: Speedup) -> Judgement:
-    text = f"{larger} against {smaller}"
-    if larger.interval is None or smaller.interval is None:
+    """Judge whether one speedup is above another, by the seeds' log ratios of both."""
+    turned: dict[Bound, Bound] = {"=": "=", ">": "<", "<": ">"}
+    logs: dict[int, tuple[float, Bound]] = {}
+    for seed in larger.by_seed.keys() & smaller.by_seed.keys():
+        (above, one), (below, other) = larger.by_seed[seed], smaller.by_seed[seed]
+        sides = {one, turned[other]} - {"="}
+        if len(sides) > 1:
+            return Judgement(UNDECIDED, f"{larger} against {smaller}: bounds on both sides")
+        logs[seed] = (above - below, next(iter(sides), "="))
+    return _above_zero(logs, f"{larger} against {smaller}")
+
+
+def _above_zero(logs: Mapping[int, tuple[float, Bound]], text: str) -> Judgement:
+    """Judge whether the mean of logarithms, of which some may be bounds, is above 0."""
+    interval = intervals.of([value for value, _ in logs.values()]) if logs else None
+    sides = {bound for _, bound in logs.values()} - {"="}
+    if interval is None or interval.count < 2:
         return Judgement(UNDECIDED, f"{text}: one seed")
-    verdict = UNDECIDED
-    if larger.interval[0] >= smaller.interval[1]:  # they touch in bounds alone: at least 1, and at most 1
-        verdict = HOLDS
-    elif larger.interval[1] <= smaller.interval[0]:
-        verdict = FAILS
-    return Judgement(verdict, text)
+    if len(sides) > 1:
+        return Judgement(UNDECIDED, f"{text}: bounds on both sides")
+    for side in sides:
+        interval = interval.opened(side)
+    return tested(interval, text, 0.0, relative=True)
 
 
 def _row(kind: str, place: Mapping[str, object], tokens: float, rate: float, seed: int | str, loss: float) -> Row:

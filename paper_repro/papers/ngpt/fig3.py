@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, context_of, runs
@@ -99,10 +99,7 @@ def judge_downstream_better_at_equal_tokens(view: View) -> Judgement:
 
 def _above(ours: dict[int, float], other: dict[int, float]) -> Judgement:
     found = intervals.compare(ours, other)
-    if found.count < 2:
-        return Judgement(UNDECIDED, "one seed: not judged")
-    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
-    return Judgement(verdict, f"{found.mean:+.2f} points [{found.low:+.2f}, {found.high:+.2f}]")
+    return tested(found, f"{found.mean:+.2f} points [{found.low:+.2f}, {found.high:+.2f}]", 0.0)
 
 
 def _curve(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:

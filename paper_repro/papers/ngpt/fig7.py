@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts.brackets import bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
@@ -71,7 +72,9 @@ class Optima(tables.Table):
 
 
 def judge_best_rate_is_bracketed(view: View) -> Judgement:
-    """Judge whether no optimum lies at an edge of the grid, at the longest budget of each size, context and model."""
+    """Judge whether some rate is better than each edge of the grid, at the longest budget of each size, context and
+    model.
+    """
     longest: dict[tuple[str, ...], tuple[dict[str, str], LearningRateOptimum]] = {}
     for budget in chosen(view, "budget"):
         found = [(place, optimum) for place, optimum in _optima(view.unwatched()) if place["budget"] == budget]
@@ -81,7 +84,10 @@ def judge_best_rate_is_bracketed(view: View) -> Judgement:
         note_best(view, **place)
     for place, optimum in longest.values():
         labels = [view.artifact.axes[axis].values[value].label for axis, value in place.items()]
-        parts.append((", ".join(labels), Judgement(FAILS if optimum.at_edge else HOLDS, str(optimum))))
+        sweep: dict[float, dict[int, float]] = {}
+        for run in runs(view, **place):
+            sweep.setdefault(run.rate, {})[run.seed] = run.loss
+        parts.append((", ".join(labels), bracketed(sweep, str(optimum))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 

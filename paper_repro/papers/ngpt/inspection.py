@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 
@@ -137,27 +137,25 @@ def within(
         return Judgement(UNDECIDED, view.absence(metric, place))
     if ratio:
         found = {seed: math.log(value) for seed, value in found.items()}
-    interval = intervals.compare(found, dict.fromkeys(found, 0.0))
+        low, high = (math.log(bound) if bound > 0.0 else -math.inf for bound in (low, high))
+    interval = intervals.of(list(found.values()))
+    printed = [math.exp(x) if ratio else x for x in (interval.mean, interval.low, interval.high, low, high)]
     if interval.count < 2:
-        only = math.exp(interval.mean) if ratio else interval.mean
-        return Judgement(UNDECIDED, f"{only:.4g}, one seed: not judged")
-    mean, least, most = (math.exp(x) if ratio else x for x in (interval.mean, interval.low, interval.high))
-    inside = low <= least and most <= high
-    outside = most < low or least > high
-    verdict = HOLDS if inside else FAILS if outside else UNDECIDED
-    bounds = f"expected at most {high:g}" if low <= 0.0 else f"expected between {low:g} and {high:g}"
+        return Judgement(UNDECIDED, f"{printed[0]:.4g}, one seed: not judged")
+    mean, least, most, lowest, highest = printed
+    bounds = f"expected between {lowest:g} and {highest:g}"
+    if math.inf in (-low, high):
+        bounds = f"expected at most {highest:g}" if high < math.inf else f"expected at least {lowest:g}"
     numbers = f"{mean:.4g} [{least:.4g}, {most:.4g}], {interval.count} seeds"
-    return Judgement(verdict, f"{numbers}; {bounds}")
+    return tested(interval, f"{numbers}; {bounds}", low, high, relative=ratio)
 
 
-def in_every_model(view: View, metric: str, place: Mapping[str, str], low: float, high: float) -> Judgement:
-    """Return whether a metric lies in [low, high] in every trained model at a place: for what is exact, one
-    is enough.
+def in_every_model(view: View, metric: str, place: Mapping[str, str], high: float) -> Judgement:
+    """Return whether a metric is at most ``high`` in every trained model at a place; for what follows from the
+    construction of the model, up to rounding, and not from chance.
     """
     found = view.samples(metric, place)
     if not found:
         return Judgement(UNDECIDED, view.absence(metric, place))
-    good = all(low <= value <= high for value in found.values())
     span = f"{min(found.values()):.3g} to {max(found.values()):.3g} over {len(found)} models"
-    bounds = f"expected at most {high:g}" if high < math.inf else f"expected at least {low:g}"
-    return Judgement(HOLDS if good else FAILS, f"{span}; {bounds}")
+    return exactly(max(found.values()) <= high, f"{span}; expected at most {high:g}")

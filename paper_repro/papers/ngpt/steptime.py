@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from paper_repro.artifacts import intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.views import View
 
 RATIO = "ratio_ngpt"
@@ -48,8 +48,6 @@ def _less(view: View, larger: dict[str, str], smaller: dict[str, str]) -> Judgem
     if not found or not before:
         return Judgement(UNDECIDED, view.absence(RATIO, smaller if found else larger))
     interval = intervals.compare(found, before)
-    if interval.count < 2:
-        return Judgement(UNDECIDED, "one seed: not judged")
-    verdict = HOLDS if interval.high < 0 else FAILS if interval.low > 0 else UNDECIDED
     numbers = f"{interval.mean:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
-    return Judgement(verdict, f"change of the ratio {numbers}, {interval.count} repetitions")
+    base = intervals.mean(list(before.values()))
+    return tested(interval, f"change of the ratio {numbers}, {interval.count} repetitions", high=0.0, base=base)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 
 PRINTED = "parameters"
@@ -36,7 +36,7 @@ def _prints_as(view: View, metric: str, cut: Callable[[float], int]) -> Judgemen
         ours = cut(count * 10**DIGITS / view.artifact.metrics[metric].factor)
         same = ours == round(printed.mean * 10**DIGITS)
         text = f"{count:,.0f} gives {ours / 10**DIGITS:.{DIGITS}f}M, printed {printed.mean:.{DIGITS}f}M"
-        parts.append((label, Judgement(HOLDS if same else FAILS, text)))
+        parts.append((label, exactly(same, text)))
     return combine(parts, FAILS, HOLDS)
 
 

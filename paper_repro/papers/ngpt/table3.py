@@ -2,7 +2,7 @@
 
 import math
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 
 ROUNDING = 1e-9
@@ -22,5 +22,5 @@ def judge_cosine_annealing(view: View) -> Judgement:
             factor, wanted = next(iter(found.values())), 0.5 * (1 + math.cos(math.pi * share))
             same = math.isclose(factor, wanted, rel_tol=0.0, abs_tol=ROUNDING)
             text = f"{factor:.6f} of the rate at the {name}, half a cosine has {wanted:.6f}"
-            parts.append((spec.label, Judgement(HOLDS if same else FAILS, text)))
+            parts.append((spec.label, exactly(same, text)))
     return combine(parts, FAILS, HOLDS)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from paper_repro.artifacts import intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.bases.ablation import AXIS, DEFAULT, LOSS
 
@@ -40,8 +40,5 @@ def _above(left: Mapping[int, float], right: Mapping[int, float]) -> Judgement:
     if not left or not right:
         return Judgement(UNDECIDED, "not run")
     found = intervals.compare(left, right)
-    if found.count < 2:
-        return Judgement(UNDECIDED, "one seed: not judged")
-    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
     low, mean, high = (100 * math.expm1(value) for value in (found.low, found.mean, found.high))
-    return Judgement(verdict, f"by {mean:.2f} % [{low:.2f}, {high:.2f}] of the loss")
+    return tested(found, f"by {mean:.2f} % [{low:.2f}, {high:.2f}] of the loss", 0.0, relative=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from paper_repro.artifacts import tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, Place, exactly
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.artifacts.views import View
 from paper_repro.cells.planned import Key
@@ -108,5 +108,5 @@ def judge_fewer(view: View, more: Place, fewer: Place, millions: float) -> Judge
     alike = ", ".join(f"{differences[name, name]:.1f}M {CONVENTIONS[name]}" for name in larger if name in smaller)
     mixed = ", ".join(f"{CONVENTIONS[a]} less {CONVENTIONS[b]}" for a, b in fitting if a != b)
     if any(a == b for a, b in fitting):
-        return Judgement(HOLDS, f"fewer by {alike}")
-    return Judgement(FAILS, f"fewer by {alike}" + (f"; {millions:g}M mixes two ways: {mixed}" if mixed else ""))
+        return exactly(True, f"fewer by {alike}")
+    return exactly(False, f"fewer by {alike}" + (f"; {millions:g}M mixes two ways: {mixed}" if mixed else ""))

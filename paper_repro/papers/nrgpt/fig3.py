@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
@@ -111,10 +111,9 @@ def judge_listops_order(view: View) -> Judgement:
             parts.append((label, Judgement(UNDECIDED, left if isinstance(left, str) else str(right))))
             continue
         interval = intervals.compare(right, left)
-        verdict = HOLDS if interval.low > 0 else FAILS if interval.high < 0 else UNDECIDED
-        numbers = (10**interval.mean, 10**interval.low, 10**interval.high)
+        numbers = (math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high))
         text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
-        parts.append((label, Judgement(verdict, f"{text}, {interval.count} seeds")))
+        parts.append((label, tested(interval, f"{text}, {interval.count} seeds", 0.0, relative=True)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -124,16 +123,14 @@ def _ratio(view: View, model: str) -> Judgement:
         if isinstance(found, str):
             return Judgement(UNDECIDED, found)
     assert not isinstance(own, str) and not isinstance(baseline, str)
-    interval, most = intervals.compare(own, baseline), math.log10(PARITY)
-    inside = -most <= interval.low and interval.high <= most
-    outside = interval.low > most or interval.high < -most
-    numbers = (10**interval.mean, 10**interval.low, 10**interval.high)
+    interval, most = intervals.compare(own, baseline), math.log(PARITY)
+    numbers = (math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high))
     text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
-    return Judgement(HOLDS if inside else FAILS if outside else UNDECIDED, f"{text}, {interval.count} seeds")
+    return tested(interval, f"{text}, {interval.count} seeds", -most, most, relative=True)
 
 
 def _logs(view: View, model: str) -> dict[int, float] | str:
-    """Return log10 of the transition of each seed, or why there is none."""
+    """Return the logarithm of the transition of each seed, or why there is none."""
     found = {}
     largest = max((dict(key) for key in view.points), key=lambda place: view.counted("parameters", place) or 0.0)
     view.samples(ACCURACY, {**largest, "model": model})
@@ -141,7 +138,7 @@ def _logs(view: View, model: str) -> dict[int, float] | str:
         fitted, why = _fit(view, model, seed)
         if fitted is None:
             return f"{view.artifact.axes['model'].values[model].label}, seed {seed}: {why or 'not run'}"
-        found[seed] = math.log10(fitted.size)
+        found[seed] = math.log(fitted.size)
     return found
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 
@@ -185,15 +185,14 @@ def _at_most(left: Samples, right: Samples, threshold: float, relative: bool = F
     """Return whether left - right, or the logarithm of their ratio, lies below a threshold with its whole interval."""
     if not left or not right:
         return Judgement(UNDECIDED, "no seed in common")
+    base = intervals.mean(list(right.values()))
     if relative:
         left, right = ({seed: math.log(value) for seed, value in side.items()} for side in (left, right))
     found = intervals.compare(left, right)
-    if found.count < 2:
-        return Judgement(UNDECIDED, "one seed: not judged")
-    verdict = HOLDS if found.high < threshold else FAILS if found.low > threshold else UNDECIDED
     numbers = [found.mean, found.low, found.high]
     if relative:
         text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*map(math.exp, numbers))
     else:
         text = "difference {:.4f} [{:.4f}, {:.4f}]".format(*numbers)
-    return Judgement(verdict, f"{text}, {found.count} {'pairs' if found.paired else 'seeds, unpaired'}")
+    text += f", {found.count} {'pairs' if found.paired else 'seeds, unpaired'}"
+    return tested(found, text, high=threshold, relative=relative, base=base)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from paper_repro.artifacts import tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 
 ABOUT = 0.1
@@ -127,7 +127,7 @@ def judge_heads_add_parameters(view: View) -> Judgement:
         steps = list(pairwise(known))
         as_said = all(b > a for a, b in steps) if model.startswith("ff") else all(a == b for a, b in steps)
         text = " -> ".join(f"{value:,.0f}" for value in known)
-        parts.append((spec.label, Judgement(HOLDS if as_said else FAILS, text)))
+        parts.append((spec.label, exactly(as_said, text)))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -141,7 +141,7 @@ def _within(view: View, place: dict[str, str], name: str, low: float, high: floa
     value = _only(view, place, name)
     if value is None:
         return label, Judgement(UNDECIDED, "not run")
-    return label, Judgement(HOLDS if low <= value <= high else FAILS, f"{value:.2f} times")
+    return label, exactly(low <= value <= high, f"{value:.2f} times")
 
 
 def _only(view: View, place: dict[str, str], name: str) -> float | None:

@@ -1,10 +1,10 @@
 """NRGPT, Table 3: the printed ideal ranges, and which texts that nobody generated lie in them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper_repro.artifacts import intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly, tested
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.artifacts.views import View
 
@@ -48,36 +48,44 @@ def judge_prose_is_ideal(view: View) -> Judgement:
 
 
 def judge_shuffled_words_score_high(view: View) -> Judgement:
-    """Return every seed by itself: the claim is a range of single texts."""
+    """Judge the mean over texts that are shuffled anew for each seed."""
     found = view.samples("gqs_paper", {"text": "shuffled"})
     if not found:
         return Judgement(UNDECIDED, "not run")
     low, high = min(found.values()), max(found.values())
-    inside = SHUFFLED_GQS[0] <= low and high <= SHUFFLED_GQS[1]
-    return Judgement(HOLDS if inside else FAILS, f"{low:.3f} to {high:.3f} in {len(found)} texts")
+    low_gqs, high_gqs = SHUFFLED_GQS
+    return _within(found, low_gqs, high_gqs, f"{low:.3f} to {high:.3f} in {len(found)} texts")
 
 
 def judge_gqs_is_good_for_nonsense(view: View) -> Judgement:
     """Judge whether shuffled words, one line repeated, and one word lie in GQS's good range, in the mean over seeds."""
     parts = []
     for text in ("shuffled", "repeated", "one_word"):
-        mean = _means(view, text).get("gqs_paper")
-        if mean is None:
-            judgement = Judgement(UNDECIDED, "not run")
-        else:
-            judgement = Judgement(HOLDS if _good(view, "gqs_paper", mean) else FAILS, f"{mean:.3f}")
-        parts.append((view.artifact.axes["text"].values[text].label, judgement))
+        parts.append((view.artifact.axes["text"].values[text].label, _ideal(view, "gqs_paper", text, "not run")))
     return combine(parts, FAILS, HOLDS)
 
 
 def _all_ideal(view: View, text: str) -> Judgement:
     """Judge means over seeds; a metric without a value leaves the claim open where the others do not refute it."""
-    means, parts = _means(view, text), []
-    for name in _ranges(view):
-        mean = means.get(name)
-        verdict = UNDECIDED if mean is None else HOLDS if _good(view, name, mean) else FAILS
-        parts.append((view.artifact.metrics[name].title, Judgement(verdict, "n/a" if mean is None else f"{mean:.3f}")))
+    parts = [(view.artifact.metrics[name].title, _ideal(view, name, text, "n/a")) for name in _ranges(view)]
     return combine(parts, FAILS, HOLDS)
+
+
+def _ideal(view: View, name: str, text: str, absent: str) -> Judgement:
+    found = view.samples(name, {"text": text})
+    if not found:
+        return Judgement(UNDECIDED, absent)
+    low, high = _ranges(view)[name]
+    return _within(found, low, high, f"{intervals.mean(list(found.values())):.3f}")
+
+
+def _within(found: Mapping[int, float], low: float, high: float, text: str) -> Judgement:
+    """Judge whether the mean of a metric lies in its range; a text that is the same for every seed has one value."""
+    low, high = low - ROUNDING, high + ROUNDING
+    if len(set(found.values())) == 1:
+        return exactly(low <= next(iter(found.values())) <= high, text)
+    interval = intervals.of(list(found.values()))
+    return tested(interval, f"{text} [{interval.low:.3f}, {interval.high:.3f}]", low, high)
 
 
 def _texts(view: View) -> list[str]:

@@ -1,6 +1,6 @@
 """NRGPT, Table 4: what its printed numbers of parameters count, and the claim made of them."""
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.views import View
 from paper_repro.papers.nrgpt.conventions import CONVENTIONS, counts_at
 
@@ -17,5 +17,5 @@ def judge_half_the_parameters(view: View) -> Judgement:
     for name, label in CONVENTIONS.items():
         ratio = own[name] / baseline[name]
         text = f"{own[name]:,.0f} of {baseline[name]:,.0f}, {ratio:.2f}"
-        parts.append((label, Judgement(HOLDS if HALF[0] <= ratio <= HALF[1] else FAILS, text)))
+        parts.append((label, exactly(HALF[0] <= ratio <= HALF[1], text)))
     return combine(parts, FAILS, HOLDS)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paper_repro.artifacts import intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.views import View
 from paper_repro.cells.planned import Key
 
@@ -75,9 +75,10 @@ def _beyond(view: View, columns: Mapping[str, dict[str, float]]) -> Judgement:
         difference = _mean(columns[OURS]) - _mean(columns[other])
         errors = [_standard_error(_columns(view), columns[model]) for model in (OURS, other)]
         noise = NORMAL_QUANTILE * math.hypot(*errors)
-        verdict = HOLDS if difference > noise else FAILS if difference < -noise else UNDECIDED
+        questions = sum(sum(subjects.values()) for subjects in _columns(view).values())
+        interval = intervals.student(difference, math.hypot(*errors), math.inf, questions)
         text = f"{difference:+.1f} points, 95 % of the noise of the questions is ± {noise:.1f}"
-        parts.append((f"above {label}", Judgement(verdict, text)))
+        parts.append((f"above {label}", tested(interval, text, 0.0, seeds=0)))
     return combine(parts, FAILS, HOLDS)
 
 

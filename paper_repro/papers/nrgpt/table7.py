@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.artifacts import tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.artifacts.views import View
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
@@ -108,7 +108,7 @@ def _best_rows_in(view: View, grid: str) -> Judgement:
         outside = [_label(view, name) for name, inside in found.items() if not inside]
         verdict = FAILS if outside else HOLDS if found else UNDECIDED
         text = f"outside: {', '.join(outside)}" if outside else f"{len(found)} values inside" if found else "not run"
-        parts.append((label, Judgement(verdict, text)))
+        parts.append((label, Judgement(verdict, text, exact=bool(found))))
     return combine(parts, FAILS, HOLDS)
 
 
@@ -118,7 +118,7 @@ def _ours_in(view: View, grid: str) -> Judgement:
         return Judgement(UNDECIDED, "not run")
     outside = [_label(view, name) for name, inside in found.items() if not inside]
     text = f"outside: {', '.join(outside)}" if outside else f"{len(found)} values inside"
-    return Judgement(FAILS if outside else HOLDS, text)
+    return exactly(not outside, text)
 
 
 def _found(view: View, metric: str) -> dict[str, float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.cells.tasks import DIVERGED
@@ -158,28 +158,28 @@ def _judge_sizes(view: View, judge: Judge) -> Judgement:
 def _higher_rate(llama: Optima, full: Optima) -> Judgement:
     logs = [{seed: math.log2(best.learning_rate) for seed, best in found.items()} for found in (full, llama)]
     found = intervals.compare(*logs)
-    verdict = HOLDS if found.low > 0 else FAILS if found.high < 0 else UNDECIDED
-    # Beyond an edge the true optimum may lie farther out: a verdict stands if that could only strengthen it.
-    weak = {HOLDS: ("lowest", "highest"), FAILS: ("highest", "lowest")}.get(verdict, ())
-    sides = zip((full, llama), weak, strict=False)
-    edges = [best.edge for optima, edge in sides for best in optima.values() if best.edge == edge]
     text = (
         f"{found.mean:+.2f} doublings [{found.low:+.2f}, {found.high:+.2f}], {found.count} pairs{_edges(llama, full)}"
     )
-    return Judgement(UNDECIDED if edges else verdict, text)
+    judged = tested(found, text, 0.0)
+    # Beyond an edge the true optimum may lie farther out: a verdict stands if that could only strengthen it.
+    weak = {HOLDS: ("lowest", "highest"), FAILS: ("highest", "lowest")}.get(judged.verdict, ())
+    sides = zip((full, llama), weak, strict=False)
+    edges = [best.edge for optima, edge in sides for best in optima.values() if best.edge == edge]
+    return Judgement(UNDECIDED, text) if edges else judged
 
 
 def _at_or_below(llama: Optima, full: Optima) -> Judgement:
     logs = [{seed: math.log(best.value) for seed, best in found.items()} for found in (full, llama)]
     found = intervals.compare(*logs)
     limit = math.log1p(AT_OR_BELOW)
-    verdict = HOLDS if found.high <= limit else FAILS if found.low > limit else UNDECIDED
-    # A model whose best rate stands at an edge might be better beyond it.
-    unsure = {HOLDS: llama, FAILS: full}.get(verdict, {})
-    edges = any(best.at_edge for best in unsure.values())
     numbers = [math.exp(number) for number in (found.mean, found.low, found.high)]
     text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*numbers) + f", {found.count} pairs{_edges(llama, full)}"
-    return Judgement(UNDECIDED if edges else verdict, text)
+    judged = tested(found, text, high=limit, relative=True)
+    # A model whose best rate stands at an edge might be better beyond it.
+    unsure = {HOLDS: llama, FAILS: full}.get(judged.verdict, {})
+    edges = any(best.at_edge for best in unsure.values())
+    return Judgement(UNDECIDED, text) if edges else judged
 
 
 def _edges(llama: Optima, full: Optima) -> str:

@@ -1,0 +1,33 @@
+"""Whether the lowest loss of a sweep lies inside its grid."""
+
+import math
+from collections.abc import Mapping
+
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.judgements import FAILS, HOLDS, Judgement, combine, tested
+
+Sweep = Mapping[float, Mapping[int, float]]
+"""Losses by seed, by the setting that is swept."""
+
+
+def bracketed(sweep: Sweep, text: str) -> Judgement:
+    """Judge whether, for each edge of the grid, some setting between the edges has the lower loss.
+
+    Each comparison is the interval of the log ratio of two settings' losses over seeds.  It holds for an edge if it
+    holds at one inner setting, and it fails if the edge is below all of them.
+
+    Args:
+        sweep: three settings or more; losses above 0.
+        text: what stands in front of the verdicts on both edges, such as where the lowest mean is.
+    """
+    settings = sorted(sweep)
+    logs = {setting: {seed: math.log(loss) for seed, loss in sweep[setting].items()} for setting in settings}
+    edges = []
+    for edge in (settings[0], settings[-1]):
+        inner = []
+        for setting in settings[1:-1]:
+            found = intervals.compare(logs[edge], logs[setting])
+            numbers = "{:.3f} [{:.3f}, {:.3f}]".format(*map(math.exp, (found.mean, found.low, found.high)))
+            inner.append((f"{setting:g}", tested(found, f"ratio {numbers}", 0.0, relative=True)))
+        edges.append((f"some setting is better than {edge:g}", combine(inner, HOLDS, FAILS)))
+    return combine(edges, FAILS, HOLDS, f"{text}; edges: ")
