@@ -11,6 +11,8 @@
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+    reproduce.py cem/fig4 --decide --hours 2     add seeds at the planned looks, for the claim first that two hours can
+                                                 most cheaply decide; the same command goes on
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept
     reproduce.py cem/table3 --verify             train the first steps of one published cell of each kind anew and
                                                  compare them with its record; without a name, of every experiment
@@ -30,15 +32,16 @@ from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import UsageError
 
 if TYPE_CHECKING:
+    from paper_repro.artifacts.artifact import Artifact
     from paper_repro.artifacts.plan import Plan
     from paper_repro.cells.runner import Result
 
-FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--verify", "--help", "-h")
-SETTINGS = ("scale", "seeds", "seed", "runs")
+FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--verify", "--decide", "--help", "-h")
+SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = parse(arguments, FLAGS, SETTINGS)
+    words = parse(_with_hours(arguments), FLAGS, SETTINGS)
     if words.flags & {"--help", "-h"} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
@@ -67,6 +70,10 @@ def _one(name: str, words: Words, action: str) -> int:
 
         print(explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
         return 0
+    if action == "--decide":
+        return _decide(artifact, words)
+    if "hours" in words.settings:
+        raise UsageError("--hours goes with --decide")
     if "seed" in words.settings:
         raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
     plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
@@ -87,6 +94,30 @@ def _one(name: str, words: Words, action: str) -> int:
         if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
             return result.exit_code
         code = result.exit_code
+    _show(plan, words.runs)
+    return code
+
+
+def _with_hours(arguments: Sequence[str]) -> list[str]:
+    """Return the words with ``--hours H`` as one of them, ``hours=H``."""
+    words = list(arguments)
+    if "--hours" in words:
+        place = words.index("--hours")
+        if len(words) == place + 1:
+            raise UsageError("--hours needs a number, for example --hours 2")
+        words[place : place + 2] = [f"hours={words[place + 1]}"]
+    return words
+
+
+def _decide(artifact: "Artifact", words: Words) -> int:
+    from paper_repro.artifacts import deciding
+    from paper_repro.artifacts import plan as plans
+
+    if "seeds" in words.settings or "seed" in words.settings:
+        raise UsageError("--decide takes no seeds: they follow from the looks that the YAML plans")
+    plan = plans.make(artifact, words.settings.get("scale", "cpu"), None, words.overrides)
+    hours = deciding.hours(words.settings.get("hours"))
+    code = deciding.decide(plan, words.runs, RESULTS, hours, lambda more: _run(more, words.runs, fill=False))
     _show(plan, words.runs)
     return code
 

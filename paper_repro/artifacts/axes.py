@@ -140,6 +140,8 @@ class Scale(Restriction):
     comparable: bool = field(kw_only=True)
     """In YAML, not given: at the scales ``paper`` and ``exact``."""
     seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
+    looks: list[int] = field(default_factory=list, kw_only=True)
+    """Numbers of seeds at which claims may be judged, planned beforehand; none: at whatever seeds there are."""
     overrides: Overrides = field(default=Overrides(), kw_only=True)
     over_axes: Overrides = field(default=Overrides(), kw_only=True)
     """Overrides that win over those of the axes."""
@@ -156,6 +158,17 @@ class Scale(Restriction):
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
+        check_looks(self.looks, self.seeds)
+
+
+def check_looks(looks: Sequence[int], seeds: Sequence[int]) -> None:
+    """Raises ValueError for looks that do not rise from the number of seeds on, or that begin below two seeds."""
+    if looks and (looks[0] != len(seeds) or len(looks) < 2 or looks[0] < 2):
+        raise ValueError(
+            f"looks {looks}: the first is at the scale's own {len(seeds)} seeds, two or more, and others follow"
+        )
+    if any(later <= earlier for earlier, later in itertools.pairwise(looks)):
+        raise ValueError(f"looks {looks}: each is at more seeds than the one before")
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

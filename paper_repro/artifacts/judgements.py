@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.base import typed_yaml
 from paper_repro.base.typed_yaml import Node
+from paper_repro.cells.progress import duration
 
 HOLDS, FAILS, UNDECIDED, SMALL = "holds", "fails", "undecided", "no difference"
-VERDICTS = (HOLDS, FAILS, SMALL, UNDECIDED, NOT_JUDGED)
+VERDICTS = (HOLDS, FAILS, SMALL, UNDECIDED)
 LEVEL = 0.025
 """The p-value below which a verdict is given; that of an interval of 95 %."""
 MOST_SEEDS = 1000
@@ -66,6 +66,11 @@ class Smallest:
         if self.absolute is not None:
             return self.absolute
         return None if self.ratio is None or tested.base is None else self.ratio * abs(tested.base)
+
+    def text(self, tested: "Tested") -> str:
+        """Return the one of the two that an estimate is held against, in words."""
+        whole = self.absolute is not None and not tested.relative
+        return f"{self.absolute:g}" if whole else f"{100 * (self.ratio or 0.0):g} %"
 
 
 @dataclass(frozen=True)
@@ -120,13 +125,8 @@ class PValues(NamedTuple):
         return PValues(*(min(1.0, value * factor) for value, factor in zip(self, factors, strict=True)))
 
 
-_GIVEN = {
-    HOLDS: PValues(0, 1, 0, 1),
-    FAILS: PValues(1, 0, 1, 0),
-    SMALL: PValues(1, 1, 0, 0),
-    UNDECIDED: PValues(),
-    NOT_JUDGED: PValues(),
-}
+_GIVEN = {HOLDS: PValues(0, 1, 0, 1), FAILS: PValues(1, 0, 1, 0), SMALL: PValues(1, 1, 0, 0)}
+"""Of a verdict without an estimate; any other word says nothing, as ``undecided`` does."""
 _ONCE = PValues(1, 1, 1, 1)
 _CORRECTED = {FAILS: (1, 3), HOLDS: (0, 2)}
 """Directions in which one part is enough, as places in ``PValues``, by the verdict of a part that decides the whole."""
@@ -149,6 +149,30 @@ class Judgement:
     """What stands in front of the count of its parts."""
     remark: str = ""
     """What the other parts change in the verdict of this one."""
+
+    size: str = ""
+    """The smallest effect that matters, in words, where there is no difference of it."""
+    more: int | None = None
+    """How many more seeds would decide; None: not known, or it is decided."""
+    price: float | None = None
+    """Seconds of a processor that they would take."""
+
+    @property
+    def word(self) -> str:
+        """The verdict as a table prints it."""
+        if self.verdict == SMALL:
+            return f"{SMALL} of {self.size} or more"
+        return f"{self.verdict} (exact)" if self.verdict in (HOLDS, FAILS) and self.is_exact else self.verdict
+
+    @property
+    def reason(self) -> str:
+        """What the verdict rests on, as a table prints it."""
+        found = [self.because, self.remark]
+        if self.more is not None:
+            price = "" if self.price is None else f", {duration(self.price)} of a processor"
+            seeds = "seed" if self.more == 1 else "seeds"
+            found.append(f"about {self.more} more {seeds} would decide{price}")
+        return "; ".join(text for text in found if text)
 
     @property
     def is_exact(self) -> bool:
@@ -196,8 +220,7 @@ def negate(inner: Judgement) -> Judgement:
 def supported(judgement: Judgement) -> Judgement:
     """Return the judgement without verdicts that rest neither on an interval nor on exact arithmetic."""
     parts = tuple((label, supported(part)) for label, part in judgement.parts)
-    given = judgement.verdict not in (UNDECIDED, NOT_JUDGED)
-    rule = not parts and given and judgement.tested is None and not judgement.exact
+    rule = not parts and judgement.verdict in _GIVEN and judgement.tested is None and not judgement.exact
     if not rule:
         return dataclasses.replace(judgement, parts=parts)
     return Judgement(UNDECIDED, f"no interval ({judgement.because})")
@@ -243,8 +266,7 @@ def _p_values(judgement: Judgement, smallest: Smallest | None) -> PValues:
     elif judgement.tested is not None:
         found = _of_estimate(judgement.tested, smallest)
     else:
-        given = judgement.verdict
-        return _GIVEN[given]
+        return _GIVEN.get(judgement.verdict, PValues())
     return found.turned() if judgement.negated else found
 
 
@@ -282,26 +304,29 @@ def _named(judgement: Judgement, smallest: Smallest | None, factors: PValues, le
         factors: by which the p-values of a part are multiplied because of the parts beside it.
         level: of the p-values.
     """
-    if judgement.verdict == NOT_JUDGED and not judgement.parts:
-        return judgement
     values = _p_values(judgement, smallest)
     verdict = values.times(factors).verdict(level)
     if not judgement.parts:
+        if judgement.tested is None:
+            return judgement
         alone = values.verdict(level)
         remark = "" if verdict == alone else f"alone it would be '{alone}', beside the other parts it is not decided"
-        return dataclasses.replace(judgement, verdict=verdict, remark=remark)
+        size = smallest.text(judgement.tested) if smallest is not None and verdict == SMALL else ""
+        return dataclasses.replace(judgement, verdict=verdict, remark=remark, size=size)
     if judgement.negated:
         factors = factors.turned()
     parts = [
         (label, _named(part, smallest, more, level))
         for (label, part), more in zip(judgement.parts, _factors(judgement, smallest, factors), strict=True)
     ]
-    if verdict == UNDECIDED and any(part.verdict == NOT_JUDGED for _, part in parts):
-        verdict = NOT_JUDGED  # before undecided, because more seeds would decide the latter alone
-    words = (HOLDS, FAILS, SMALL, UNDECIDED, NOT_JUDGED)
-    counts = {word: sum(part.verdict == word for _, part in parts) for word in words}
+    found = [part.verdict for _, part in parts]
+    others = [word for word in dict.fromkeys(found) if word not in VERDICTS]
+    if verdict == UNDECIDED and others:
+        verdict = others[0]  # such as "not judged": more seeds would not decide it
+    counts = {word: found.count(word) for word in (*VERDICTS, *others)}
     because = judgement.lead + ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return dataclasses.replace(judgement, verdict=verdict, because=because, parts=tuple(parts))
+    sizes = dict.fromkeys(part.size for _, part in parts if part.size) if verdict == SMALL else {}
+    return dataclasses.replace(judgement, verdict=verdict, because=because, parts=tuple(parts), size=" or ".join(sizes))
 
 
 def _factors(judgement: Judgement, smallest: Smallest | None, outer: PValues) -> list[PValues]:

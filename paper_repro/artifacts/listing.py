@@ -11,8 +11,7 @@ from tabulate import tabulate
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.axes import EXACT, SCALES
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
-from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import VERDICTS
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
@@ -105,7 +104,7 @@ def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:
         return "-"
     claims = _document(folder)["claims"]
     counts = Counter(claim["verdict"] for claim in claims if claim.get("whose", "paper") == whose)
-    known = [verdict for verdict in (HOLDS, FAILS, UNDECIDED, NOT_JUDGED) if verdict in counts]
+    known = [verdict for verdict in VERDICTS if verdict in counts]
     others = sorted(counts.keys() - {*known})
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in [*known, *others]) or "-"
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paper_repro.artifacts import looks
 from paper_repro.artifacts.artifact import Agreement, Artifact
 from paper_repro.artifacts.axes import Scale, check_seeds
 from paper_repro.artifacts.floors import TRAINING, PlannedFloor
@@ -125,6 +126,35 @@ def _moved(key: Key, place: Mapping[str, str]) -> Key:
 
 def _is_trained(cell: PlannedCell) -> bool:
     return bool(cell.config["task"][identity.TARGET] == TRAINING)
+
+
+def with_looks(plan: Plan, folders: Sequence[Path]) -> Plan:
+    """Return the plan with the further seeds that were run for planned looks, as ``looks.json`` in folders of tables
+    says.
+
+    Raises:
+        UsageError: a file is damaged, or says other looks than the plan.
+    """
+    if not plan.scale.looks or plan.altered or list(plan.seeds) != plan.scale.seeds:
+        return plan
+    counts: dict[str, int] = {}
+    for folder in folders:
+        if (kept := looks.taken(folder, plan.scale.looks)) is not None:
+            counts |= {place: max(count, counts.get(place, 0)) for place, count in kept.seeds.items()}
+    return with_seeds(plan, counts)
+
+
+def with_seeds(plan: Plan, counts: Mapping[str, int]) -> Plan:
+    """Return the plan with so many seeds at the points of those places (``looks.place_text``)."""
+    cells = list(plan.cells)
+    for key in plan.artifact.points(plan.scale):
+        count = counts.get(looks.place_text(dict(key)), 0)
+        known = {cell.seed for cell in cells if cell.key == key}
+        if further := [seed for seed in looks.seeds_of(plan.scale.seeds, count) if seed not in known]:
+            layers: list[str | Override] = [*plan.artifact.overrides(key, plan.scale), *plan.overrides]
+            composed = configs.compose_seeds(plan.artifact.experiment, layers, further)
+            cells += [plan_cell(key, seed, config) for seed, config in zip(further, composed, strict=True)]
+    return replace(plan, cells=tuple(cells))
 
 
 def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell]) -> None:

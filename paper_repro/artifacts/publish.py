@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts import looks
+from paper_repro.artifacts.plan import Plan, with_looks
 from paper_repro.artifacts.render import render
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
@@ -20,6 +21,8 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
+    plan = with_looks(plan, [runs / plan.folder])
+    kept = looks.taken(runs / plan.folder, plan.scale.looks)
     results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
     found = {cell: result.record for cell, result in results_of.items() if result is not None and result.done}
     open_cells = [cell for cell in results_of if cell not in found]
@@ -36,6 +39,8 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
             write_atomically(path, content)
         for record in whole:
             records.write(record_path(results, record.cell), record)
+        if kept is not None:
+            kept.write(results / plan.folder)
     except OSError as error:
         raise UsageError(
             f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "

@@ -7,7 +7,7 @@ from typing import Any
 from paper_repro.artifacts import views
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.figures import Figure
-from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.plan import Plan, with_looks
 from paper_repro.artifacts.tables import Table
 from paper_repro.artifacts.views import View
 from paper_repro.base.errors import UsageError
@@ -22,6 +22,7 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
     Raises:
         UsageError: the disk is full or the folder read-only; the records are untouched.
     """
+    plan = with_looks(plan, [root / plan.folder for root in (runs, reference) if root is not None])
     view = views.build(plan, runs, reference)
     folder = runs / plan.folder
     table = table_of(view)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import claims, floors, intervals, made_of, verdicts
+from paper_repro.artifacts import claims, decisions, floors, intervals, made_of, verdicts
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
 from paper_repro.artifacts.floor_rows import floor_cells, floor_document, floor_lines
 from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
@@ -199,17 +199,17 @@ class Table:
         return f"{within}, with settings that were fitted to them."
 
     def judgements(self) -> list[tuple[Any, claims.Judgement]]:
-        return [(claim, claims.judge(claim, self.view)) for claim in self.artifact.claims]
+        return [(claim, decisions.judge(claim, self.view)) for claim in self.artifact.claims]
 
     def claims_grid(self) -> Grid:
         rows = []
         for claim, judgement in self.judgements():
             whose = f"{_whose(claim)}: {claim.where}"
-            rows.append([claim.id, whose, claim.says, f"**{judgement.verdict}**", judgement.because])
+            rows.append([claim.id, whose, claim.says, f"**{judgement.word}**", judgement.reason])
             parts = [(label, part) for label, part in judgement.parts if label]
             if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
                 parts = [(label, part) for label, part in parts if part.verdict != claims.HOLDS]
-            rows += [["", "", label, part.verdict, part.because] for label, part in parts]
+            rows += [["", "", label, part.word, part.reason] for label, part in parts]
         return Grid(["claim", "whose", "what is claimed", "verdict", "because"], rows)
 
     def notes(self) -> list[str]:
@@ -395,6 +395,11 @@ def _claim_document(claim: Any, judgement: claims.Judgement) -> dict[str, Any]:
 def _judgement_document(judgement: claims.Judgement) -> dict[str, Any]:
     return {
         "verdict": judgement.verdict,
+        "size": judgement.size,
+        "exact": judgement.is_exact,
         "because": judgement.because,
+        "remark": judgement.remark,
+        "more_seeds": judgement.more,
+        "more_seconds": None if judgement.price is None else round(judgement.price),
         "parts": [{"at": label, **_judgement_document(part)} for label, part in judgement.parts],
     }

@@ -67,7 +67,9 @@ class View:
 
     @property
     def judged_seeds(self) -> str:
-        return ", ".join(str(seed) for seed in self.plan.seeds)
+        most = max((len(point.cells) for point in self.points.values()), default=0)
+        further = f", and up to {most} seeds where a claim asked for more" if most > len(self.plan.seeds) else ""
+        return ", ".join(str(seed) for seed in self.plan.seeds) + further
 
     def judged(self, point: Point) -> dict[int, Record]:
         return self._judged(point)

@@ -278,8 +278,8 @@ def test_counted_columns_are_compared_exactly(tmp_path: Path) -> None:
 
     view = view_with(tmp_path, outcome)
     old, new, absent = Side("size", OLD), Side("size", NEW), Side("size", HARD_NEW)
-    assert Equal(old, 1000.0, None).judge(view, {}) == Judgement(HOLDS, "1,000 = 1,000")
-    assert Equal(new, 1000.0, None).judge(view, {}) == Judgement(FAILS, "1,001 is not 1,000")
+    assert Equal(old, 1000.0, None).judge(view, {}) == Judgement(HOLDS, "1,000 = 1,000", exact=True)
+    assert Equal(new, 1000.0, None).judge(view, {}) == Judgement(FAILS, "1,001 is not 1,000", exact=True)
     assert Equal(old, None, Side("size", HARD_OLD)).judge(view, {}).verdict == HOLDS
     assert Equal(old, None, new).judge(view, {}).verdict == FAILS
     assert Equal(old, None, absent).judge(view, {}) == Judgement(UNDECIDED, "not run")
@@ -298,7 +298,11 @@ def test_a_computed_claim_calls_the_file_beside_the_artifact(tmp_path: Path) -> 
         "from paper_repro.artifacts.claims import HOLDS, Judgement\n"
         "def judge_seen(view):\n    return Judgement(HOLDS, f'{len(view.points)} points')\n"
     )
-    assert claims.judge(plan.artifact.claims[0], view) == Judgement(HOLDS, "4 points")
+    found = claims.judge(plan.artifact.claims[0], view)
+    assert (found.verdict, found.because) == (UNDECIDED, "no interval (4 points)")
+    text = (tmp_path / "made" / "up.py").read_text().replace("points')", "points', exact=True)")
+    (tmp_path / "made" / "up.py").write_text(text)
+    assert claims.judge(plan.artifact.claims[0], view) == Judgement(HOLDS, "4 points", exact=True)
 
 
 def test_the_printed_means_of_table_3_bear_out_every_claim_about_it(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ tolerances:
   error:
     published_stds: 1.0
     reason: spread over repeats
+smallest: {ratio: 0.001, absolute: 1.0e-6, reason: "so small that these made-up numbers seldom reach it"}
 claims:
   - id: old_above_new
     says: Old is above new, on every task

@@ -1,0 +1,108 @@
+"""What is said of a claim at the looks that were planned, and what it would take to say more."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paper_repro.artifacts import claims, looks
+from paper_repro.artifacts.judgements import LEVEL, UNDECIDED, Judgement, more_seeds
+from paper_repro.artifacts.views import Point, View
+from paper_repro.cells.planned import Key
+from paper_repro.cells.records import Record
+
+
+@dataclass(frozen=True)
+class Watched(View):
+    """A view that notes whose records are read."""
+
+    read: set[Key] = field(default_factory=set)
+
+    def judged(self, point: Point) -> dict[int, Record]:
+        self.read.add(point.key)
+        return super().judged(point)
+
+    def counted(self, name: str, place: Mapping[str, str]) -> float | None:
+        """Return a column's value, which is no measurement."""
+        before = set(self.read)
+        found = super().counted(name, place)
+        self.read.intersection_update(before)
+        return found
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A claim at its last look."""
+
+    judgement: Judgement
+    read: frozenset[Key]
+    """The points whose records it rests on."""
+    look: int | None = None
+    """How many seeds were looked at; None where no looks are planned, or the first cannot be taken yet."""
+    following: int | None = None
+    """How many seeds the next look has; None if it is decided, or no look is left."""
+
+
+def judge(claim: claims.Claim, view: View) -> Judgement:
+    """Judge a claim at its last look, with the seeds that it lacks and their price where it is undecided."""
+    return decide(claim, view).judgement
+
+
+def decide(claim: claims.Claim, view: View) -> Decision:
+    """Judge a claim at one planned look after the other, until one decides it or no further one can be taken."""
+    planned, first = view.plan.scale.looks, view.plan.scale.seeds
+    if not planned or view.plan.altered:
+        return _at(claim, view, LEVEL)
+    if reason := looks.refuse_unplanned(planned, first, view.plan.seeds):
+        return Decision(Judgement(UNDECIDED, reason), frozenset())
+    found = Decision(Judgement(UNDECIDED, f"not judged before {planned[0]} seeds"), frozenset())
+    for number, (count, level) in enumerate(zip(planned, looks.levels(planned), strict=True)):
+        seeds = looks.seeds_of(first, count)
+        here = _at(claim, _limited(view, seeds), level)
+        if any(not set(seeds) <= view.judged(view.points[key]).keys() for key in here.read & view.points.keys()):
+            if not number and here.judgement.verdict == UNDECIDED:
+                found = here  # it says what has not been run
+            return dataclasses.replace(found, following=count)
+        note = f"look {number + 1} of {len(planned)}, {count} seeds, p below {level:.4g}"
+        judgement = dataclasses.replace(here.judgement, remark="; ".join(filter(None, (here.judgement.remark, note))))
+        found = Decision(judgement, here.read, count)
+        if judgement.verdict != UNDECIDED:
+            return found
+    return found
+
+
+def _at(claim: claims.Claim, view: View, level: float) -> Decision:
+    watched = Watched(**{field.name: getattr(view, field.name) for field in dataclasses.fields(view)})
+    judgement = claims.judge(claim, watched, level)
+    read = frozenset(watched.read)
+    if judgement.verdict != UNDECIDED or not any(leaf.tested for leaf in judgement.leaves()):
+        return Decision(judgement, read)
+    more = more_seeds(judgement, claim.smallest, level)
+    price = None if more is None else more * seconds_of_a_seed(view, read)
+    return Decision(dataclasses.replace(judgement, more=more, price=price), read)
+
+
+def seconds_of_a_seed(view: View, read: frozenset[Key]) -> float:
+    """Return the seconds that one more seed of these points takes, by their records."""
+    total = 0.0
+    for key in read & view.points.keys():
+        known = [record.seconds for record in view.judged(view.points[key]).values() if record.seconds is not None]
+        total += sum(known) / len(known) if known else 0.0
+    return total
+
+
+def _limited(view: View, seeds: Sequence[int]) -> View:
+    """Return the view of these seeds alone."""
+
+    def kept(found: dict[int, Record]) -> dict[int, Record]:
+        return {seed: record for seed, record in found.items() if seed in seeds}
+
+    points = {
+        key: dataclasses.replace(
+            point,
+            cells={seed: cell for seed, cell in point.cells.items() if seed in seeds},
+            own=kept(point.own),
+            reference=kept(point.reference),
+        )
+        for key, point in view.points.items()
+    }
+    return dataclasses.replace(view, points=points)
