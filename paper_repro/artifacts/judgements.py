@@ -70,7 +70,8 @@ class Smallest:
     def text(self, tested: "Tested") -> str:
         """Return the one of the two that an estimate is held against, in words."""
         whole = self.absolute is not None and not tested.relative
-        return f"{self.absolute:g}" if whole else f"{100 * (self.ratio or 0.0):g} %"
+        size = f"{self.absolute:g}" if whole else f"{100 * (self.ratio or 0.0):g} %"
+        return f"{size} or more" + (" from the limit" if tested.has_limit else "")
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,15 @@ class Tested:
     seeds: int | None = None
     """Seeds behind the interval; not given: its count.  0: more seeds would not narrow it."""
 
+    @property
+    def has_limit(self) -> bool:
+        """Whether the claim allows a difference, or wants one, of a size of its own."""
+        return (self.low, self.high) not in ((0.0, math.inf), (-math.inf, 0.0))
+
     def inside(self, wider: float) -> float:
-        """Return the p-value of lying in the range, made wider at both ends."""
+        """Return the p-value of lying in the range, made wider at both ends; limits belong to it."""
+        if self.has_limit and self.interval.error == 0.0:
+            return 0.0 if self.low - wider <= self.interval.mean <= self.high + wider else 1.0
         return max(self.interval.above(self.low - wider), self.interval.below(self.high + wider))
 
     def outside(self, narrower: float) -> float:
@@ -161,7 +169,7 @@ class Judgement:
     def word(self) -> str:
         """The verdict as a table prints it."""
         if self.verdict == SMALL:
-            return f"{SMALL} of {self.size} or more"
+            return f"{SMALL} of {self.size}"
         return f"{self.verdict} (exact)" if self.verdict in (HOLDS, FAILS) and self.is_exact else self.verdict
 
     @property
@@ -275,6 +283,8 @@ def _of_estimate(estimate: Tested, smallest: Smallest | None) -> PValues:
     size = None if smallest is None else smallest.size(estimate)
     if size is None:
         return found
+    if estimate.has_limit and min(found.holds, found.fails) < LEVEL:
+        size = 0.0  # a verdict on the claim's own limit stands, however near to the limit
     return found._replace(no_less=estimate.inside(size), no_more=estimate.outside(size))
 
 

@@ -116,16 +116,26 @@ def test_step_time_keeps_a_bound_a_bound():
     assert str(speedup.step_time_corrected(1.6)) == "> 2.5x"
 
 
-def test_interval_is_the_bootstrap_distribution_of_a_case_that_can_be_enumerated():
-    # losses fall by 1 per factor e of tokens and only the candidate has noise: log ratio = 3 - mean of two draws
+def test_interval_is_the_one_computed_by_hand():
+    # losses fall by 1 per factor e of tokens and only the candidate has noise: the seeds' log ratios are 3 and 2
     baseline = [FinishedRun(math.e**step, 5.0 - step, 1e-3, seed) for step in range(5) for seed in range(2)]
     candidate = [FinishedRun(1.0, loss, 1e-3, seed) for seed, loss in enumerate([2.0, 3.0])]
-    # means 2, 2.5, 3 with probability 1/4, 1/2, 1/4
     (wide,) = tokens_to_same_loss(baseline, candidate, confidence=0.95)
     (narrow,) = tokens_to_same_loss(baseline, candidate, confidence=0.40)
     assert wide.ratio == pytest.approx(math.exp(2.5), rel=1e-12)
-    assert wide.interval == pytest.approx((math.exp(2), math.exp(3)), rel=1e-12)
-    assert narrow.interval == pytest.approx((math.exp(2.5), math.exp(2.5)), rel=1e-12)
+    assert {seed: log for seed, (log, _) in wide.by_seed.items()} == pytest.approx({0: 3.0, 1: 2.0}, rel=1e-12)
+    # Student's t with one degree of freedom is Cauchy's distribution; the standard error of the mean is 1/2.
+    for found, confidence in ((wide, 0.95), (narrow, 0.40)):
+        half = math.tan(math.pi * confidence / 2) / 2
+        assert found.interval == pytest.approx((math.exp(2.5 - half), math.exp(2.5 + half)), rel=1e-9)
+
+
+def test_seeds_are_paired_so_that_what_both_models_share_cancels():
+    shared = {0: 0.0, 1: 0.03, 2: -0.03}
+    baseline = [FinishedRun(t, loss + shared[seed], 1e-3, seed) for t, loss in BASELINE_POINTS for seed in shared]
+    candidate = [FinishedRun(1e9, 2.9 + shared[seed], 1e-3, seed) for seed in shared]
+    (speedup,) = tokens_to_same_loss(baseline, candidate)
+    assert speedup.interval == pytest.approx((8.0, 8.0), rel=1e-9) and speedup.ratio == pytest.approx(8.0, rel=1e-9)
 
 
 def test_interval_contains_the_estimate_and_shrinks_with_the_noise():
@@ -138,23 +148,25 @@ def test_interval_contains_the_estimate_and_shrinks_with_the_noise():
     assert widths[1] < widths[0] / 5
 
 
-def test_interval_is_open_where_replicates_leave_the_baseline():
+def test_interval_is_open_where_a_seed_leaves_the_baseline():
     baseline = [FinishedRun(*point, 1e-3, seed) for point in BASELINE_POINTS for seed in range(2)]
     below_the_last = [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.79, 2.83])]
     above_the_first = [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([3.19, 3.23])]
+    both = [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.79, 3.23])]
     (speedup,) = tokens_to_same_loss(baseline, below_the_last)
-    assert speedup.bound == "="
-    assert speedup.interval == (pytest.approx(16 * 4**-0.15, rel=1e-12), math.inf)
+    assert speedup.bound == ">" and speedup.interval[1] == math.inf
+    center, half = math.log(16) - 0.075 * math.log(4), math.tan(math.pi * 0.475) * 0.075 * math.log(4)
+    assert speedup.interval[0] == pytest.approx(math.exp(center - half), rel=1e-9)
+    assert speedup.by_seed[0] == (pytest.approx(math.log(16), rel=1e-12), ">")
     (speedup,) = tokens_to_same_loss(baseline, above_the_first)
-    assert speedup.bound == "<"
-    assert speedup.interval == (0.0, pytest.approx(4**0.05, rel=1e-12))
+    assert speedup.bound == "<" and speedup.interval[0] == 0.0 and 1 < speedup.interval[1] < math.inf
+    (speedup,) = tokens_to_same_loss(baseline, both)
+    assert speedup.interval == (0.0, math.inf)
 
 
-def test_same_seed_same_interval_and_another_seed_another():
+def test_order_of_the_runs_changes_nothing():
     baseline, candidate = seeded(BASELINE_POINTS, 0.02, 5, 0), seeded([(1e9, 2.9)], 0.02, 5, 1)
-    first = tokens_to_same_loss(baseline, candidate, seed=3)
-    assert first == tokens_to_same_loss(baseline[::-1], candidate[::-1], seed=3)
-    assert first != tokens_to_same_loss(baseline, candidate, seed=4)
+    assert tokens_to_same_loss(baseline, candidate) == tokens_to_same_loss(baseline[::-1], candidate[::-1])
 
 
 def test_no_interval_where_a_budget_has_one_seed():
@@ -183,7 +195,7 @@ def test_unusable_runs_are_refused(runs, message):
         tokens_to_same_loss([RUN], runs)
 
 
-@pytest.mark.parametrize("options", [{"replicates": 0}, {"confidence": 1.0}, {"confidence": 0.0}])
-def test_unusable_bootstraps_are_refused(options):
-    with pytest.raises(ValueError, match="expected at least 1, and between 0 and 1"):
-        tokens_to_same_loss([RUN], [RUN], **options)
+@pytest.mark.parametrize("confidence", [1.0, 0.0, math.nan])
+def test_a_confidence_that_is_none_is_refused(confidence):
+    with pytest.raises(ValueError, match="expected a number between 0 and 1"):
+        tokens_to_same_loss([RUN], [RUN], confidence=confidence)

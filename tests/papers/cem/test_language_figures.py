@@ -10,7 +10,7 @@ import pytest
 
 from paper_repro.artifacts import catalogue, render, views
 from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.claims import FAILS, HOLDS, SMALL, UNDECIDED
 from paper_repro.artifacts.views import View
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
@@ -57,7 +57,7 @@ def as_the_paper_says(place: Place) -> float:
 def test_every_claim_but_that_reuse_hurts_holds_on_what_the_paper_says(name: str, tmp_path: Path) -> None:
     found = verdicts(made_up(name, tmp_path, as_the_paper_says))
     # No records stand behind a reading of "can hurt", and parameters are made up.
-    expected = {"reuse_hurts": FAILS, "equal_parameters": FAILS}
+    expected = {"reuse_hurts": SMALL, "equal_parameters": FAILS}
     assert found == {claim: expected.get(claim, HOLDS) for claim in found}
     assert len(found) >= 3
 
@@ -112,8 +112,8 @@ def test_a_claim_turns_with_what_it_is_about(change: str, tmp_path: Path) -> Non
     def changed(place: Place) -> float:
         return effect(place) if place["model"] == model else as_the_paper_says(place)
 
-    # A difference of exactly 0 neither holds nor fails; without the change all of them hold (above).
-    assert verdicts(made_up(name, tmp_path, changed))[claim] in (FAILS, UNDECIDED)
+    # A difference of 0, or of less than matters, neither holds nor fails; without the change all of them hold (above).
+    assert verdicts(made_up(name, tmp_path, changed))[claim] in (FAILS, SMALL, UNDECIDED)
 
 
 def test_reuse_that_hurts_is_seen(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_an_optimum_at_an_edge_is_named_and_decides_only_what_it_can(tmp_path: P
     assert words(below) == {"full_cem_better": FAILS, "higher_rate": FAILS}
     beyond = made_up("fig3a", tmp_path / "c", valley(5.0, 1.5, 0.5))  # Llama may be better beyond the grid
     assert words(beyond)["full_cem_better"] == UNDECIDED
-    low = made_up("fig3a", tmp_path / "d", valley(-1.0, -1.0))
+    low = made_up("fig3a", tmp_path / "d", valley(-1.0, -1.0))  # both may lie anywhere below
     assert words(low)["higher_rate"] == UNDECIDED
     opposite = made_up("fig3a", tmp_path / "e", valley(-1.0, 5.0, -0.5))  # CEM may be better beyond the grid
     assert words(opposite) == {"full_cem_better": UNDECIDED, "higher_rate": HOLDS}

@@ -8,7 +8,7 @@ import pytest
 
 from paper_repro.artifacts import catalogue, render, views
 from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED
+from paper_repro.artifacts.claims import FAILS, HOLDS, SMALL
 from paper_repro.artifacts.views import View
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED, Outcome
@@ -41,7 +41,7 @@ def words(view: View) -> dict[str, str]:
         (-0.02, 0.03, (FAILS, HOLDS, HOLDS)),
         (0.03, 0.02, (HOLDS, HOLDS, FAILS)),
         (0.02, -0.03, (HOLDS, FAILS, FAILS)),
-        (0.01, 0.01, (HOLDS, HOLDS, UNDECIDED)),
+        (0.01, 0.01, (HOLDS, HOLDS, SMALL)),
     ],
 )
 def test_claims_turn_with_the_gain(short: float, long: float, expected: tuple[str, ...], tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def view_of(root: Path, boards: Mapping[str, float], blanks: float = 0.8) -> vie
         model = dict(cell.key)["model"]
         spread = 1 + 0.01 * (cell.seed - 1)
         solved = spread * boards.get(model, 0.2)
-        more = {"boards_2x": 1.1 * solved, "boards_best_of_10": 1.1 * solved}
+        more = {"boards_2x": 1.2 * solved, "boards_best_of_10": 1.1 * solved}
         by_givens = {"boards_of_30": solved, "boards_of_40": 2 * solved}
         return finished(boards=solved, blanks=spread * blanks, **more, **by_givens)
 

@@ -8,7 +8,7 @@ import pytest
 
 from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
+from paper_repro.artifacts.claims import FAILS, HOLDS, SMALL, UNDECIDED, Judgement, judge
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.views import View
 from paper_repro.base import config as configs
@@ -79,7 +79,7 @@ def test_without_data_the_figure_is_drawn_empty_and_the_claim_says_what_is_lacki
     assert judged(views.build(CPU, tmp_path / "empty", None)) == Judgement(UNDECIDED, "not run")
 
 
-@pytest.mark.parametrize(("advantage", "expected"), [(1.0, HOLDS), (-1.0, FAILS), (-0.01, UNDECIDED)])
+@pytest.mark.parametrize(("advantage", "expected"), [(1.0, HOLDS), (-1.0, FAILS), (-0.01, SMALL)])
 def test_the_difference_is_judged_at_every_budget(tmp_path: Path, advantage: float, expected: str) -> None:
     found = judged(built(CPU, tmp_path, scored(advantage)))
     assert found.verdict == expected

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
 from paper_repro.cells.tasks import DIVERGED
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
@@ -161,12 +162,12 @@ def _higher_rate(llama: Optima, full: Optima) -> Judgement:
     text = (
         f"{found.mean:+.2f} doublings [{found.low:+.2f}, {found.high:+.2f}], {found.count} pairs{_edges(llama, full)}"
     )
-    judged = tested(found, text, 0.0)
-    # Beyond an edge the true optimum may lie farther out: a verdict stands if that could only strengthen it.
-    weak = {HOLDS: ("lowest", "highest"), FAILS: ("highest", "lowest")}.get(judged.verdict, ())
-    sides = zip((full, llama), weak, strict=False)
-    edges = [best.edge for optima, edge in sides for best in optima.values() if best.edge == edge]
-    return Judgement(UNDECIDED, text) if edges else judged
+    # Beyond an edge the true optimum may lie farther out, up or down.
+    up = any(best.edge == "highest" for best in full.values()) or any(best.edge == "lowest" for best in llama.values())
+    down = any(best.edge == "lowest" for best in full.values()) or any(
+        best.edge == "highest" for best in llama.values()
+    )
+    return _with_edges(found, up, down, text, low=0.0)
 
 
 def _at_or_below(llama: Optima, full: Optima) -> Judgement:
@@ -175,11 +176,18 @@ def _at_or_below(llama: Optima, full: Optima) -> Judgement:
     limit = math.log1p(AT_OR_BELOW)
     numbers = [math.exp(number) for number in (found.mean, found.low, found.high)]
     text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*numbers) + f", {found.count} pairs{_edges(llama, full)}"
-    judged = tested(found, text, high=limit, relative=True)
     # A model whose best rate stands at an edge might be better beyond it.
-    unsure = {HOLDS: llama, FAILS: full}.get(judged.verdict, {})
-    edges = any(best.at_edge for best in unsure.values())
-    return Judgement(UNDECIDED, text) if edges else judged
+    up, down = (any(best.at_edge for best in side.values()) for side in (llama, full))
+    return _with_edges(found, up, down, text, high=limit, relative=True)
+
+
+def _with_edges(found: Interval, up: bool, down: bool, text: str, **wanted: Any) -> Judgement:
+    """Judge by an interval of values of which some may in truth lie higher, or lower: a verdict stands if that could
+    only strengthen it.
+    """
+    if up and down:
+        return Judgement(UNDECIDED, text)
+    return tested(found.opened(">" if up else "<" if down else "="), text, **wanted)
 
 
 def _edges(llama: Optima, full: Optima) -> str:

@@ -1,0 +1,193 @@
+"""How often the printed intervals hold the truth, simulated with the spreads that the committed records have."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from paper_repro.artifacts import intervals
+from paper_repro.base.command_line import RESULTS
+from paper_repro.metrics.lines import fit_line
+from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
+from paper_repro.metrics.speedup import FinishedRun, tokens_to_same_loss, tune
+
+SEEDS = (3, 5, 10)
+TRIALS = 4000
+"""The standard error of a share of 0.95 is 0.0034."""
+LEAST, MOST = 0.93, 0.97
+LOSS = ("val_loss", "best_val_loss", "perplexity", "test_rmse", "test_mse")
+Held = Callable[[np.random.Generator, int], bool]
+
+
+def relative_spreads() -> list[float]:
+    """Standard deviations over their means of all losses and errors that the committed tables have over three seeds or
+    more.
+    """
+    found = []
+    for path in sorted(RESULTS.glob("*/*/cpu/table.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            if row["quantity"] in LOSS and row.get("own_seeds", 0) >= 3 and row["own_std"] and row["own_mean"]:
+                found.append(row["own_std"] / row["own_mean"])
+    assert len(found) > 100
+    return found
+
+
+SPREADS = relative_spreads()
+QUARTILES = statistics.quantiles(SPREADS, n=4)
+
+
+def share(held: Held, seeds: int) -> float:
+    generator = np.random.default_rng(seeds)
+    return sum(held(generator, seeds) for _ in range(TRIALS)) / TRIALS
+
+
+def draw(generator: np.random.Generator, mean: float, spread: float, seeds: int, first: int = 0) -> dict[int, float]:
+    return {first + seed: float(mean * (1 + spread * generator.standard_normal())) for seed in range(seeds)}
+
+
+def holds(found: intervals.Interval, truth: float) -> bool:
+    return found.low <= truth <= found.high
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("spread", [QUARTILES[0], QUARTILES[2], max(SPREADS)])
+def test_a_paired_difference(seeds: int, spread: float) -> None:
+    def held(generator: np.random.Generator, count: int) -> bool:
+        common = generator.standard_normal(count)  # what a seed gives both models
+        left, right = draw(generator, 3.0, spread, count), draw(generator, 2.9, spread, count)
+        moved = ({seed: value + spread * common[seed] for seed, value in side.items()} for side in (left, right))
+        return holds(intervals.compare(*moved), 0.1)
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("spread", [QUARTILES[0], QUARTILES[2]])
+def test_a_ratio_by_logarithms(seeds: int, spread: float) -> None:
+    def held(generator: np.random.Generator, count: int) -> bool:
+        sides = (draw(generator, mean, spread, count) for mean in (3.0, 2.9))
+        logs = ({seed: math.log(value) for seed, value in side.items()} for side in sides)
+        return holds(intervals.compare(*logs), math.log(3.0 / 2.9))
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("other", [1.0, 2.0])
+def test_an_unpaired_difference(seeds: int, other: float) -> None:
+    """Welch's interval, which also says whether a user's runs agree with the reference."""
+
+    def held(generator: np.random.Generator, count: int) -> bool:
+        left, right = (
+            draw(generator, 3.0, QUARTILES[1] * scale, count, first) for scale, first in ((1, 0), (other, 99))
+        )
+        return holds(intervals.compare(left, right), 0.0)
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_a_mean_against_a_threshold(seeds: int) -> None:
+    def held(generator: np.random.Generator, count: int) -> bool:
+        return holds(intervals.of(list(draw(generator, 3.0, QUARTILES[1], count).values())), 3.0)
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+def published_runs(model: str) -> list[FinishedRun]:
+    """Return the finished runs of a model at 1k context of nGPT's figure 2, as its table has them."""
+    rows = json.loads((RESULTS / "ngpt/fig2/cpu/table.json").read_text())["cells"]
+    found = []
+    for cell, place in rows.items():
+        if (place["context"], place["model"]) == ("c1k", model):
+            record = json.loads((RESULTS / "cells" / cell / "record.json").read_text())
+            config = record["config"]
+            data, training = config["data"], config["training"]
+            step = data["window"] * data["batch_size"] * training.get("accumulate", 1)
+            loss, rate = record["metrics"]["val_loss"], config["optimizer"]["lr"]
+            found.append(FinishedRun(step * training["steps"], loss, rate, place["seed"]))
+    return found
+
+
+BASELINE = published_runs("gpt")
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("shared", [0.0, 0.7])
+def test_a_speedup(seeds: int, shared: float) -> None:
+    """Losses of GPT as published, with their spread; the candidate is 1.3 times as fast.
+
+    ``shared`` is the share of a seed's noise that both models have.
+    """
+    tuned = tune(BASELINE)
+    by_budget: dict[float, list[float]] = {}
+    for run in BASELINE:
+        if any((run.tokens, run.learning_rate) == (best.tokens, best.learning_rate) for best in tuned):
+            by_budget.setdefault(run.tokens, []).append(run.loss)
+    spread = statistics.fmean(statistics.stdev(losses) for losses in by_budget.values())
+    points = [(best.tokens, best.loss) for best in tuned]
+    factor, budget = 1.3, tuned[1].tokens
+    logs, losses = [math.log(tokens) for tokens, _ in points], [loss for _, loss in points]
+    target = float(np.interp(math.log(factor * budget), logs, losses))
+
+    def held(generator: np.random.Generator, count: int) -> bool:
+        common = shared * generator.standard_normal(count)
+        own = math.sqrt(1 - shared**2)
+
+        def runs(pairs: list[tuple[float, float]]) -> list[FinishedRun]:
+            return [
+                FinishedRun(tokens, loss + spread * (common[seed] + own * generator.standard_normal()), 1e-3, seed)
+                for tokens, loss in pairs
+                for seed in range(count)
+            ]
+
+        (found,) = tokens_to_same_loss(runs(points), runs([(budget, target)]))
+        assert found.interval is not None
+        return found.interval[0] <= factor <= found.interval[1]
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("kind", ["difference", "gap", "line"])
+def test_exponents_and_lines(seeds: int, kind: str) -> None:
+    sizes, spread, exponents = [1.0, 2.0, 4.0], QUARTILES[1], (0.12, 0.11)
+
+    def law(generator: np.random.Generator, exponent: float, count: int) -> tuple[list[float], list[float]]:
+        places = [size for size in sizes for _ in range(count)]
+        noise = np.exp(spread * generator.standard_normal(len(places)))
+        return places, [float(3 * size**-exponent * error) for size, error in zip(places, noise, strict=True)]
+
+    def held(generator: np.random.Generator, count: int) -> bool:
+        if kind == "line":
+            places, losses = law(generator, exponents[0], count)
+            line = fit_line([math.log(place) for place in places], [math.log(loss) for loss in losses])
+            low, high = line.mean_interval(math.log(16.0))
+            return low <= math.log(3) - exponents[0] * math.log(16.0) <= high
+        one, other = (fit_power_law(*law(generator, exponent, count)) for exponent in exponents)
+        if kind == "difference":
+            low, high = exponent_difference(one, other).interval
+            return low <= exponents[0] - exponents[1] <= high
+        low, high = exponent_gap(one, other).interval
+        return low <= 100 * (exponents[0] / exponents[1] - 1) <= high
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.3])
+def test_a_rank_correlation_of_48_images(truth: float) -> None:
+    from scipy.stats import rankdata
+
+    generator, held = np.random.default_rng(0), 0
+    # Spearman's correlation of a normal pair whose correlation is r.
+    target = 6 / math.pi * math.asin(truth / 2)
+    for _ in range(TRIALS):
+        left = generator.standard_normal(48)
+        right = truth * left + math.sqrt(1 - truth**2) * generator.standard_normal(48)
+        found = float(np.corrcoef(rankdata(left), rankdata(right))[0, 1])
+        interval = intervals.student(math.atanh(found), math.sqrt(1.06 / 45), math.inf, 48)
+        held += holds(interval, math.atanh(target))
+    assert LEAST <= held / TRIALS <= MOST

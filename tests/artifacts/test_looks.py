@@ -1,0 +1,207 @@
+"""Looks that are planned beforehand: what they spend, how often they decide wrongly, and how seeds are added."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paper_repro.artifacts import claims, deciding, decisions, intervals, looks, views
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.judgements import FAILS, HOLDS, LEVEL, UNDECIDED, Judgement, combine, settle
+from paper_repro.artifacts.judgements import tested as by_interval
+from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.render import render
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.measurements import is_done
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.runner import Result
+from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.tests.support import synthetic
+
+LOOKS = [3, 5, 8, 12]
+CLAIMS = 2000
+
+
+def with_looks(folder: Path, given: Sequence[int] = LOOKS) -> Plan:
+    plan = synthetic.plan(folder)
+    scale = replace(plan.scale, seeds=[0, 1, 2], looks=list(given))
+    artifact = replace(plan.artifact, scales={**plan.artifact.scales, plan.scale_name: scale})
+    return plans.make(artifact, plan.scale_name)
+
+
+def test_the_shares_of_all_looks_make_up_the_level() -> None:
+    for planned in ([3], [3, 5], LOOKS, list(range(3, 20))):
+        spent = looks.levels(planned)
+        assert math.fsum(spent) == pytest.approx(LEVEL) and len(spent) == len(planned)
+    assert looks.levels(LOOKS)[0] == LEVEL / 2
+
+
+@pytest.mark.parametrize("parts", [1, 6])
+def test_over_all_looks_a_claim_is_decided_wrongly_in_one_of_twenty_at_most(parts: int) -> None:
+    """Each part lies on its threshold, where both verdicts are wrong; the first look that decides is the last."""
+    draws, wrong, careless = np.random.default_rng(parts).normal(0.0, 1.0, (CLAIMS, parts, LOOKS[-1])), 0, 0
+    for claim in draws:
+        for count, level in zip(LOOKS, looks.levels(LOOKS), strict=True):
+            found = [("", by_interval(intervals.of(list(map(float, one[:count]))), "", 0.0)) for one in claim]
+            verdict = settle(combine(found, FAILS, HOLDS), level=level).verdict
+            if verdict != UNDECIDED:
+                wrong += 1
+                break
+        careless += any(
+            intervals.of(list(map(float, claim[0][:count]))).low > 0
+            or intervals.of(list(map(float, claim[0][:count]))).high < 0
+            for count in LOOKS
+        )
+    allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / CLAIMS)
+    assert wrong / CLAIMS <= allowed
+    assert careless / CLAIMS > 0.08, "looking again and again at the whole level is not harmless"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([2, 5], "the first is at the scale's own 3 seeds"),
+        ([3], "others follow"),
+        ([3, 5, 5], "each is at more seeds than the one before"),
+    ],
+)
+def test_looks_that_cannot_be_are_refused(given: list[int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_looks(tmp_path, given)
+
+
+def test_looks_of_one_seed_are_refused_with_file_and_line(tmp_path: Path) -> None:
+    text = synthetic.ARTIFACT.replace("about: as in the paper.", "about: as in the paper.\n    looks: [1, 2]", 1)
+    assert text != synthetic.ARTIFACT
+    with pytest.raises(UsageError, match=r"up\.yaml:\d+: looks \[1, 2\]"):
+        synthetic.plan(tmp_path, text)
+
+
+def error(cell: PlannedCell, gap: float, noise: float = 0.05) -> Outcome:
+    """Old is ``gap`` above new on the easy task, and far above it on the hard one."""
+    place = dict(cell.key)
+    shift = {"easy": gap, "hard": 1.0}[place["task"]] if place["model"] == "old" else 0.0
+    wave = noise * (-1) ** cell.seed * (1 + 0.1 * cell.seed) * (place["model"] == "old")
+    return replace(synthetic.finished(error=2.0 + shift + wave, score=1.0 + wave), seconds=10.0)
+
+
+def runner(root: Path, gap: float) -> deciding.Run:
+    def run(plan: Plan) -> Result:
+        synthetic.fill(root, plan, lambda cell: error(cell, gap))
+        return Result({FINISHED: len(plan.cells)})
+
+    return run
+
+
+def test_a_claim_keeps_the_verdict_of_the_first_look_that_decides_it(tmp_path: Path) -> None:
+    plan = with_looks(tmp_path)
+    claim = plan.artifact.claims[0]
+    more = plans.with_seeds(plan, {looks.place_text(dict(cell.key)): 5 for cell in plan.cells})
+    synthetic.fill(tmp_path / "runs", more, lambda cell: error(cell, 1.0))
+    found = decisions.decide(claim, views.build(more, tmp_path / "runs", None))
+    assert (found.judgement.verdict, found.look, found.following) == (HOLDS, 3, None)
+    assert "look 1 of 4, 3 seeds, p below 0.0125" in found.judgement.reason
+    # Three seeds are a look, of four nothing is seen before there are five.
+    four = plans.with_seeds(plan, {looks.place_text(dict(cell.key)): 4 for cell in plan.cells})
+    synthetic.fill(tmp_path / "four", four, lambda cell: error(cell, 0.03))
+    found = decisions.decide(claim, views.build(four, tmp_path / "four", None))
+    assert (found.judgement.verdict, found.look, found.following) == (UNDECIDED, 3, 5)
+
+
+def test_seeds_that_are_no_planned_look_decide_nothing(tmp_path: Path) -> None:
+    whole = with_looks(tmp_path)
+    plan = plans.make(whole.artifact, whole.scale_name, [0, 1, 2, 3])
+    synthetic.fill(tmp_path / "runs", plan, lambda cell: error(cell, 1.0))
+    view = views.build(plan, tmp_path / "runs", None)
+    found = decisions.judge(plan.artifact.claims[0], view)
+    assert found == Judgement(
+        UNDECIDED, "not judged: looks are planned at 3, 5, 8, 12 seeds, 0, 1, 2, 3 are none of them"
+    )
+
+
+def test_seeds_are_added_until_the_claim_is_decided_and_again_from_where_it_stopped(tmp_path: Path) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.1))
+    assert deciding.decide(plan, runs, tmp_path / "none", 1.0, runner(runs, 0.1)) == 0
+    kept = json.loads((runs / plan.folder / looks.FILE).read_text())
+    assert kept["looks"] == LOOKS and set(kept["seeds"].values()) <= {5, 8, 12} and kept["seeds"]
+    again = deciding.decide(plan, runs, tmp_path / "none", 1.0, _never)
+    assert again == 0
+    table, written = render(plan, runs, None)
+    verdicts = {claim.id: judgement for claim, judgement in table.judgements()}
+    assert verdicts["old_above_new"].verdict == HOLDS
+    assert "up to" in table.markdown() and written
+    whole = plans.with_looks(plan, [runs / plan.folder])
+    assert all(is_done(runs, cell) for cell in whole.cells) and len(whole.cells) > len(plan.cells)
+
+
+def _never(plan: Plan) -> Result:
+    raise AssertionError(f"{len(plan.cells)} cells were run again")
+
+
+def test_the_cheapest_claim_comes_first_and_no_look_beyond_the_hours(tmp_path: Path) -> None:
+    plan, runs, order = with_looks(tmp_path), tmp_path / "runs", list[int]()
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
+
+    def run(more: Plan) -> Result:
+        order.append(len(more.cells))
+        return runner(runs, 0.03)(more)
+
+    deciding.decide(plan, runs, tmp_path / "none", 1e-6, run)
+    assert order == []
+    deciding.decide(plan, runs, tmp_path / "none", 1.0, run)
+    # scores_close reads two points and is cheaper than old_above_new, which reads four.
+    assert order and order[0] <= order[-1]
+
+
+def test_an_interrupted_run_stops_and_keeps_its_looks(tmp_path: Path) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
+    assert deciding.decide(plan, runs, tmp_path / "none", 1.0, lambda more: Result(interrupted=True)) == 130
+    assert looks.taken(runs / plan.folder, LOOKS) is not None
+
+
+def test_other_looks_than_those_first_taken_are_refused(tmp_path: Path) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    looks.Taken(LOOKS, {}).write(runs / plan.folder)
+    changed = with_looks(tmp_path / "b", [3, 4])
+    with pytest.raises(UsageError, match="planned at 3, 5, 8, 12 seeds, and now at 3, 4: a look that was not planned"):
+        deciding.decide(changed, runs, tmp_path / "none", 1.0, _never)
+    (runs / plan.folder / looks.FILE).write_text("[1]")
+    with pytest.raises(UsageError, match=r"looks\.json: not understood"):
+        deciding.decide(plan, runs, tmp_path / "none", 1.0, _never)
+
+
+def test_a_scale_without_looks_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    with pytest.raises(UsageError, match=r"plans no looks: write, for example, 'looks: \["):
+        deciding.decide(plan, tmp_path, tmp_path, 1.0, _never)
+
+
+@pytest.mark.parametrize("text", [None, "two", "0", "-1", "inf", "nan", ""])
+def test_hours_that_are_no_number_are_refused(text: str | None) -> None:
+    with pytest.raises(UsageError, match="--hours is a number of hours above 0, not"):
+        deciding.hours(text)
+    assert deciding.hours("1.5") == 1.5
+
+
+def test_undecided_says_how_many_seeds_would_decide_and_what_they_cost(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    noise = {0: 0.0, 1: 0.1, 2: -0.1}
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        place = dict(cell.key)
+        value = 2.0 + (0.05 + noise.get(cell.seed, 0.0)) * (place["model"] == "old")
+        return replace(synthetic.finished(error=value, score=1.0), seconds=30.0)
+
+    synthetic.fill(tmp_path / "runs", plan, outcome)
+    view = views.build(plan, tmp_path / "runs", None)
+    found = decisions.judge(plan.artifact.claims[0], view)
+    assert found.verdict == UNDECIDED and found.more is not None
+    assert found.price == pytest.approx(found.more * 4 * 30.0)  # four points
+    assert f"about {found.more} more seeds would decide, " in found.reason
+    assert claims.judge(plan.artifact.claims[0], view).more is None
