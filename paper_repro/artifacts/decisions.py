@@ -1,4 +1,4 @@
-"""What is said of a claim at the looks that were planned, and what it would take to say more."""
+"""The verdict on a claim at the looks that were planned, and what it would take to decide it."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -62,6 +62,8 @@ def decide(claim: claims.Claim, view: View) -> Decision:
             if not number and here.judgement.verdict == UNDECIDED:
                 found = here  # it says what has not been run
             return dataclasses.replace(found, following=count)
+        if here.judgement.is_exact:
+            return dataclasses.replace(here, look=count)
         note = f"look {number + 1} of {len(planned)}, {count} seeds, p below {level:.4g}"
         judgement = dataclasses.replace(here.judgement, remark="; ".join(filter(None, (here.judgement.remark, note))))
         found = Decision(judgement, here.read, count)

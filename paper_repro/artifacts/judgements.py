@@ -1,4 +1,4 @@
-"""Judgements: what is said of a claim, the estimates that it rests on, and how parts make a whole.
+"""Judgements: the verdict on a claim, the estimates that it rests on, and how parts make a whole.
 
 Each estimate is tested in four directions, each time by a one-sided p-value: that the claim is right (``holds``), that
 it is wrong (``fails``), and that it misses or exceeds its threshold by less than the smallest effect that matters
@@ -115,9 +115,9 @@ class PValues(NamedTuple):
     holds: float = 1.0
     fails: float = 1.0
     no_less: float = 1.0
-    """Of missing the threshold by less than the smallest effect that matters."""
+    """P-value of missing the threshold by less than the smallest effect that matters."""
     no_more: float = 1.0
-    """Of exceeding it by less."""
+    """P-value of exceeding it by less."""
 
     def verdict(self, level: float) -> str:
         """Return the verdict at a level."""
@@ -134,7 +134,7 @@ class PValues(NamedTuple):
 
 
 _GIVEN = {HOLDS: PValues(0, 1, 0, 1), FAILS: PValues(1, 0, 1, 0), SMALL: PValues(1, 1, 0, 0)}
-"""Of a verdict without an estimate; any other word says nothing, as ``undecided`` does."""
+"""P-values of a verdict without an estimate; any other word has those of ``undecided``."""
 _ONCE = PValues(1, 1, 1, 1)
 _CORRECTED = {FAILS: (1, 3), HOLDS: (0, 2)}
 """Directions in which one part is enough, as places in ``PValues``, by the verdict of a part that decides the whole."""
