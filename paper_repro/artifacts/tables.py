@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,10 @@ class Table:
         return f"{within}, with settings that were fitted to them."
 
     def judgements(self) -> list[tuple[Any, claims.Judgement]]:
+        return self._judgements
+
+    @cached_property
+    def _judgements(self) -> list[tuple[Any, claims.Judgement]]:
         return [(claim, decisions.judge(claim, self.view)) for claim in self.artifact.claims]
 
     def claims_grid(self) -> Grid:
