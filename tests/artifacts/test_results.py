@@ -1,7 +1,9 @@
 """The committed reference is what its own records say, and no record of it breaks the rules."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,27 @@ def test_every_claim_that_fails_at_a_reduced_scale_has_a_likely_reason_in_the_no
         failing = [claim["id"] for claim in document["claims"] if claim["verdict"] == "fails"]
         silent += [f"{place} {name}" for name in failing if document["scale"] != "exact" and name not in reasons]
     assert silent == [], "say in the artifact's notes why it likely fails: scale, our setting or the claim"
+
+
+RULES = {"cet/fig3", "cet/fig5", "cet/table1", "nrgpt/fig2", "nrgpt/fig6"}
+"""Artifacts that have claims with a rule of ours, neither an interval nor exact arithmetic: these stay undecided."""
+
+
+def test_no_published_claim_is_decided_without_an_interval_or_exact_arithmetic() -> None:
+    found = set()
+    for place in PUBLISHED:
+        for claim in json.loads((RESULTS / place / "table.json").read_text())["claims"]:
+            leaves = list(_leaves(claim))
+            if any(leaf["because"].startswith("no interval (") for leaf in leaves):
+                assert claim["verdict"] == "undecided", (place, claim["id"])
+                found.add(place.rpartition("/")[0])
+            if claim["verdict"] in ("holds", "fails"):
+                assert any(leaf["exact"] or "[" in leaf["because"] for leaf in leaves), (place, claim["id"])
+    assert found == RULES
+
+
+def _leaves(judgement: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if not judgement["parts"]:
+        yield judgement
+    for part in judgement["parts"]:
+        yield from _leaves(part)
