@@ -124,12 +124,27 @@ def floor_lines(
 
 
 def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
-    """Draw each floor as a dotted line with its name at its right end."""
+    """Draw each floor as a dotted line with its name at its right end.
+
+    Of a floor beyond limits that a figure has set, the name and the number stand at that edge, one below the other.
+    """
+    beyond: dict[Axes, int] = {}
     for line in lines:
         for axes in panels if line.panel is None else panels[line.panel : line.panel + 1]:
-            axes.axhline(line.value, color=FLOOR_COLOR, linestyle=":", linewidth=1.2)
-            place: Any = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "xytext": (-2, 2)}
-            axes.annotate(line.label, (1.0, line.value), **place, ha="right", fontsize=6, color=FLOOR_COLOR)
+            low, high = sorted(axes.get_ylim())
+            words: Any = {"textcoords": "offset points", "ha": "right", "fontsize": 6, "color": FLOOR_COLOR}
+            if axes.get_autoscaley_on() or low <= line.value <= high:
+                axes.axhline(line.value, color=FLOOR_COLOR, linestyle=":", linewidth=1.2)
+                place: Any = {"xy": (1.0, line.value), "xycoords": axes.get_yaxis_transform(), "xytext": (-2, 2)}
+                note = axes.annotate(line.label, **place, **words)
+            else:
+                above, row = line.value > high, beyond.get(axes, 0)
+                place = {"xy": (1.0, float(above)), "xycoords": "axes fraction"}
+                text = f"{line.label} {line.value:.3g}, {'above' if above else 'below'}"
+                shift = (-2, (-7 - 7 * row) if above else (2 + 7 * row))
+                note = axes.annotate(text, xytext=shift, **place, **words)
+                beyond[axes] = row + 1
+            note.set_in_layout(False)
 
 
 def _with_floors(rows: Sequence[Row], lines: Sequence[FloorLine]) -> list[Row]:

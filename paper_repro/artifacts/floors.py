@@ -223,11 +223,7 @@ def shortfall(view: "View", key: Key, metric: str | None) -> Judgement | None:
             return Judgement(UNDECIDED, f"no floor: {floor.spec.label}: {floor.lack(name)}")
         compared += 1
         if not is_better(own, bound, floor.spec.direction):
-            text = view.artifact.metrics[name].text
-            factor = view.artifact.metrics[name].factor
-            numbers = [text(intervals.mean(list(side.values())) / factor) for side in (own, bound)]
-            what = f"{view.artifact.metrics[name].title} {numbers[0]}, {floor.spec.label} {numbers[1]}"
-            return Judgement(NOT_JUDGED, f"{_label(view, key)}: {what}")
+            return Judgement(NOT_JUDGED, f"{_label(view, key)}: {_compared(view, floor, name, own, bound)}")
     if asked and not compared:
         names = ", ".join(dict.fromkeys(name for _, name in asked))
         return Judgement(UNDECIDED, f"{_label(view, key)}: no {names} to hold against the floor")
@@ -252,6 +248,20 @@ def is_better(model: Mapping[int, float], floor: Mapping[int, float], direction:
         return sign * (intervals.mean(list(model.values())) - intervals.mean(list(floor.values()))) > 0
     found = intervals.compare(model, floor)
     return (found.high < 0) if direction == "lower" else (found.low > 0)
+
+
+def _compared(
+    view: "View", floor: MeasuredFloor, name: str, own: Mapping[int, float], bound: Mapping[int, float]
+) -> str:
+    """Return both means and, of two seeds or more, the interval of the difference that decided, in words."""
+    metric = view.artifact.metrics[name]
+    numbers = [metric.text(intervals.mean(list(side.values())) / metric.factor) for side in (own, bound)]
+    text = f"{metric.title} {numbers[0]}, {floor.spec.label} {numbers[1]}"
+    if min(len(own), len(bound)) < 2:
+        return text
+    found = intervals.compare(own, bound)
+    low, high = (metric.text(end / metric.factor) for end in (found.low, found.high))
+    return f"{text}, difference [{low}, {high}]"
 
 
 def _label(view: "View", key: Key) -> str:

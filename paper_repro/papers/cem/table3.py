@@ -24,7 +24,7 @@ class Figure(figures.Figure):
     size = (11.0, 2.9)
 
     def floors(self) -> list[figures.FloorLine]:
-        """Return each kernel's floors in its panel, as far as they lie within twice the highest model."""
+        """Return each kernel's floors in its panel."""
         found = []
         for panel, kernel in enumerate(self.artifact.axes["kernel"].values):
             found += figures.floor_lines(self.view, METRIC, {"kernel": kernel}, panel)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
@@ -138,12 +139,18 @@ def judge_larger_gain(
     parts = []
     for size in chosen(view, "size"):
         for word, pairs in comparisons.items():
-            larger, smaller = (gains(view, {**one, "size": size}, {**two, "size": size}) for one, two in pairs)
+            places = [({**one, "size": size}, {**two, "size": size}) for one, two in pairs]
+            found = guarded(view, lambda seen, places=places: _above(*(gains(seen, *pair) for pair in places)))
             label = view.artifact.axes["size"].values[size].label
             name = f"{label}, {word}" if word else label
-            parts.append((name, _above(larger, smaller)))
-            parts.append((f"{name}: a gain at all", _above(larger, dict.fromkeys(larger, 0.0))))
+            parts.append((name, found))
+            alone = guarded(view, lambda seen, places=places: _above_nothing(gains(seen, *places[0])))
+            parts.append((f"{name}: a gain at all", alone))
     return combine(parts, FAILS, HOLDS)
+
+
+def _above_nothing(gained: Mapping[int, float]) -> Judgement:
+    return _above(gained, dict.fromkeys(gained, 0.0))
 
 
 def _above(larger: Mapping[int, float], smaller: Mapping[int, float]) -> Judgement:

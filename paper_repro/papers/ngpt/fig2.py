@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from paper_repro.artifacts import figures, intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
 from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, note_best, runs
@@ -132,11 +133,9 @@ def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgemen
     exactly 1 is such a bound.
     """
     parts = []
-    for model in (baseline, candidate):
-        note_best(view, context="c1k", model=model, size=SIZE)
     for speedup in speedups(view.unwatched(), "c1k", baseline, candidate):
-        label = f"{speedup.candidate.tokens:,.0f} tokens"
-        parts.append((label, _above_zero(speedup.by_seed, str(speedup))))
+        found = _at_its_loss(view, _above_zero(speedup.by_seed, str(speedup)), candidate, (speedup, "c1k"))
+        parts.append((f"{speedup.candidate.tokens:,.0f} tokens", found))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 
@@ -153,14 +152,15 @@ def judge_speedup_beyond_qk_norm(view: View) -> Judgement:
 def judge_speedup_grows_with_context(view: View) -> Judgement:
     """Judge whether, at each budget, a longer context has a higher speedup than the next shorter one, seed by seed."""
     contexts = chosen(view, "context")
-    view, parts = _looked_at(view), []
+    plain, parts = view.unwatched(), []
     for shorter, longer in itertools.pairwise(contexts):
-        below = {one.candidate.tokens: one for one in speedups(view, shorter, "gpt")}
-        for above in speedups(view, longer, "gpt"):
+        below = {one.candidate.tokens: one for one in speedups(plain, shorter, "gpt")}
+        for above in speedups(plain, longer, "gpt"):
             if (other := below.get(above.candidate.tokens)) is not None:
                 labels = [context_of(view, name) for name in (longer, shorter)]
                 name = f"{labels[0]} above {labels[1]}, {above.candidate.tokens:,.0f} tokens"
-                parts.append((name, _apart(above, other)))
+                found = _at_its_loss(view, _apart(above, other), CANDIDATE, (above, longer), (other, shorter))
+                parts.append((name, found))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "one context, or not run")
 
 
@@ -168,19 +168,28 @@ def judge_speedup_grows_with_budget(view: View) -> Judgement:
     """Judge whether, in each context, the speedup is higher at nGPT's longest budget than at its shortest, seed by
     seed.
     """
-    view, parts = _looked_at(view), []
+    parts = []
     for context in chosen(view, "context"):
-        found = speedups(view, context, "gpt")
+        found = speedups(view.unwatched(), context, "gpt")
         if len(found) > 1:
-            parts.append((context_of(view, context), _apart(found[-1], found[0])))
+            last, first = found[-1], found[0]
+            judged = _at_its_loss(view, _apart(last, first), CANDIDATE, (last, context), (first, context))
+            parts.append((context_of(view, context), judged))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 
-def _looked_at(view: View) -> View:
-    """Return the view to read speedups of nGPT over GPT from, once the runs are noted that they rest on."""
-    for model in ("gpt", CANDIDATE):
-        note_best(view, model=model, size=SIZE)
-    return view.unwatched()
+def _at_its_loss(view: View, found: Judgement, candidate: str, *speedups: tuple[Speedup, str]) -> Judgement:
+    """Return the judgement on speedups, each with its context, where the candidate's losses are below the floor.
+
+    A speedup compares both models at the candidate's loss, so that one has to be below the floor.
+    """
+
+    def judge(view: View) -> Judgement:
+        for speedup, context in speedups:
+            note_best(view, speedup.candidate.tokens, context=context, model=candidate, size=SIZE)
+        return found
+
+    return guarded(view, judge)  # type: ignore[no-any-return]
 
 
 def _apart(larger: Speedup, smaller: Speedup) -> Judgement:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
@@ -132,6 +133,10 @@ def within(
     """Return whether a metric's mean lies in [low, high], by its 95 % interval over seeds; of a ratio, by the interval
     of its logarithm.
     """
+    return guarded(view, lambda seen: _within(seen, metric, place, low, high, ratio))
+
+
+def _within(view: View, metric: str, place: Mapping[str, str], low: float, high: float, ratio: bool) -> Judgement:
     found = view.samples(metric, place)
     if not found:
         return Judgement(UNDECIDED, view.absence(metric, place))

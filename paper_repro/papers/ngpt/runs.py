@@ -48,12 +48,14 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
             yield Run(place, tokens, rate, seed, loss, records[seed].seconds or 0.0, parameters)
 
 
-def note_best(view: View, **fixed: str) -> None:
-    """Read the best rate of every size, context, model and budget there: it is judged, and the other rates of a sweep
-    are only looked at to find it.
+def note_best(view: View, tokens: float | None = None, **fixed: str) -> None:
+    """Read the best rate of every size, context, model and budget there, or of the runs of so many tokens: it is
+    judged, and the other rates of a sweep are only looked at to find it.
     """
     rates: dict[tuple[str, ...], dict[str, tuple[Place, list[float]]]] = {}
     for run in runs(view.unwatched(), **fixed):
+        if tokens not in (None, run.tokens):
+            continue
         place = tuple(value for axis, value in run.place.items() if axis != "lr")
         rates.setdefault(place, {}).setdefault(run.place["lr"], (run.place, []))[1].append(run.loss)
     for found in rates.values():
