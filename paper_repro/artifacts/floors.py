@@ -112,7 +112,7 @@ class Floor:
 def _names(node: Node) -> dict[str, str]:
     if node.is_sequence:
         return {child.text(): child.text() for child in node.elements()}
-    return typed_yaml.convert(dict[str, str], node)  # type: ignore[no-any-return]
+    return typed_yaml.convert(dict[str, str], node)
 
 
 @functools.cache

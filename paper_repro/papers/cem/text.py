@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
@@ -140,16 +141,21 @@ def judge_larger_gain(
     for size in chosen(view, "size"):
         for word, pairs in comparisons.items():
             places = [({**one, "size": size}, {**two, "size": size}) for one, two in pairs]
-            found = guarded(view, lambda seen, places=places: _above(*(gains(seen, *pair) for pair in places)))
+            found = guarded(view, partial(_gains_more, places=places))
             label = view.artifact.axes["size"].values[size].label
             name = f"{label}, {word}" if word else label
             parts.append((name, found))
-            alone = guarded(view, lambda seen, places=places: _above_nothing(gains(seen, *places[0])))
+            alone = guarded(view, partial(_gains, pair=places[0]))
             parts.append((f"{name}: a gain at all", alone))
     return combine(parts, FAILS, HOLDS)
 
 
-def _above_nothing(gained: Mapping[int, float]) -> Judgement:
+def _gains_more(view: View, places: Sequence[tuple[Place, Place]]) -> Judgement:
+    return _above(*(gains(view, *pair) for pair in places))
+
+
+def _gains(view: View, pair: tuple[Place, Place]) -> Judgement:
+    gained = gains(view, *pair)
     return _above(gained, dict.fromkeys(gained, 0.0))
 
 

@@ -125,4 +125,4 @@ def above_at(view: View, place: Mapping[str, str]) -> Judgement:
             return NOT_RUN
         return above_zero(*over_seeds(losses(candidate), losses(baseline)))
 
-    return guarded(view, judge)  # type: ignore[no-any-return]
+    return guarded(view, judge)

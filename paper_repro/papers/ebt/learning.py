@@ -117,7 +117,7 @@ def larger_exponent(view: View, fixed: Mapping[str, str], size: Size) -> Judgeme
         laws = [law(found, size) for found in (candidate, baseline)]
         return compared(laws[0], laws[1], len({run.seed for run in (*candidate, *baseline)}))
 
-    return guarded(view, judge)  # type: ignore[no-any-return]
+    return guarded(view, judge)
 
 
 def compared(candidate: PowerLaw | None, baseline: PowerLaw | None, seeds: int) -> Judgement:

@@ -94,7 +94,7 @@ def _inside(view: View, panel: str, found: Sequence[Run]) -> Judgement:
         near = optimal_learning_rate(settings, losses).learning_rate
         return bracketed(sweep, f"best near {near:.3g} ({grid})")
 
-    return guarded(view, judge)  # type: ignore[no-any-return]
+    return guarded(view, judge)
 
 
 def _swept(view: View, panel: str, model: str) -> Sequence[Run]:

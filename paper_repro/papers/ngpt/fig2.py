@@ -189,7 +189,7 @@ def _at_its_loss(view: View, found: Judgement, candidate: str, *speedups: tuple[
             note_best(view, speedup.candidate.tokens, context=context, model=candidate, size=SIZE)
         return found
 
-    return guarded(view, judge)  # type: ignore[no-any-return]
+    return guarded(view, judge)
 
 
 def _apart(larger: Speedup, smaller: Speedup) -> Judgement:

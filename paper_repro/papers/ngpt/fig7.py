@@ -1,12 +1,14 @@
 """nGPT, figure 7: final losses against the initial learning rate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, tables
 from paper_repro.artifacts.brackets import bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
 from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, note_best, runs
@@ -80,15 +82,18 @@ def judge_best_rate_is_bracketed(view: View) -> Judgement:
         found = [(place, optimum) for place, optimum in _optima(view.unwatched()) if place["budget"] == budget]
         longest |= {(place["size"], place["context"], place["model"]): (place, best) for place, best in found}
     parts = []
-    for place, _ in longest.values():
-        note_best(view, **place)
     for place, optimum in longest.values():
         labels = [view.artifact.axes[axis].values[value].label for axis, value in place.items()]
-        sweep: dict[float, dict[int, float]] = {}
-        for run in runs(view, **place):
-            sweep.setdefault(run.rate, {})[run.seed] = run.loss
-        parts.append((", ".join(labels), bracketed(sweep, str(optimum))))
+        parts.append((", ".join(labels), guarded(view, partial(_bracketed, place=place, text=str(optimum)))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _bracketed(view: View, place: Mapping[str, str], text: str) -> Judgement:
+    note_best(view, None, **place)
+    sweep: dict[float, dict[int, float]] = {}
+    for run in runs(view.unwatched(), **place):
+        sweep.setdefault(run.rate, {})[run.seed] = run.loss
+    return bracketed(sweep, text)
 
 
 def _optima(view: View) -> list[tuple[dict[str, str], LearningRateOptimum]]:
