@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
@@ -57,11 +58,17 @@ class Made:
 
 @dataclass(frozen=True)
 class MadeUpView(View):
-    """A view whose records, files and printed numbers are made up."""
+    """A view whose records, files and printed numbers are made up, and whose models have no floor."""
 
     files: Mapping[tuple[Key, int], Mapping[str, bytes]] = field(default_factory=dict)
     numbers: Mapping[Key, Mapping[str, float | Number]] = field(default_factory=dict)
     columns: Mapping[Key, Numbers] = field(default_factory=dict)
+
+    def witness(self) -> Any:
+        return self
+
+    def shortfall(self) -> None:
+        return None
 
     def attachments(self, name: str, place: Place) -> dict[int, bytes]:
         key = self.point(place).key
@@ -90,7 +97,7 @@ def view(artifact: str, made: Made) -> MadeUpView:
         files[cell.key, cell.seed] = made.files(dict(cell.key), cell.seed)
     numbers = {key: made.printed(dict(key)) for key in points}
     columns = {key: made.counted(dict(key)) for key in points}
-    return MadeUpView(plan, points, Path("runs"), None, files, numbers, columns)
+    return MadeUpView(plan, points, Path("runs"), None, files=files, numbers=numbers, columns=columns)
 
 
 def without(found: MadeUpView) -> MadeUpView:
