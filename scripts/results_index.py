@@ -162,8 +162,8 @@ def _covered() -> str:
     listed = paper_claims.known()
     open_claims = [f"* {item.paper}, {item.where}: {item.says}." for item in listed.values() if item.id not in tested]
     count = len(listed) - len(open_claims)
-    text = f"The papers make {len(listed)} claims that we have listed; artifacts test {count} of them. Not tested yet:"
-    return "\n".join([text, "", *open_claims])
+    text = f"The papers make {len(listed)} claims that we have listed; artifacts test {count} of them."
+    return "\n".join([f"{text} Not tested yet:", "", *open_claims]) if open_claims else text
 
 
 def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:
