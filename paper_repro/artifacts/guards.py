@@ -23,7 +23,9 @@ def guarded(view: Evidence, judge: Callable[[Any], Any]) -> Any:
     """
     witness = view.witness()
     found, reason = judge(witness), witness.shortfall()
-    return found if reason is None else dataclasses.replace(reason, because=f"{reason.because} ({found.because})")
+    if reason is None or reason.verdict == found.verdict:  # undecided is so for its own reason
+        return found
+    return dataclasses.replace(reason, because=f"{reason.because} ({found.because})")
 
 
 def above_the_floor(judge: Judge) -> Judge:

@@ -158,7 +158,8 @@ def fill(
         for metric in floor.spec.metrics if floor.spec.judges != NOTHING else ():
             if any(found.metrics.get(metric) is None for found in learned) and metric not in (floors or {}):
                 for found in learned:
-                    found.metrics.setdefault(metric, -worse * 1e3)
+                    if metric not in found.unavailable:
+                        found.metrics.setdefault(metric, -worse * 1e3)
         for cell in floor.cells.values():
             numbers = dict(floors or {})
             for metric, name in floor.spec.metrics.items():

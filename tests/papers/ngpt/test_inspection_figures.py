@@ -59,8 +59,11 @@ def fill(root: Path, plan: Plan, metrics: Callable[[Place, int], dict[str, float
             written = json.dumps(content(cell) if callable(content) else content).encode()
             write_atomically(record_path(root, cell.id).parent / name, written)
             attachments = {name: sha256_of_bytes(written)}
-        found = metrics(dict(cell.key), cell.seed)
+        found = {"val_loss": 1.0, **metrics(dict(cell.key), cell.seed)}
         write_record(root, cell, Outcome(FINISHED, found, parameters=7, attachments=attachments))
+    for floor in plan.floors:
+        for cell in floor.cells.values():
+            write_record(root, cell, Outcome(FINISHED, {"val_loss": 9.0}))
     return views.build(plan, root, None)
 
 
