@@ -10,14 +10,12 @@ from typing import Any
 
 from paper_repro.artifacts import claims, decisions, floors, intervals, made_of, verdicts
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
+from paper_repro.artifacts.claim_rows import claim_document, claims_grid
 from paper_repro.artifacts.floor_rows import floor_cells, floor_document, floor_lines
 from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
 from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
 from paper_repro.cells.records import Record
-
-CLAIM_PARTS = 6
-"""A claim with more parts than this shows only those that do not hold."""
 
 
 class Table:
@@ -207,15 +205,7 @@ class Table:
         return [(claim, decisions.judge(claim, self.view)) for claim in self.artifact.claims]
 
     def claims_grid(self) -> Grid:
-        rows = []
-        for claim, judgement in self.judgements():
-            whose = f"{_whose(claim)}: {claim.where}"
-            rows.append([claim.id, whose, claim.says, f"**{judgement.word}**", judgement.reason])
-            parts = [(label, part) for label, part in judgement.parts if label]
-            if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
-                parts = [(label, part) for label, part in parts if part.verdict != claims.HOLDS]
-            rows += [["", "", label, part.word, part.reason] for label, part in parts]
-        return Grid(["claim", "whose", "what is claimed", "verdict", "because"], rows)
+        return claims_grid(self.judgements())
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
@@ -308,7 +298,7 @@ class Table:
                 for name, item in self.artifact.summary.items()
             },
             "total": self.total(),
-            "claims": [_claim_document(claim, judgement) for claim, judgement in self.judgements()],
+            "claims": [claim_document(claim, judgement) for claim, judgement in self.judgements()],
             "notes": self.notes(),
             "cells": self._cells(),
         }
@@ -380,31 +370,3 @@ def _origin(found: Sequence[Record]) -> str:
     commits = sorted({str(record.provenance.get("commit"))[:10] for record in found})
     dirty = " with uncommitted changes" if any(record.provenance.get("dirty") for record in found) else ""
     return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"
-
-
-def _whose(claim: claims.Claim) -> str:
-    return "ours" if claim.ours else "paper"
-
-
-def _claim_document(claim: Any, judgement: claims.Judgement) -> dict[str, Any]:
-    return {
-        "id": claim.id,
-        "catalogue": claim.catalogue,
-        "whose": _whose(claim),
-        "where": claim.where,
-        "says": claim.says,
-        **_judgement_document(judgement),
-    }
-
-
-def _judgement_document(judgement: claims.Judgement) -> dict[str, Any]:
-    return {
-        "verdict": judgement.verdict,
-        "size": judgement.size,
-        "exact": judgement.is_exact,
-        "because": judgement.because,
-        "remark": judgement.remark,
-        "more_seeds": judgement.more,
-        "more_seconds": None if judgement.price is None else round(judgement.price),
-        "parts": [{"at": label, **_judgement_document(part)} for label, part in judgement.parts],
-    }

@@ -9,6 +9,7 @@ from paper_repro.artifacts import figures, intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.guards import guarded
+from paper_repro.artifacts.judgements import negate
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
 from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, note_best, runs
@@ -129,14 +130,35 @@ def step_time_ratio(view: View, context: str) -> float | None:
 def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgement:
     """Return every budget's interval above 1, at 1k context.
 
-    Where the baseline never got so low, the ratio is at least 1 at its longest budget, and so above it: an end of
-    exactly 1 is such a bound.
+    Where the baseline never got so low, a bound says nothing of a speedup just above 1.  With as many tokens as the
+    baseline's longest budget, the speedup is above 1 if and only if the loss is below the baseline's: that is judged.
     """
     parts = []
     for speedup in speedups(view.unwatched(), "c1k", baseline, candidate):
-        found = _at_its_loss(view, _above_zero(speedup.by_seed, str(speedup)), candidate, (speedup, "c1k"))
-        parts.append((f"{speedup.candidate.tokens:,.0f} tokens", found))
+        found = _above_zero(speedup.by_seed, str(speedup))
+        if speedup.bound == ">" and found.verdict == UNDECIDED:
+            found = _lower(view.unwatched(), "c1k", speedup, baseline, candidate)
+        tokens = f"{speedup.candidate.tokens:,.0f} tokens"
+        parts.append((tokens, _at_its_loss(view, found, candidate, (speedup, "c1k"))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _lower(view: View, context: str, speedup: Speedup, baseline: str, candidate: str = CANDIDATE) -> Judgement:
+    """Judge whether the candidate's loss at its budget is below the baseline's at the same one, both at their best
+    rates.
+    """
+    found = []
+    for model in (candidate, baseline):
+        rates: dict[float, dict[int, float]] = {}
+        for run in runs(view, context=context, model=model, size=SIZE):
+            if run.tokens == speedup.candidate.tokens:
+                rates.setdefault(run.rate, {})[run.seed] = run.loss
+        if not rates:
+            return Judgement(UNDECIDED, str(speedup))
+        found.append(min(rates.values(), key=lambda losses: statistics.fmean(losses.values())))
+    interval = intervals.compare(*found)
+    text = f"{speedup}; loss less the other's {interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
+    return tested(interval, text, high=0.0)
 
 
 def judge_speedup_1k(view: View) -> Judgement:
@@ -173,9 +195,19 @@ def judge_speedup_grows_with_budget(view: View) -> Judgement:
         found = speedups(view.unwatched(), context, "gpt")
         if len(found) > 1:
             last, first = found[-1], found[0]
-            judged = _at_its_loss(view, _apart(last, first), CANDIDATE, (last, context), (first, context))
+            apart = _apart(last, first)
+            if apart.verdict == UNDECIDED and (first.bound, last.bound) == ("<", ">"):
+                crossed = _crossed(view.unwatched(), context, first, last)
+                apart = crossed if crossed.verdict == HOLDS else apart
+            judged = _at_its_loss(view, apart, CANDIDATE, (last, context), (first, context))
             parts.append((context_of(view, context), judged))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _crossed(view: View, context: str, first: Speedup, last: Speedup) -> Judgement:
+    """Judge whether the speedup is below 1 at the first budget and above 1 at the last, by losses at equal tokens."""
+    below, above = (_lower(view, context, speedup, "gpt") for speedup in (first, last))
+    return combine([("at the shortest budget below 1", negate(below)), ("at the longest above 1", above)], FAILS, HOLDS)
 
 
 def _at_its_loss(view: View, found: Judgement, candidate: str, *speedups: tuple[Speedup, str]) -> Judgement:

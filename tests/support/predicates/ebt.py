@@ -1,6 +1,7 @@
 """Made-up records for EBT's predicates on language and on printed numbers; floors are far above all models."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from paper_repro.artifacts.artifact import Number
 from paper_repro.tests.support.made_up import Made, Place
@@ -133,7 +134,8 @@ def curved(s2: float, start: float) -> Made:
 def bracketed(low: float) -> Made:
     """Losses at the low, the middle and the high setting of either sweep: the middle one is 4."""
     level = {"low": low, "one": 4.0, "high": 4.2}
-    return losses(lambda place: max(level[place["rate"]], level[place["alpha"]], key=lambda loss: abs(loss - 4.0)))
+    made = losses(lambda place: max(level[place["rate"]], level[place["alpha"]], key=lambda loss: abs(loss - 4.0)))
+    return replace(made, seeds=(0, 1, 2))
 
 
 def techniques(best: Mapping[str, float], longer: Mapping[str, float]) -> Made:

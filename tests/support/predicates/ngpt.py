@@ -67,7 +67,9 @@ def inspected(**metrics: float) -> Made:
 
 
 def rates(best: float) -> Made:
-    return Made(lambda place, seed: {"val_loss": 4.0 + 0.1 * math.log2(float(place["lr"]) / best) ** 2})
+    return Made(
+        lambda place, seed: {"val_loss": 4.0 + 0.1 * math.log2(float(place["lr"]) / best) ** 2}, seeds=(0, 1, 2)
+    )
 
 
 CONTEXTS = {"t256": 0, "t1024": 1, "t4096": 2, "t8192": 3}

@@ -25,7 +25,9 @@ from paper_repro.tests.support.made_up import Made, MadeUpView
 SCALES = ("cpu", "gpu", "paper", "smoke")
 ROUNDS = 300
 STEP = 0.05
-"""By how much, and by which share, a number is raised beyond what an order asks for."""
+"""By how much, and by which share, a number is raised beyond what an order asks for, at least."""
+SMALLEST = 4
+"""How many times the smallest effect that matters it is raised."""
 Leaf = tuple[Predicate, Place, bool]
 """An order, a closeness or an equality, its place, and whether it has to hold."""
 Spot = tuple[str, frozenset[tuple[str, str]]]
@@ -44,7 +46,7 @@ def made_of(name: str, claim: Claim, expected: str) -> MadeUpView:
         leaves = [leaf for place in places for leaf in _leaves(claim.predicate, place, truth)]
         if not every:  # one place is enough
             leaves = list(_leaves(claim.predicate, places[0], truth))
-        values = _solved(leaves)
+        values = _solved(leaves, _step(claim))
 
         def at(place: made_up.Place, seed: int = 0, values: dict[Spot, float] = values) -> dict[str, float]:
             here = frozenset(place.items())
@@ -89,16 +91,21 @@ def _spots(leaf: Predicate, place: Place) -> list[Spot]:
     return [(side.metric, frozenset({**place, **side.place}.items())) for side in sides if side is not None]
 
 
-def _solved(leaves: list[Leaf]) -> dict[Spot, float]:
+def _step(claim: Claim) -> float:
+    sizes = (claim.smallest.ratio, claim.smallest.absolute) if claim.smallest is not None else ()
+    return max([STEP, *(SMALLEST * size for size in sizes if size is not None)])
+
+
+def _solved(leaves: list[Leaf], step: float) -> dict[Spot, float]:
     values = {spot: 1.0 for leaf, place, _ in leaves for spot in _spots(leaf, place)}
     for _ in range(ROUNDS):
-        raised = [_raised(values, *leaf) for leaf in leaves]
+        raised = [_raised(values, *leaf, step) for leaf in leaves]
         if not any(raised):
             return values
     raise AssertionError(f"no numbers fit: {leaves}")
 
 
-def _raised(values: dict[Spot, float], leaf: Predicate, place: Place, truth: bool) -> bool:
+def _raised(values: dict[Spot, float], leaf: Predicate, place: Place, truth: bool, step: float) -> bool:
     """Raise one number so that the leaf is as it has to be; return whether it was not."""
     spots = _spots(leaf, place)
     if isinstance(leaf, Order):
@@ -108,12 +115,12 @@ def _raised(values: dict[Spot, float], leaf: Predicate, place: Place, truth: boo
         margin = leaf.margin if truth else -leaf.margin
         if leaf.compare == "ratio":
             factor = 1 + leaf.margin if truth else 1 / (1 + leaf.margin)
-            least = values[lesser] * factor * (1 + STEP / 2)
+            least = values[lesser] * factor * (1 + step / 2)
         else:
-            least = values[lesser] + margin + STEP / 2
+            least = values[lesser] + margin + step / 2
         if values[greater] >= least:
             return False
-        values[greater] = least + STEP / 2 * max(1.0, least)
+        values[greater] = least + step / 2 * max(1.0, least)
         return True
     if isinstance(leaf, Close):
         one, other = sorted(spots, key=lambda spot: values[spot])
