@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLORS = {"llama": ONE_STEP, "full": TWO_STEPS}
 AT_OR_BELOW = 0.01
-"""Relative; what "at or below" allows: about the standard deviation between seeds of small models, 0.6 to 1.3 %."""
+"""Relative; what "at or below" allows: about the standard deviation between seeds of small models (median 1.1 %)."""
 
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
