@@ -32,7 +32,7 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
             f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
         )
     _refuse_unknown_code(list(found.values()))
-    whole = [_with_known(record, results) for record in found.values()]
+    whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]
     attachments = _attachments(list(found.values()), runs, results)
     try:
         for path, content in attachments.items():
@@ -66,10 +66,13 @@ def _refuse_unknown_code(found: Sequence[Record]) -> None:
         )
 
 
-def _with_known(record: Record, results: Path) -> Record:
-    """Return the record with what other probes of the published one have measured on the same weights."""
+def _to_write(record: Record, results: Path) -> Record | None:
+    """Return the record with what other probes of the published one have measured on the same weights; None if all of
+    it is published, perhaps in the spelling of an older version.
+    """
     known = records.find(results, record.cell)
-    return record if known is None else measurements.joined(record, known)
+    whole = record if known is None else measurements.joined(record, known)
+    return None if whole == known else whole
 
 
 def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
