@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from paper_repro.artifacts import catalogue
-from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.datamodules.preparation import usage
 
