@@ -100,6 +100,8 @@ class Figure(ABC):
             # Not savefig, which draws each format once more to measure it.
             FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
+            for axes in canvas.axes:  # the solver of the layout leaves other last bits each time, which name clip paths
+                axes.set_position([round(bound, 6) for bound in axes.get_position().bounds])
             FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None})
         contents |= {"figure.png": png.getvalue(), "figure.svg": svg.getvalue()}
         for name, content in contents.items():
