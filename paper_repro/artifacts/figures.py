@@ -101,7 +101,8 @@ class Figure(ABC):
             FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
             for axes in canvas.axes:  # the solver of the layout leaves other last bits each time, which name clip paths
-                axes.set_position([round(bound, 6) for bound in axes.get_position().bounds])
+                left, bottom, width, height = (round(bound, 6) for bound in axes.get_position().bounds)
+                axes.set_position((left, bottom, width, height))
             FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None})
         contents |= {"figure.png": png.getvalue(), "figure.svg": svg.getvalue()}
         for name, content in contents.items():
