@@ -17,9 +17,9 @@ class Watched(View):
 
     read: set[Key] = field(default_factory=set)
 
-    def judged(self, point: Point) -> dict[int, Record]:
+    def _judged(self, point: Point) -> dict[int, Record]:
         self.read.add(point.key)
-        return super().judged(point)
+        return super()._judged(point)
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value, which is no measurement."""

@@ -173,8 +173,15 @@ class Witness(View):
         self.noted[point.key, None] = None
         return super().judged(point)
 
+    def counted(self, name: str, place: Mapping[str, str]) -> float | None:
+        return self.unwatched().counted(name, place)
+
+    def _judged(self, point: Point) -> dict[int, Record]:
+        return self.unwatched()._judged(point)  # whoever counts reads, counts these, too
+
     def unwatched(self) -> View:
-        return self if self.plain is None else self.plain.unwatched()
+        assert self.plain is not None
+        return self.plain.unwatched()
 
     def without_floors(self) -> View:
         return self.unwatched().without_floors()
