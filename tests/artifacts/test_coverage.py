@@ -102,7 +102,7 @@ def published_runs(model: str) -> list[FinishedRun]:
     rows = json.loads((RESULTS / "ngpt/fig2/cpu/table.json").read_text())["cells"]
     found = []
     for cell, place in rows.items():
-        if (place["context"], place["model"]) == ("c1k", model):
+        if (place.get("context"), place.get("model")) == ("c1k", model):
             record = json.loads((RESULTS / "cells" / cell / "record.json").read_text())
             config = record["config"]
             data, training = config["data"], config["training"]

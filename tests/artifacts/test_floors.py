@@ -39,6 +39,7 @@ metrics:
   train_rmse: {title: Training RMSE, unit: "", direction: lower, digits: 2}
   steps_taken: {title: Steps, unit: "", direction: none, digits: 0}
 FLOORS
+smallest: {ratio: 0.001, absolute: 1.0e-6, reason: made up}
 claims:
   - id: old_above_new
     says: Old is above new, on every kernel
