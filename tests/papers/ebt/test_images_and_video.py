@@ -143,7 +143,7 @@ def test_video_scaling_follows_the_records(tmp_path: Path) -> None:
     slow = judged(made(tmp_path / "slow", plan, on_video((0.05, 0.0495, 0.049, 0.0485))))["video_scaling"]
     assert slow.verdict == FAILS and slow.parts[0][1].verdict == HOLDS
     below = judged(made(tmp_path / "below", plan, on_video((0.085, 0.03, 0.02, 0.015))))["video_scaling"]
-    assert below.verdict == NOT_JUDGED and "Linear map of two frames 0.08000" in below.because
+    assert below.verdict == NOT_JUDGED and "Linear map of two frames 0.08000" in below.parts[0][1].because
     rows = FigureB1(views.build(plan, tmp_path / "as", None)).rows()
     assert {row["x"] for row in rows if row["panel"] == "trunk_parameters" and row["model"] == "ebt"} == {
         1000,
