@@ -38,11 +38,10 @@ How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader sh
   close to the printed table, so a "reproduced" there says that a fit exists. {fitted} of its {judged} measured numbers
   lie within one published standard deviation.
 * **Claims at scale `cpu` are judged on small models and small data.** What fails or holds there may do otherwise at
-  full scale. Some of these models have learned little: CET's test error, for one, is above that of filling blanks with
-  the mean pixel.
+  full scale. Some of these models have learned little: NRGPT's on ListOps, for one, answer hardly better than chance.
 * **A title names the paper's data.** The second paragraph of each published table says which data the reference was
-  made from: docstrings of installed Python packages stand in for OpenWebText and SlimPajama, squares of two photographs
-  for CelebA.
+  made from: docstrings of installed Python packages stand in for OpenWebText and SlimPajama, faces of Labeled Faces in
+  the Wild for CelebA.
 
 Folders: `cells/` holds one record for each cell, `<paper>/<artifact>/<scale>/` the tables and figures made from them,
 [bench/](bench/README.md) the measured speeds. `reproduce.py ARTIFACT --publish` writes records, tables and figures.
@@ -179,7 +178,7 @@ def _benches(folder: Path) -> str:
     headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where"]
     text = BENCHES.format(
         table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
-        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True),
+        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True) if cells else "Not measured yet.",
         programs=_programs(static["programs"]),
         goals=_missed(static["programs"]),
         ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
