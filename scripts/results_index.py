@@ -47,7 +47,7 @@ How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader sh
 * **Claims at scale `cpu` are judged on small models and small data.** What fails or holds there may do otherwise at
   full scale.
 * **A title names the paper's data.** "Made from" names ours: docstrings of installed Python packages stand in for
-  OpenWebText and SlimPajama, 100 faces of Labeled Faces in the Wild for CelebA.
+  OpenWebText and SlimPajama, faces of Labeled Faces in the Wild for CelebA.
 
 Folders: `cells/` holds one record for each cell, `<paper>/<artifact>/<scale>/` the tables and figures made from them,
 [bench/](bench/README.md) the measured speeds. `reproduce.py ARTIFACT --publish` writes records, tables and figures.
@@ -191,7 +191,7 @@ def _benches(folder: Path) -> str:
     headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
     text = BENCHES.format(
         table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
-        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True),
+        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True) if cells else "Not measured yet.",
         programs=_programs(static["programs"]),
         goals=_missed(static["programs"]),
         ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),

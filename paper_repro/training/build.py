@@ -47,7 +47,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):
             value = getattr(self, name)
-            if name.startswith("evaluat") and value is None:
+            if name in ("evaluate_every", "evaluation_batches") and value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
