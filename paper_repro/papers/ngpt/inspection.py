@@ -45,6 +45,10 @@ class InspectionFigure(figures.Figure):
         else:
             self.series = source
 
+    def footer(self, rows: Sequence[Row]) -> str:
+        """Return the figure's line of an artifact; the series of a single model name it themselves."""
+        return super().footer(rows) if hasattr(self, "view") else ""
+
     def rows(self) -> list[Row]:
         return [{"series": series.label, **row} for series in self.series for row in self.rows_of(series)]
 
