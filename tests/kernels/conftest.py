@@ -17,7 +17,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return made
 
-    with torch.device("cpu"):  # torch keeps the functions that such a block redirects, as it first finds them: unspoiled
+    with torch.device("cpu"):  # at its first such block torch keeps the functions that blocks redirect: unspoiled
         torch.empty(0)
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
         monkeypatch.setattr(owner, name, spoil(getattr(owner, name)))
