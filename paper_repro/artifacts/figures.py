@@ -100,7 +100,10 @@ class Figure(ABC):
             # Not savefig, which draws each format once more to measure it.
             FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
-            for axes in canvas.axes:  # the solver of the layout leaves other last bits each time, which name clip paths
+            # The solver of the layout leaves other last bits each time, and these name clip paths.
+            for part in canvas.subfigs:
+                part.bbox_relative.set_points(part.bbox_relative.get_points().round(6))
+            for axes in canvas.axes:
                 left, bottom, width, height = (round(bound, 6) for bound in axes.get_position().bounds)
                 axes.set_position((left, bottom, width, height))
             FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None})
