@@ -8,6 +8,7 @@ import pytest
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.claims import FAILS, HOLDS, Claim, Computed, Every, Judgement, Negation, Predicate, judge
+from paper_repro.artifacts.judgements import settle, supported
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import MadeUpView
 from paper_repro.tests.support.predicates import cem, cet, ebt, ngpt, nrgpt
@@ -56,6 +57,7 @@ def test_a_function_holds_on_its_records_and_fails_on_the_others(name: str) -> N
     for made, expected in ((case.holds, HOLDS), (case.fails, FAILS)):
         found = judged(name, made_up.view(case.artifact, made))
         assert found.verdict == expected, found
+        assert settle(supported(found)).verdict == expected, "it rests on no interval and on no exact arithmetic"
 
 
 DECLARED = [(name, claim) for name, claim in claims() if not has_function(claim.predicate)]
