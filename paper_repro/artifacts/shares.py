@@ -70,7 +70,7 @@ def every(counts: Counts, text: str) -> Judgement:
 
     Args:
         counts: the cases in which it does not.
-        text: what the cases are, and in which of them it does not happen: "of images has a rise".
+        text: what the cases are, and in which of them it does not happen: "images have a rise".
     """
     found = share(counts)
     hits, cases = (sum(column) for column in zip(*counts.values(), strict=True))

@@ -32,7 +32,7 @@ def judge_energy_falls_each_step(view: View) -> Judgement:
             text = f"{rises:,.0f} rises in {intervals:,.0f} intervals of {len(found)} models"
             parts.append((label, exactly(False, f"{text}, the largest {largest:.1e} of the terms' magnitudes")))
         else:
-            text = f"images has a rise, in {intervals:,.0f} intervals"
+            text = f"images have a rise, in {intervals:,.0f} intervals"
             parts.append((label, every(dict.fromkeys(found, (0, IMAGES)), text)))
     return combine(parts, FAILS, HOLDS)
 

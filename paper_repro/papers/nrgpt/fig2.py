@@ -9,7 +9,7 @@ ROUNDING = 1e-9
 
 def judge_energy_ends_lower(view: View) -> Judgement:
     tokens = traced_tokens(view)
-    text = "tokens ends no lower than it began"
+    text = "tokens end no lower than they began"
     return never(view, "ends_lower", lambda lower: (round((1 - lower) * tokens), tokens), text)
 
 
@@ -19,7 +19,7 @@ def judge_energy_settles(view: View) -> Judgement:
 
 def judge_first_token_monotone(view: View) -> Judgement:
     """Judge the first token of each model: its energy depends on no other."""
-    text = "first tokens has a rise of its energy in a step"
+    text = "first tokens have a rise of its energy in a step"
     return never(view, "first_token_rise", lambda rise: (int(rise > ROUNDING), 1), text)
 
 
