@@ -51,8 +51,18 @@ def test_what_a_published_record_names_lies_beside_it_and_nothing_else_does() ->
         assert all(records.attachment(RESULTS, record, name) for name in record.attachments)
 
 
-REASONS = (", likely for its scale:", ", likely because of our setting:", ", likely because of the claim", " because of the claim")
-SAID = {"fail": "fails", "fails": "fails", "show no difference": "no difference", "shows no difference": "no difference"}
+REASONS = (
+    ", likely for its scale:",
+    ", likely because of our setting:",
+    ", likely because of the claim",
+    " because of the claim",
+)
+SAID = {
+    "fail": "fails",
+    "fails": "fails",
+    "show no difference": "no difference",
+    "shows no difference": "no difference",
+}
 
 
 @pytest.mark.parametrize("place", PUBLISHED)
@@ -66,7 +76,9 @@ def test_notes_give_a_likely_reason_for_what_fails_or_shows_no_difference_and_fo
         reasoned |= said if any(reason in note for reason in REASONS) else set()
     wanted = {(name, verdict) for name, verdict in found.items() if verdict in SAID.values()}
     if document["scale"] != "exact":
-        assert wanted <= reasoned, "say in the artifact's notes why it likely is so: its scale, our setting or the claim"
+        assert wanted <= reasoned, (
+            "say in the artifact's notes why it likely is so: its scale, our setting or the claim"
+        )
 
 
 def test_a_note_says_what_its_verbs_say() -> None:

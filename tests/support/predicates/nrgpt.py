@@ -124,6 +124,7 @@ CASES = {
     ),
     "nrgpt.fig2.energy_bounded": Case("nrgpt/fig2", traced(bound_use=0.9), traced(bound_use=1.1)),
     "nrgpt.fig6.unconstrained_settles": Case("nrgpt/fig6", settling(0.02), settling(0.2)),
+    "nrgpt.fig3.learns_the_answers": Case("nrgpt/fig3", transitions(1.1, 1.2), transitions(1.1, 50.0)),
     "nrgpt.fig3.listops_parity": Case("nrgpt/fig3", transitions(1.1, 1.2), transitions(5.0, 5.0)),
     "nrgpt.fig3.listops_order": Case("nrgpt/fig3", transitions(2.0, 4.0), transitions(0.5, 0.25)),
     "nrgpt.fig4.shakespeare_parity": Case(
