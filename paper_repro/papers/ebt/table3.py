@@ -1,7 +1,7 @@
 """EBT, table 3: whether EBT has the lower perplexity on most of the other sets.
 
 "Most" is judged by the median: of a seed's differences of loss, one on each set, it is below 0 if and only if more
-than half of them are.  The number of these sets would be the same in nearly all seeds, of which no interval can be made.
+than half of them are.  How many sets these are would be the same in nearly all seeds, and have no interval.
 """
 
 import statistics

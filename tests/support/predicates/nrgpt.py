@@ -112,7 +112,7 @@ def grids(grid: str, inside: float) -> Made:
 CASES = {
     "nrgpt.fig2.energy_ends_lower": Case("nrgpt/fig2", traced(ends_lower=1.0), traced(ends_lower=0.98)),
     "nrgpt.fig2.energy_settles": Case("nrgpt/fig2", settling(0.02), settling(0.2)),
-    # A model has one first token: it holds only where so many models were looked at that fewer than one in twenty rises.
+    # A model has one first token: it holds only of so many models that fewer than one in twenty can have a rise.
     "nrgpt.fig2.first_token_monotone": Case(
         "nrgpt/fig2", traced(80, first_token_rise=0.0), traced(first_token_rise=0.01)
     ),
