@@ -20,7 +20,7 @@ from paper_repro.papers.ebt.thinking import (
     difference,
 )
 
-LOWER = {"what": "lower on most sets by", "unit": " nats per token"}
+LOWER, NATS = "lower on most sets by", " nats per token"
 EBT, BASELINE = {"model": S2}, {"model": TRANSFORMER}
 SHORTER = [{"model": f"{TRANSFORMER}_{share}"} for share in ("half", "quarter", "tenth")]
 
@@ -32,14 +32,14 @@ def judge_ood_generalisation(view: View) -> Judgement:
         return NOT_RUN
     parts = [
         ("the higher pretraining perplexity", above(worse, what="nats per token more")),
-        ("the lower one on most sets", above(lower, **LOWER)),
+        ("the lower one on most sets", above(lower, what=LOWER, unit=NATS)),
     ]
     return combine(parts, FAILS, HOLDS)
 
 
 def judge_smaller_shift(view: View) -> Judgement:
     """Judge by how much EBT's ratio of perplexities is smaller on most other sets."""
-    return above(_lower_on_most(view, relative=True), **LOWER | {"unit": " nats per token, less those of pretraining"})
+    return above(_lower_on_most(view, relative=True), what=LOWER, unit=f"{NATS}, less those of pretraining")
 
 
 def judge_lower_at_equal_pretraining(view: View) -> Judgement:
@@ -50,7 +50,7 @@ def judge_lower_at_equal_pretraining(view: View) -> Judgement:
         own = view.samples(f"{name}_loss", EBT)
         for seed, expected in _at_equal_pretraining(view, f"{name}_loss").items():
             found.setdefault(seed, []).append(own[seed] - expected)
-    return above({seed: -statistics.median_high(each) for seed, each in found.items()}, **LOWER)
+    return above({seed: -statistics.median_high(each) for seed, each in found.items()}, what=LOWER, unit=NATS)
 
 
 def _at_equal_pretraining(view: View, metric: str) -> Seeds:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals, tables
@@ -121,11 +122,11 @@ def judge_listops_order(view: View) -> Judgement:
 def judge_learns_the_answers(view: View) -> Judgement:
     """Judge the accuracy of each family's widest model, if it has more parameters than the printed transition."""
     labels = view.artifact.axes["model"].values
-    parts = [(labels[model].label, guarded(view, lambda seen, model=model: _learned(seen, model))) for model in MODELS]
+    parts = [(labels[model].label, guarded(view, partial(_learned, model))) for model in MODELS]
     return combine(parts, FAILS, HOLDS)
 
 
-def _learned(view: View, model: str) -> Judgement:
+def _learned(model: str, view: View) -> Judgement:
     places = [place for place in map(dict, view.points) if place["model"] == model]
     sizes = {place["width"]: view.counted("parameters", place) or 0.0 for place in places}
     widest = max(sizes, key=lambda width: sizes[width], default="")
