@@ -150,6 +150,8 @@ def fill(
 ) -> None:
     """Write a record for every cell of a plan to which ``outcome`` gives one, and for its floors.
 
+    Of an artifact of the catalogue that trains, metrics lie a little apart (``apart``).
+
     Args:
         floors: what the floors' records say, by metric.  What it leaves out every finished model passes: the floor is
             put beyond the worst of them, and a model without the metric is given one.
@@ -169,8 +171,9 @@ def fill(
                 values = [worse * found.metrics[metric] for found in learned if metric in found.metrics]
                 numbers.setdefault(name, worse * (max(values, default=0.0) + 1.0))
             write_record(root, cell, Outcome(FINISHED, numbers))
+    trained = plan.scale_name != EXACT and catalogue.PAPERS in plan.artifact.path.parents
     for cell, found in made.values():
-        write_record(root, cell, found if plan.scale_name == EXACT else apart(cell, found))
+        write_record(root, cell, apart(cell, found) if trained else found)
 
 
 def apart(cell: PlannedCell, outcome: Outcome) -> Outcome:
