@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -71,6 +72,19 @@ def test_the_counts_in_readme_are_those_of_the_results() -> None:
     measured = [row["verdict"] for row in rows if row["quantity"].endswith("_rmse") and not row.get("floor")]
     within = sum(verdict == "fitted" for verdict in measured)
     assert f"{within} of the {len(measured)} errors lie within one published standard deviation" in text
+
+
+def test_the_share_that_the_papers_own_settings_would_have_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean of four seeds within one published standard deviation: of five repeats of the paper's, or very many."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    few, many = importlib.import_module("results_index").within_one_deviation()
+    draws = random.Random(0)
+    means = [(statistics.fmean(draws.gauss() for _ in range(5)), draws.gauss(0, 0.5)) for _ in range(20000)]
+    assert few == pytest.approx(statistics.fmean(abs(one - other) < 1 for one, other in means), abs=0.01)
+    assert many == pytest.approx(statistics.fmean(abs(other) < 1 for _, other in means), abs=0.01)
+    said = f"{100 * few:.0f} to {100 * many:.0f} %"
+    assert said in " ".join(README.split()) and said in (RESULTS / "README.md").read_text(encoding="utf-8")
+    assert said in (catalogue.PAPERS / "cem/table3.yaml").read_text(encoding="utf-8")
 
 
 def test_readme_says_what_is_missing() -> None:

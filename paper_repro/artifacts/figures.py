@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,9 @@ Row = dict[str, Any]
 
 PAPER_COLOR, REFERENCE_COLOR, OWN_COLOR = "#222222", "#E08214", "#2166AC"
 FLOOR_COLOR = "#7A5195"
+FLOOR_LABEL: Any = {"textcoords": "offset points", "ha": "right", "fontsize": 6, "color": FLOOR_COLOR}
+FLOOR_LABEL_HEIGHT = 7
+"""Points from one label of a floor to the next above it."""
 DOTS_PER_INCH = 160
 FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
 """Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
@@ -132,25 +136,45 @@ def floor_lines(
 def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
     """Draw each floor as a dotted line with its name at its right end.
 
-    Of a floor beyond limits that a figure has set, the name and the number stand at that edge, one below the other.
+    Floors of one name that lie within the height of a line of text share a label; labels of others stand one above the
+    other.  Of a floor beyond limits that a figure has set, the name and the number stand at that edge.
     """
-    beyond: dict[Axes, int] = {}
-    for line in lines:
-        for axes in panels if line.panel is None else panels[line.panel : line.panel + 1]:
-            low, high = sorted(axes.get_ylim())
-            words: Any = {"textcoords": "offset points", "ha": "right", "fontsize": 6, "color": FLOOR_COLOR}
-            if axes.get_autoscaley_on() or low <= line.value <= high:
-                axes.axhline(line.value, color=FLOOR_COLOR, linestyle=":", linewidth=1.2)
-                place: Any = {"xy": (1.0, line.value), "xycoords": axes.get_yaxis_transform(), "xytext": (-2, 2)}
-                note = axes.annotate(line.label, **place, **words)
-            else:
-                above, row = line.value > high, beyond.get(axes, 0)
-                place = {"xy": (1.0, float(above)), "xycoords": "axes fraction"}
-                text = f"{line.label} {line.value:.3g}, {'above' if above else 'below'}"
-                shift = (-2, (-7 - 7 * row) if above else (2 + 7 * row))
-                note = axes.annotate(text, xytext=shift, **place, **words)
-                beyond[axes] = row + 1
-            note.set_in_layout(False)
+    for index, axes in enumerate(panels):
+        own = [line for line in lines if line.panel in (None, index)]
+        low, high = sorted(axes.get_ylim())
+        inside = [line for line in own if axes.get_autoscaley_on() or low <= line.value <= high]
+        for line in inside:
+            axes.axhline(line.value, color=FLOOR_COLOR, linestyle=":", linewidth=1.2)
+        for line, up in _labelled(axes, inside):
+            place: Any = {"xy": (1.0, line.value), "xycoords": axes.get_yaxis_transform(), "xytext": (-2, 2 + up)}
+            axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
+        beyond = [line for line in own if line not in inside]
+        for row, line in enumerate(beyond):
+            above = line.value > high
+            text = f"{line.label} {line.value:.3g}, {'above' if above else 'below'}"
+            step = FLOOR_LABEL_HEIGHT * row
+            place = {"xy": (1.0, float(above)), "xycoords": "axes fraction"}
+            shift = (-2, -FLOOR_LABEL_HEIGHT - step if above else 2 + step)
+            axes.annotate(text, xytext=shift, **place, **FLOOR_LABEL).set_in_layout(False)
+
+
+def _labelled(axes: "Axes", lines: Sequence[FloorLine]) -> list[tuple[FloorLine, float]]:
+    """Return the floors that get a label, from below to above, each with the points by which it is moved up.
+
+    Points are those of the axes before the layout, which makes them at most a little higher.
+    """
+    points = 72.0 / axes.figure.dpi
+    found: list[tuple[FloorLine, float]] = []
+    top, named = -math.inf, dict.fromkeys((line.label for line in lines), -math.inf)
+    for line in sorted(lines, key=lambda line: line.value):
+        height = points * float(axes.transData.transform((0.0, line.value))[1])
+        if height - named[line.label] < FLOOR_LABEL_HEIGHT:
+            continue
+        named[line.label] = height
+        up = max(0.0, top + FLOOR_LABEL_HEIGHT - height)
+        top = height + up
+        found.append((line, up))
+    return found
 
 
 def _with_floors(rows: Sequence[Row], lines: Sequence[FloorLine]) -> list[Row]:

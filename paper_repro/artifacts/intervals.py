@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 CONFIDENCE = 0.95
+ROUNDING = 1e-12
+"""Relative: a standard error below it is one of floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Interval:
     bound: Literal["=", ">", "<"] = "="
     """">": some values are only known to be at least what was measured, so that nothing is known upwards; "<": at most,
     so that nothing is known downwards."""
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there is an interval: of values that are all the same nobody knows how far apart others would be."""
+        return self.error > ROUNDING * abs(self.mean)
 
     def above(self, bound: float) -> float:
         """Return the one-sided p-value of the mean being above a bound."""

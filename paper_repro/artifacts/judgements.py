@@ -94,9 +94,7 @@ class Tested:
         return (self.low, self.high) not in ((0.0, math.inf), (-math.inf, 0.0))
 
     def inside(self, wider: float) -> float:
-        """Return the p-value of lying in the range, made wider at both ends; limits belong to it."""
-        if self.has_limit and self.interval.error == 0.0:
-            return 0.0 if self.low - wider <= self.interval.mean <= self.high + wider else 1.0
+        """Return the p-value of lying in the range, made wider at both ends."""
         return max(self.interval.above(self.low - wider), self.interval.below(self.high + wider))
 
     def outside(self, narrower: float) -> float:
@@ -207,9 +205,15 @@ def tested(
     base: float | None = None,
     seeds: int | None = None,
 ) -> Judgement:
-    """Judge whether an estimate lies above ``low`` and below ``high``, by its interval; see ``Tested``."""
+    """Judge whether an estimate lies above ``low`` and below ``high``, by its interval; see ``Tested``.
+
+    Undecided are one seed, and values without a spread: neither has an interval.
+    """
     if interval.count < 2:
         return Judgement(UNDECIDED, "one seed: not judged")
+    if not interval.has_spread:
+        value = math.exp(interval.mean) if relative else interval.mean
+        return Judgement(UNDECIDED, f"{value:.4g} in each of {interval.count}: without a spread there is no interval")
     return settle(Judgement(UNDECIDED, because, tested=Tested(interval, low, high, relative, base, seeds)))
 
 

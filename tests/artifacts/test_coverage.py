@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from paper_repro.artifacts import intervals
+from paper_repro.artifacts import intervals, shares
 from paper_repro.base.command_line import RESULTS
 from paper_repro.metrics.lines import fit_line
 from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
@@ -191,3 +191,22 @@ def test_a_rank_correlation_of_48_images(truth: float) -> None:
         interval = intervals.student(math.atanh(found), math.sqrt(1.06 / 45), math.inf, 48)
         held += holds(interval, math.atanh(target))
     assert LEAST <= held / TRIALS <= MOST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("apart", [0.0, 0.05])
+def test_a_share_of_16_images_for_each_seed(seeds: int, apart: float) -> None:
+    """Counts are whole numbers, so that their intervals hold the truth more often than 95 times in a hundred.
+
+    ``apart`` is the correlation of two images of one model.
+    """
+
+    def held(generator: np.random.Generator, truth: float, count: int) -> bool:
+        strength = (1 - apart) / apart if apart else 0.0
+        own = generator.beta(truth * strength, (1 - truth) * strength, count) if apart else [truth] * count
+        found = shares.share({seed: (int(generator.binomial(16, chance)), 16) for seed, chance in enumerate(own)})
+        return holds(found, truth)
+
+    generator = np.random.default_rng(seeds)
+    for truth in (0.02, 0.1, 0.5):
+        assert sum(held(generator, truth, seeds) for _ in range(TRIALS)) / TRIALS >= LEAST

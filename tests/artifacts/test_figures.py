@@ -1,5 +1,6 @@
 import csv
 import io
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,24 @@ def test_a_figure_without_records_shows_the_paper_alone(tmp_path: Path) -> None:
     # Records of nothing: the curves of EBT's Table D.1 need the FLOPs, and without them there is nothing to draw.
     _, written = render.render(plans.make(catalogue.load("ebt/tableD1")), tmp_path / "runs", tmp_path / "results")
     assert "not run" in written[0].read_text()
+
+
+def test_labels_of_floors_do_not_lie_on_one_another() -> None:
+    lines = [
+        figures.FloorLine("Bigram count", 4.180, 0),
+        figures.FloorLine("Bigram count", 4.183, 0),
+        figures.FloorLine("Unigram count", 4.181, 0),
+        figures.FloorLine("Bigram count", 4.9, 0),
+        figures.FloorLine("Bigram count", 4.5, 1),
+    ]
+    canvas = Canvas(figsize=(7.0, 4.0), dpi=figures.DOTS_PER_INCH, layout="constrained")
+    left, right = canvas.subplots(1, 2)
+    for axes in (left, right):
+        axes.plot([0, 1], [3.0, 5.0])
+    figures.draw_floors([left, right], lines)
+    canvas.draw_without_rendering()
+    assert [label.get_text() for label in right.texts] == ["Bigram count"]
+    assert [label.get_text() for label in left.texts] == ["Bigram count", "Unigram count", "Bigram count"]
+    boxes = [label.get_window_extent() for label in left.texts]
+    assert all(lower.y1 <= upper.y0 + 1 for lower, upper in itertools.pairwise(boxes))
+    assert len(left.lines) == 1 + 4 and len(right.lines) == 1 + 1

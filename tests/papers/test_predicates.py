@@ -2,12 +2,17 @@
 
 import importlib
 import inspect
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.claims import FAILS, HOLDS, Claim, Computed, Every, Judgement, Negation, Predicate, judge
+from paper_repro.artifacts.judgements import settle, supported
+from paper_repro.artifacts.names import Place
+from paper_repro.artifacts.views import View
+from paper_repro.base.command_line import RESULTS
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import MadeUpView
 from paper_repro.tests.support.predicates import cem, cet, ebt, ngpt, nrgpt
@@ -56,6 +61,34 @@ def test_a_function_holds_on_its_records_and_fails_on_the_others(name: str) -> N
     for made, expected in ((case.holds, HOLDS), (case.fails, FAILS)):
         found = judged(name, made_up.view(case.artifact, made))
         assert found.verdict == expected, found
+        assert settle(supported(found)).verdict == expected, "it rests on no interval and on no exact arithmetic"
+
+
+def measured(artifact: str) -> set[str]:
+    """Return the metrics that an artifact declares, and those that its published cells have or lack data for."""
+    found = set(catalogue.load(artifact).metrics)
+    for path in RESULTS.glob(f"{artifact}/*/table.json"):
+        for cell in json.loads(path.read_text())["cells"]:
+            record = json.loads((RESULTS / "cells" / cell / "record.json").read_text())
+            found |= record["metrics"].keys() | record.get("unavailable", {}).keys()
+    return found
+
+
+def test_no_function_reads_a_metric_that_nobody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[str] = set()
+
+    def samples(view: MadeUpView, name: str, place: Place) -> dict[int, float]:
+        read.add(name)
+        return View.samples(view, name, place)
+
+    monkeypatch.setattr(MadeUpView, "samples", samples)
+    wrong = {}
+    for name, case in CASES.items():
+        read.clear()
+        judged(name, made_up.view(case.artifact, case.holds))
+        if read - (known := measured(case.artifact)):
+            wrong[name] = read - known
+    assert wrong == {}, "it would say 'not run' for ever: name a metric of the artifact"
 
 
 DECLARED = [(name, claim) for name, claim in claims() if not has_function(claim.predicate)]

@@ -1,6 +1,7 @@
 """CET, figure 5: as figures 3 and 4 with a tenth of the step size."""
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
+from paper_repro.artifacts.shares import Counts, share
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP, RelaxationFigure, traces
 
@@ -18,27 +19,30 @@ class Figure5(RelaxationFigure):
 
 
 def judge_step_size_insensitive(view: View) -> Judgement:
-    """Return whether nearly all images end at the same energy, and nearly all that collapse with one step size collapse
+    """Judge whether nearly all images end at the same energy, and nearly all that collapse with one step size collapse
     with the other; undecided where none collapses.
     """
     small = {trace.seed: trace for trace in traces(view, "tenth")}
     pairs = [(trace, small[trace.seed]) for trace in traces(view, "long") if trace.seed in small]
     if not pairs:
         return Judgement(UNDECIDED, view.absence("tenth_late", EP))
-    near, both = [], []
+    near, both = {}, {}
     for one, ten in pairs:
         falls = [before + after for before, after in zip(one.before, one.after, strict=True)]
-        ends = zip(one.energies[-1], ten.energies[-1], falls, strict=True)
-        near += [abs(first - second) <= NEAR * fall for first, second, fall in ends]
-        both += [first and second for first, second in zip(one.late, ten.late, strict=True) if first or second]
-    energies = _share(near, "images end at the same energy")
-    if not both:
-        collapse = Judgement(UNDECIDED, f"none of {len(near)} images collapses with either step size")
-    else:
-        collapse = _share(both, "images that collapse with one step size collapse with the other")
-    return combine([("energies", energies), ("collapse", collapse)], FAILS, HOLDS)
+        ends = list(zip(one.energies[-1], ten.energies[-1], falls, strict=True))
+        near[one.seed] = sum(abs(first - second) <= NEAR * fall for first, second, fall in ends), len(ends)
+        late = [pair for pair in zip(one.late, ten.late, strict=True) if any(pair)]
+        both[one.seed] = sum(map(all, late)), len(late)
+    parts = [
+        ("energies", _most(near, "images end at the same energy")),
+        ("collapse", _most(both, "images that collapse with one step size collapse with the other")),
+    ]
+    return combine(parts, FAILS, HOLDS)
 
 
-def _share(agree: list[bool], text: str) -> Judgement:
-    verdict = HOLDS if sum(agree) >= MOST * len(agree) else FAILS
-    return Judgement(verdict, f"{sum(agree)} of {len(agree)} {text}")
+def _most(counts: Counts, text: str) -> Judgement:
+    agree, looked = (sum(column) for column in zip(*counts.values(), strict=True))
+    if not looked:
+        return Judgement(UNDECIDED, "no image collapses with either step size")
+    found = share(counts)
+    return tested(found, f"{agree} of {looked} {text}: share {found}, above {MOST:g} wanted", MOST)

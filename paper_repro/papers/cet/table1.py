@@ -1,8 +1,9 @@
 """CET, Table 1: the order of the estimate, and which precision its relaxation bears."""
 
-from collections.abc import Callable, Sequence
+import math
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place
+from paper_repro.artifacts import intervals
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP
 
@@ -19,20 +20,27 @@ def judge_ep_second_order(view: View) -> Judgement:
     the same.
     """
     text = f"power of beta, {ORDER:g} within {SLACK:g} is second order"
-    return _each(view, [EP], "estimate_order", lambda order: abs(order - ORDER) <= SLACK, text)
+    return _mean(view, EP, "estimate_order", text, ORDER - SLACK, ORDER + SLACK)
 
 
 def judge_bfloat16_suffices(view: View) -> Judgement:
-    text = f"cosine, above {COSINE:g} suffices"
+    """Judge the trained models of each method, as parts."""
     places = [place for place in map(dict, view.points) if place["method"] in METHODS]
-    return _each(view, places, "gradient_cosine_bfloat16", lambda cosine: cosine > COSINE, text)
+    parts = [
+        (
+            view.artifact.axes["method"].values[place["method"]].label,
+            _mean(view, place, "gradient_cosine_bfloat16", f"cosine, above {COSINE:g} suffices", COSINE),
+        )
+        for place in places
+    ]
+    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 
-def _each(view: View, places: Sequence[Place], metric: str, good: Callable[[float], bool], text: str) -> Judgement:
-    """Return whether a number is as claimed in every cell of the places."""
-    found = [value for place in places for value in view.samples(metric, place).values()]
+def _mean(view: View, place: Place, metric: str, text: str, low: float, high: float = math.inf) -> Judgement:
+    """Judge whether a number's mean over models lies within limits."""
+    found = view.samples(metric, place)
     if not found:
-        absences = dict.fromkeys(view.absence(metric, place) for place in places)
-        return Judgement(UNDECIDED, ", ".join(absences) or "not run")
-    verdict = HOLDS if all(map(good, found)) else FAILS
-    return Judgement(verdict, f"{text}: {min(found):.5g} to {max(found):.5g} over {len(found)} models")
+        return Judgement(UNDECIDED, view.absence(metric, place))
+    mean = intervals.of(list(found.values()))
+    numbers = f"{mean.mean:.5g} [{mean.low:.5g}, {mean.high:.5g}]"
+    return tested(mean, f"{text}: {numbers}, {mean.count} models", low, high)

@@ -27,7 +27,12 @@ class Figure2(figures.Figure):
     """One panel a context: every run as a dot, a line through the best mean over seeds of each budget."""
 
     size = (9.0, 3.6)
-    metric = LOSS
+
+    def floors(self) -> list[figures.FloorLine]:
+        """Return each context's floor in its panel: windows of another length are other data."""
+        contexts = [context for context in chosen(self.view, "context") if any(runs(self.view, context=context))]
+        each = (figures.floor_lines(self.view, LOSS, {"context": name}, panel) for panel, name in enumerate(contexts))
+        return list(itertools.chain.from_iterable(each))
 
     def rows(self) -> list[Row]:
         found: list[Row] = []

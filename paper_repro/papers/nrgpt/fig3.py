@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
 
@@ -115,6 +117,29 @@ def judge_listops_order(view: View) -> Judgement:
         text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
         parts.append((label, tested(interval, f"{text}, {interval.count} seeds", 0.0, relative=True)))
     return combine(parts, FAILS, HOLDS)
+
+
+def judge_learns_the_answers(view: View) -> Judgement:
+    """Judge the accuracy of each family's widest model, if it has more parameters than the printed transition."""
+    labels = view.artifact.axes["model"].values
+    parts = [(labels[model].label, guarded(view, partial(_learned, model))) for model in MODELS]
+    return combine(parts, FAILS, HOLDS)
+
+
+def _learned(model: str, view: View) -> Judgement:
+    places = [place for place in map(dict, view.points) if place["model"] == model]
+    sizes = {place["width"]: view.counted("parameters", place) or 0.0 for place in places}
+    widest = max(sizes, key=lambda width: sizes[width], default="")
+    found = view.samples(ACCURACY, {"model": model, "width": widest}) if widest else {}
+    if not found:
+        return Judgement(UNDECIDED, "not run")
+    printed = view.artifact.summary[f"transition_{model}"].published or 0.0
+    size = f"width {widest}, {sizes[widest]:,.0f} parameters"
+    if sizes[widest] <= printed:
+        return Judgement(UNDECIDED, f"{size}: the printed transition is at {printed:,.0f}")
+    mean = intervals.of(list(found.values()))
+    text = f"{size}: accuracy {mean.mean:.3f} [{mean.low:.3f}, {mean.high:.3f}], {mean.count} seeds"
+    return tested(mean, f"{text}, above {THRESHOLD:g} wanted", THRESHOLD)
 
 
 def _ratio(view: View, model: str) -> Judgement:

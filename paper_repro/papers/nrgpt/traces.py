@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
+from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.shares import every
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
@@ -72,29 +73,47 @@ class EnergyFigure(figures.Figure):
             canvas.colorbar(scale, ax=panels, label="token", shrink=0.9)
 
 
-def judge_each(view: View, metric: str, good: Callable[[float], bool], text: str) -> Judgement:
-    """Return whether a number is as claimed in every trained model; ``text`` has a place for the worst of them."""
-    found = {
-        f"{' '.join(value for _, value in key)} seed {seed}": value
-        for key in view.points
-        for seed, value in view.samples(metric, dict(key)).items()
-    }
+def never(view: View, metric: str, cases: Callable[[float], tuple[int, int]], text: str) -> Judgement:
+    """Judge whether something happens in no case of any trained model.
+
+    Args:
+        metric: of the models.
+        cases: of a value of it, in how many cases it happens, and how many were looked at.
+        text: see ``shares.every``.
+    """
+    found = {seed: cases(value) for seed, value in enumerate(_values(view, metric))}
+    return every(found, text) if found else Judgement(UNDECIDED, "not run")
+
+
+def bounded(view: View, metric: str, bound: float, text: str) -> Judgement:
+    """Judge whether a number is at most a bound: one model above it refutes that, else the interval over models."""
+    found = _values(view, metric)
     if not found:
         return Judgement(UNDECIDED, "not run")
-    bad = [name for name, value in found.items() if not good(value)]
-    span = f"{text}: {min(found.values()):.3g} to {max(found.values()):.3g} over {len(found)} models"
-    return Judgement(FAILS if bad else HOLDS, span + (f"; not in {', '.join(bad)}" if bad else ""))
+    above = sum(value > bound for value in found)
+    if above:
+        return exactly(False, f"{text}: above {bound:g} in {above} of {len(found)} models, up to {max(found):.3g}")
+    return _below(dict(enumerate(found)), bound, f"{text}: {{}}, at most {bound:g}", float)
+
+
+def traced_tokens(view: View) -> int:
+    """Return how many tokens the probe traces."""
+    cells = next(iter(view.points.values())).cells
+    return int(next(iter(cells.values())).config["probes"]["energy"]["num_tokens"])
+
+
+def _values(view: View, metric: str) -> list[float]:
+    return [value for key in view.points for value in view.samples(metric, dict(key)).values()]
 
 
 def settles(view: View) -> Judgement:
     """Judge the largest late change of a token's energy, over its span, against that of an even drift: the interval of
     its logarithm over models.
     """
-    found = [view.samples("late_change", dict(key)) for key in view.points]
-    values = {(index, seed): value for index, own in enumerate(found) for seed, value in own.items()}
+    values = _values(view, "late_change")
     if not values:
         return Judgement(UNDECIDED, "not run")
-    logs = {number: math.log(max(value, 1e-300)) for number, value in enumerate(values.values())}
+    logs = {number: math.log(max(value, 1e-300)) for number, value in enumerate(values)}
     what = "largest change of a token's energy in the last tenth of the steps, over its span"
     return _below(logs, math.log(EVEN_DRIFT), f"{what}: {{}}, an even drift has {EVEN_DRIFT:g}", math.exp)
 
@@ -136,9 +155,7 @@ def settled_moves(content: bytes) -> tuple[float, float]:
 
 def _below(values: Mapping[int, float], limit: float, text: str, shown: Callable[[float], float]) -> Judgement:
     """Judge whether a quantity is below a limit by its 95 % interval over models; ``text`` has a place for it."""
-    found = intervals.compare(values, dict.fromkeys(values, 0.0))
-    if found.count < 2:
-        return Judgement(UNDECIDED, "one model: not judged")
+    found = intervals.of(list(values.values()))
     mean, low, high = (shown(number) for number in (found.mean, found.low, found.high))
-    verdict = HOLDS if found.high < limit else FAILS if found.low > limit else UNDECIDED
-    return Judgement(verdict, text.format(f"{mean:.3g} [{low:.3g}, {high:.3g}] over {found.count} models"))
+    numbers = f"{mean:.3g} [{low:.3g}, {high:.3g}] over {found.count} models"
+    return tested(found, text.format(numbers), high=limit, relative=shown is math.exp)

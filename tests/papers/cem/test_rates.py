@@ -92,7 +92,8 @@ def test_an_optimum_at_an_edge_is_named_and_decides_only_what_it_can(tmp_path: P
     low = made_up("fig3a", tmp_path / "d", valley(-1.0, -1.0))  # both may lie anywhere below
     assert words(low)["higher_rate"] == UNDECIDED
     opposite = made_up("fig3a", tmp_path / "e", valley(-1.0, 5.0, -0.5))  # CEM may be better beyond the grid
-    assert words(opposite) == {"full_cem_better": UNDECIDED, "higher_rate": HOLDS}
+    # Both ends of the grid in every seed: a difference without a spread.
+    assert words(opposite) == {"full_cem_better": UNDECIDED, "higher_rate": UNDECIDED}
 
 
 def test_a_diverged_rate_is_left_out_and_named(tmp_path: Path) -> None:

@@ -60,4 +60,4 @@ def test_the_figure_has_the_gain_of_every_seed(tmp_path: Path) -> None:
     middle = {(row["model"], int(row["tokens"])): float(row["gain"]) for row in rows if row["seed"] == "1"}
     expected = {("mlp", 43_253_760): 0.01, ("mlp", 173_015_040): 0.02}
     expected |= {("attention", 43_253_760): 0.02, ("attention", 173_015_040): 0.04}
-    assert middle == pytest.approx(expected, abs=1e-7)
+    assert middle == pytest.approx(expected, abs=1e-5)

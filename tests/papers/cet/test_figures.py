@@ -1,5 +1,6 @@
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,19 @@ def test_every_claim_of_the_catalogue_is_here_and_models_are_shared() -> None:
     assert len(trained) == 6 and all(cell.id in trained for plan in CPU.values() for cell in plan.cells)
 
 
-def verdicts(root: Path, name: str, metrics: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Return what the predicates find; a rule without an interval is undecided in the end."""
-    plan = CPU[name]
+def verdicts(
+    root: Path, name: str, metrics: Mapping[str, Mapping[str, float]], seeds: Sequence[int] = (0, 1, 2)
+) -> dict[str, str]:
+    plan = plans.make(catalogue.load(f"cet/{name}"), "cpu", seeds)
 
     def outcome(cell: PlannedCell) -> Outcome:
-        spread = 1 + 0.001 * cell.seed
-        return finished(**{key: value * spread for key, value in metrics.get(dict(cell.key)["method"], {}).items()})
+        spread = random.Random(cell.id)
+        known = metrics.get(dict(cell.key)["method"], {})
+        return finished(**{key: value * (1 + 1e-4 * spread.random()) for key, value in known.items()})
 
     fill(root, plan, outcome)
     view = views.build(plan, root, None)
-    claims = view.artifact.claims
-    found = [judge(claim, view) if claim.over else claim.predicate.judge(view, {}) for claim in claims]
-    return {claim.id: judgement.verdict for claim, judgement in zip(claims, found, strict=True)}
+    return {claim.id: judge(claim, view).verdict for claim in view.artifact.claims}
 
 
 def test_table_1_s_claims_follow_the_numbers(tmp_path: Path) -> None:
@@ -66,9 +67,12 @@ def test_table_1_s_claims_follow_the_numbers(tmp_path: Path) -> None:
 def test_a_single_rise_refutes_the_fall_and_saddles_need_a_late_fall(tmp_path: Path) -> None:
     good = {f"{name}_{key}": 0.0 for name in ("long", "tenth") for key in ("rises", "rise_largest", "late")}
     counts = {"long_intervals": 10.0, "tenth_intervals": 10.0}
-    assert verdicts(tmp_path / "one", "fig3", {"ep": {**good, **counts}}) == {
+    none = {"ep": {**good, **counts}}
+    # None was seen among 48 images: up to 7.4 % may rise, or leave a plateau.
+    assert set(verdicts(tmp_path / "one", "fig3", none).values()) == {UNDECIDED}
+    assert verdicts(tmp_path / "five", "fig3", none, range(5)) == {
         "energy_falls_each_step": HOLDS,
-        "saddles": UNDECIDED,  # none was seen among 48 images
+        "saddles": UNDECIDED,
     }
     bad = {**good, **counts, "tenth_rises": 1.0, "long_late": 5.0}
     assert verdicts(tmp_path / "two", "fig3", {"ep": bad}) == {"energy_falls_each_step": FAILS, "saddles": HOLDS}
@@ -115,7 +119,7 @@ def test_late_falls_and_growing_errors_are_correlated_by_rank(tmp_path: Path) ->
 
 
 def test_the_smaller_step_has_to_reach_energies_and_collapses_alike(tmp_path: Path) -> None:
-    falls = [0.1, 1.0, 2.0, 0.0] * 4
+    falls = [0.9, 1.0, 2.0, 0.8] * 4
     same = trace(falls, falls)
     near, far = trace(falls, falls, 0.05), trace(falls, falls, 0.5)
     assert verdict(attach(tmp_path / "near", "fig5", {"long": same, "tenth": near})) == HOLDS

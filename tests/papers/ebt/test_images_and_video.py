@@ -20,7 +20,7 @@ from paper_repro.papers.ebt.figB1 import FigureB1
 from paper_repro.papers.ebt.figB2 import FigureB2
 from paper_repro.papers.ebt.figB6 import FigureB6
 from paper_repro.probes.pictures import png
-from paper_repro.tests.support.synthetic import finished, write_record
+from paper_repro.tests.support.synthetic import apart, finished, write_record
 
 STRIP = png(torch.zeros(2, 1, 4, 4))
 PSNR = {"noised": (16.0, 10.0), "wiener": (24.0, 20.0), "total_variation": (24.5, 21.0)}
@@ -38,7 +38,8 @@ Made = Callable[[PlannedCell], tuple[Outcome, dict[str, bytes]]]
 def made(root: Path, plan: Plan, outcome: Made) -> views.View:
     """A view of records with their attachments."""
     floors = [(cell, floor.name) for floor in plan.floors for cell in floor.cells.values()]
-    everything = [(cell, *outcome(cell)) for cell in plan.cells]
+    outcomes = [(cell, *outcome(cell)) for cell in plan.cells]
+    everything = [(cell, apart(cell, found), files) for cell, found, files in outcomes]
     everything += [(cell, finished(**FLOORS[name]), {"out_found.png": STRIP}) for cell, name in floors]
     for cell, found, files in everything:
         folder = record_path(root, cell.id).parent
@@ -63,7 +64,7 @@ def denoised(ebt: float = 26.0, dit: float = 25.0, probe: float = 0.97, third: f
         for level, drop, times in (("in", 0.0, 100), ("out", 4.0, 200)):
             for passes in (1, 2, 3, 4):
                 steps = 1 if model == "ebt" else times
-                psnr = base - drop - third * (3 - passes) * (level == "out")
+                psnr = base - drop - third * (3 - passes) * (level == "out") + 0.1 * spread * passes * (model == "ebt")
                 rows.append(f"{level},{steps},{passes},{steps * passes},{psnr},0,0,")
             if model == "dit":
                 rows.append(f"{level},2,1,2,{base - drop - 2},0,0,")

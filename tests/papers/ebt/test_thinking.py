@@ -20,7 +20,7 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.papers.ebt.thinking import PAPER_SETS, VALIDATION, evaluations
-from paper_repro.tests.support.synthetic import write_record
+from paper_repro.tests.support.synthetic import apart, write_record
 
 NAMES = ("table2", "table3", "fig6", "fig7", "figB3", "figB4")
 ARTIFACTS = {name: catalogue.load(f"ebt/{name}") for name in NAMES}
@@ -66,7 +66,7 @@ def fill(root: Path, name: str, made: Callable[[Place, int], tuple[dict[str, flo
         for file, content in files.items():
             write_atomically(record_path(root, cell.id).parent / file, content)
         digests = {file: sha256_of_bytes(content) for file, content in files.items()}
-        write_record(root, cell, Outcome(FINISHED, metrics, parameters=7, attachments=digests))
+        write_record(root, cell, apart(cell, Outcome(FINISHED, metrics, parameters=7, attachments=digests)))
     return views.build(PLANS[name], root, None)
 
 
@@ -185,7 +185,7 @@ def test_figure_7_holds_where_thinking_gains_and_fails_where_it_does_not(tmp_pat
         trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5, "one": 1.0}[place["length"]]
         if place["model"] == "recurrent":
             return outcome_of(thought(0.3 + noise(seed), further=0.0), loss=0.3)
-        return outcome_of(thought(0.2 + noise(seed), 0.1 * trained, further=1.5))
+        return outcome_of(thought(0.2 + noise(seed), (0.1 + noise(seed)) * trained, further=1.5))
 
     expected = {"thinking_helps", "verification_helps", "thinking_helps_beyond_training"}
     expected |= {"below_a_recurrent_transformer", "passing_again_does_not_help"}
@@ -195,7 +195,7 @@ def test_figure_7_holds_where_thinking_gains_and_fails_where_it_does_not(tmp_pat
         trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5, "one": 1.0}[place["length"]]
         if place["model"] == "recurrent":
             return outcome_of(thought(0.3 + noise(seed), further=2.0))
-        return outcome_of(thought(-0.2 + noise(seed), -0.1 * trained, further=2.0))
+        return outcome_of(thought(-0.2 + noise(seed), (noise(seed) - 0.1) * trained, further=2.0))
 
     assert verdicts(tmp_path / "b", "fig7", opposite) == dict.fromkeys(expected, FAILS)
 

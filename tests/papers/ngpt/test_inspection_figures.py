@@ -22,7 +22,7 @@ from paper_repro.papers.ngpt.fig4 import Figure4
 from paper_repro.papers.ngpt.fig5 import Figure5
 from paper_repro.papers.ngpt.fig6 import Figure6
 from paper_repro.papers.ngpt.inspection import Series, average, bins
-from paper_repro.tests.support.synthetic import write_record
+from paper_repro.tests.support.synthetic import apart, write_record
 
 ARTIFACTS = {name: catalogue.load(f"ngpt/{name}") for name in ("fig4", "fig5", "fig6")}
 PLANS = {name: plans.make(artifact, "cpu") for name, artifact in ARTIFACTS.items()}
@@ -60,7 +60,7 @@ def fill(root: Path, plan: Plan, metrics: Callable[[Place, int], dict[str, float
             write_atomically(record_path(root, cell.id).parent / name, written)
             attachments = {name: sha256_of_bytes(written)}
         found = {"val_loss": 1.0, **metrics(dict(cell.key), cell.seed)}
-        write_record(root, cell, Outcome(FINISHED, found, parameters=7, attachments=attachments))
+        write_record(root, cell, apart(cell, Outcome(FINISHED, found, parameters=7, attachments=attachments)))
     for floor in plan.floors:
         for cell in floor.cells.values():
             write_record(root, cell, Outcome(FINISHED, {"val_loss": 9.0}))
@@ -267,7 +267,7 @@ def test_steps_are_modest_and_the_mlp_s_larger(
 
 
 def test_s_qk_has_to_be_stable_in_every_run(tmp_path: Path) -> None:
-    assert judged(tmp_path / "stable", "fig6", lambda *_: steps(spread=1.5))["sqk_stable"].verdict == HOLDS
+    assert judged(tmp_path / "stable", "fig6", lambda *_: steps(spread=1.4))["sqk_stable"].verdict == HOLDS
 
     def one_run(place: Place, seed: int) -> dict[str, float]:
         return steps(spread=1.6 if place["run"] == "lr_double" else 1.1)

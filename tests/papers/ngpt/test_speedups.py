@@ -58,10 +58,10 @@ def companion(view: View) -> Any:
 def test_the_speedup_is_read_off_the_curves(tmp_path: Path) -> None:
     view = made_up("ngpt/fig2", tmp_path, lambda place, seed: 2.0)
     found = companion(view).Speedups(view).summary()
-    assert found["speedup_1k"] == pytest.approx(2.0, rel=1e-9)
-    assert found["speedup_4k"] == pytest.approx(2.0, rel=1e-9)
-    assert found["speedup_qk_1k"] == pytest.approx(2.0, rel=1e-9)
-    assert found["time_speedup_1k"] == pytest.approx(2.0 / 1.3, rel=1e-9)
+    assert found["speedup_1k"] == pytest.approx(2.0, rel=1e-4)
+    assert found["speedup_4k"] == pytest.approx(2.0, rel=1e-4)
+    assert found["speedup_qk_1k"] == pytest.approx(2.0, rel=1e-4)
+    assert found["time_speedup_1k"] == pytest.approx(2.0 / 1.3, rel=1e-4)
     verdicts = {name: judgement.verdict for name, judgement in judged(view).items()}
     # The longest budget is beyond GPT's range: GPT never got so low with as many tokens, so it needs more.
     assert verdicts["speedup_1k"] == HOLDS
@@ -104,7 +104,7 @@ def test_the_headline_is_the_largest_budget_inside_the_range(tmp_path: Path) -> 
     module = companion(view)
     found = module.speedups(view, "c1k", "gpt")
     assert [one.bound for one in found] == ["=", "=", ">"]
-    assert module.headline(found).ratio == pytest.approx(1.5, rel=1e-9)
+    assert module.headline(found).ratio == pytest.approx(1.5, rel=1e-4)
     assert module.headline(found[2:]) is found[2]
 
 

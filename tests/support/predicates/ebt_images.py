@@ -40,7 +40,7 @@ def denoised(ebt: float, dit: float, passes: tuple[float, float, float] = (0.0, 
         for level in ("in", "out"):
             for count, more in enumerate(passes, 1):
                 if place["model"] == "ebt":
-                    rows.append(f"{level},3,{count},{3 * count},{ebt + more + 1e-4 * seed}")
+                    rows.append(f"{level},3,{count},{3 * count},{ebt + more + 1e-4 * seed * count}")
                 elif place["model"] == "dit":
                     rows.append(f"{level},300,{count},{300 * count},{dit}")
         return {"denoising.csv": "\n".join(["level,steps,passes,nfe,psnr", *rows]).encode()} if rows else {}

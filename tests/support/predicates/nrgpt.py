@@ -10,8 +10,8 @@ from paper_repro.tests.support.predicates.case import Case
 KNOWN = Made(known=True)
 
 
-def traced(**metrics: float) -> Made:
-    return Made(lambda place, seed: metrics, noise=0.0)
+def traced(seeds: int = 3, **metrics: float) -> Made:
+    return Made(lambda place, seed: metrics, seeds=tuple(range(seeds)))
 
 
 def settling(late_change: float) -> Made:
@@ -19,14 +19,17 @@ def settling(late_change: float) -> Made:
 
 
 def energies(*tokens: Sequence[float]) -> Made:
-    """The recorded energies of tokens over the steps."""
-    rows = [
-        f"{step},{token},{value},0,0"
-        for step, values in enumerate(zip(*tokens, strict=True))
-        for token, value in enumerate(values)
-    ]
-    content = "\n".join(["step,token,total,attention,feed_forward", *rows]).encode()
-    return Made(files=lambda place, seed: {"energies.csv": content})
+    """The recorded energies of tokens over the steps, the later ones rise and fall more with each seed."""
+
+    def files(place: Place, seed: int) -> Mapping[str, bytes]:
+        rows = [
+            f"{step},{token},{value + 0.05 * seed * token * (-1) ** step},0,0"
+            for step, values in enumerate(zip(*tokens, strict=True))
+            for token, value in enumerate(values)
+        ]
+        return {"energies.csv": "\n".join(["step,token,total,attention,feed_forward", *rows]).encode()}
+
+    return Made(files=files)
 
 
 FIRST = [4.0, 3.0] + [2.0] * 8
@@ -109,7 +112,10 @@ def grids(grid: str, inside: float) -> Made:
 CASES = {
     "nrgpt.fig2.energy_ends_lower": Case("nrgpt/fig2", traced(ends_lower=1.0), traced(ends_lower=0.98)),
     "nrgpt.fig2.energy_settles": Case("nrgpt/fig2", settling(0.02), settling(0.2)),
-    "nrgpt.fig2.first_token_monotone": Case("nrgpt/fig2", traced(first_token_rise=0.0), traced(first_token_rise=0.01)),
+    # A model has one first token: it holds only of so many models that fewer than one in twenty can have a rise.
+    "nrgpt.fig2.first_token_monotone": Case(
+        "nrgpt/fig2", traced(80, first_token_rise=0.0), traced(first_token_rise=0.01)
+    ),
     "nrgpt.fig2.descent_after_predecessors": Case(
         "nrgpt/fig2",
         energies(FIRST, [9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2, 4.1, 4.0, 4.0]),
@@ -118,6 +124,7 @@ CASES = {
     ),
     "nrgpt.fig2.energy_bounded": Case("nrgpt/fig2", traced(bound_use=0.9), traced(bound_use=1.1)),
     "nrgpt.fig6.unconstrained_settles": Case("nrgpt/fig6", settling(0.02), settling(0.2)),
+    "nrgpt.fig3.learns_the_answers": Case("nrgpt/fig3", transitions(1.1, 1.2), transitions(1.1, 50.0)),
     "nrgpt.fig3.listops_parity": Case("nrgpt/fig3", transitions(1.1, 1.2), transitions(5.0, 5.0)),
     "nrgpt.fig3.listops_order": Case("nrgpt/fig3", transitions(2.0, 4.0), transitions(0.5, 0.25)),
     "nrgpt.fig4.shakespeare_parity": Case(
