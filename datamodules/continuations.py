@@ -117,16 +117,17 @@ def check(folder: Path) -> dict[str, Any]:
     mend = "give the command that prepared it again"
     try:
         found: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        files: dict[str, str] = found["files"]
-        if found["format"] != FORMAT:
-            raise UsageError(f"{folder / MANIFEST}: format {found['format']}, expected {FORMAT}; {mend}")
-        for name, expected in files.items():
-            if sha256_of_file(folder / name) != expected:
-                raise UsageError(f"{folder / name}: altered since it was prepared; {mend}")
+        version, files = found["format"], {folder / name: str(digest) for name, digest in found["files"].items()}
+        digests = {path: sha256_of_file(path) for path in files}
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read ({error.strerror}); {mend}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{folder / MANIFEST}: no manifest of questions ({error!r}); {mend}") from error
+    if version != FORMAT:
+        raise UsageError(f"{folder / MANIFEST}: format {version!r}, expected {FORMAT}; {mend}")
+    for path, digest in digests.items():
+        if digest != files[path]:
+            raise UsageError(f"{path}: altered since it was prepared; {mend}")
     return found
 
 

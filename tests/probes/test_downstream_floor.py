@@ -20,6 +20,8 @@ from paper_repro.tests.datamodules import test_continuations as made
 from paper_repro.tests.evaluation.doubles import small_gpt
 
 TASKS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
+BEFORE = 7
+"""Tokens that decide what a model expects that knows the documents: more than an answer has."""
 COMMAND = "python scripts/prepare_data.py continuations"
 COMMON: dict[str, Any] = {"tasks": TASKS, "name": "continuations", "prepare": COMMAND}
 
@@ -84,7 +86,7 @@ def test_the_count_knows_little_more_than_chance_and_is_right_where_it_is_by_han
 
 
 class Knowing(torch.nn.Module):
-    """Gives all that a validation document says a high probability."""
+    """Gives what a validation document says after the last tokens a high probability."""
 
     def __init__(self, block_length: int) -> None:
         super().__init__()
@@ -92,14 +94,14 @@ class Knowing(torch.nn.Module):
         self.known: dict[tuple[int, ...], set[int]] = {}
         for text in made.VAL:
             ids = made.TOKENIZER.encode(text)
-            for place in range(4, len(ids)):
-                self.known.setdefault(tuple(ids[place - 4 : place]), set()).add(ids[place])
+            for place in range(BEFORE, len(ids)):
+                self.known.setdefault(tuple(ids[place - BEFORE : place]), set()).add(ids[place])
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         logits = torch.zeros(*ids.shape, made.TOKENIZER.vocabulary_size)
         for row, own in enumerate(ids.tolist()):
-            for place in range(4, len(own) + 1):
-                for token in self.known.get(tuple(own[place - 4 : place]), ()):
+            for place in range(BEFORE, len(own) + 1):
+                for token in self.known.get(tuple(own[place - BEFORE : place]), ()):
                     logits[row, place - 1, token] = 9.0
         return logits
 

@@ -20,6 +20,7 @@ from paper_repro.tests.support.synthetic import fill, finished
 ARTIFACT = catalogue.load("ngpt/fig3")
 TASKS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", "downstream_mean")
 OURS = (*(f"continuations_{letters}" for letters in range(1, 6)), "continuations_mean")
+FLOORS = {"val_loss": 9.0, **dict.fromkeys(OURS, 25.0)}
 
 
 def planned(scale: str) -> Plan:
@@ -30,7 +31,7 @@ CPU = planned("cpu")
 
 
 def built(plan: Plan, root: Path, outcome: Callable[[PlannedCell], Outcome | None]) -> View:
-    fill(root, plan, outcome)
+    fill(root, plan, outcome, FLOORS)
     return views.build(plan, root, None)
 
 
@@ -67,7 +68,10 @@ def test_every_run_gives_five_tasks_and_their_mean(tmp_path: Path) -> None:
     written = figure(view).write(tmp_path)
     assert [path.name for path in written] == ["figure.csv", "figure.png", "figure.svg"]
     with (tmp_path / "figure.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
+        lines = list(csv.DictReader(stream))
+    rows = [row for row in lines if not row["floor"]]
+    named = [row["floor"] for row in lines]
+    assert named.count("Chance") == named.count("Choice of the bigram count") == len(OURS)  # one in each panel
     assert len(rows) == len(CPU.cells) * len(TASKS)
     tokens = {(row["budget"], int(row["tokens"])) for row in rows}
     assert tokens == {("f8", 512 * 1024), ("f4", 1024 * 1024), ("f2", 2048 * 1024)}
@@ -143,9 +147,7 @@ def test_a_budget_at_which_a_model_guesses_is_not_judged(tmp_path: Path) -> None
         ours = 2.0 + 0.01 * cell.seed if place["model"] == "ngpt" and place["budget"] != "f8" else 0.0
         return finished(val_loss=3.0, **dict.fromkeys(OURS, accuracy + ours))
 
-    root = tmp_path / "runs"
-    fill(root, CPU, outcome, {"val_loss": 9.0, **dict.fromkeys(OURS, 25.0)})
-    found = judged(views.build(CPU, root, None))
+    found = judged(built(CPU, tmp_path, outcome))
     assert [part.verdict for _, part in found.parts] == [NOT_JUDGED, HOLDS, HOLDS]
     assert found.verdict == NOT_JUDGED
     assert "Chance 25.0" in found.parts[0][1].because
