@@ -35,7 +35,7 @@ CONTEXT, CONTINUATION = 16, 6
 EXAMPLE_CONTEXT = 6
 """Tokens of an example's question, at most: five examples and a question fit into a context of 128."""
 QUESTIONS, EXAMPLES = 500, 5
-"""Of each task."""
+"""How many each task has."""
 EXAMPLE_SHARE = 10
 """One document of so many is for examples, the others for questions."""
 MOST_OF_A_DOCUMENT = 4
@@ -97,15 +97,15 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
         contents[f"{name}.yaml"] = (json.dumps(_task(name), indent=1) + "\n").encode()  # JSON is YAML
     for name, content in contents.items():
         write_atomically(folder / name, content)
-    found = {
+    prepared: dict[str, Any] = {
         "format": FORMAT,
         "corpus": {"sha256": sha256_of_file(corpus / MANIFEST), "documents": len(documents)},
         "tokenizer": manifest.fingerprint,
         "tokens": {"context": CONTEXT, "continuation": CONTINUATION, "example_context": EXAMPLE_CONTEXT},
         "files": {name: sha256_of_bytes(content) for name, content in sorted(contents.items())},
     }
-    write_atomically(folder / MANIFEST, json.dumps(found, indent=1).encode() + b"\n")
-    return found
+    write_atomically(folder / MANIFEST, json.dumps(prepared, indent=1).encode() + b"\n")
+    return prepared
 
 
 def check(folder: Path) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _context(ids: Sequence[int], tokenizer: BytePairTokenizer) -> str:
 def _keeps_its_tokens(
     text: str, answers: Sequence[tuple[int, ...]], context: int, tokenizer: BytePairTokenizer
 ) -> bool:
-    """Whether text and answer, joined and encoded anew, are divided where the document was cut."""
+    """Return whether text and answer, joined and encoded anew, are divided where the document was cut."""
     before = tokenizer.encode(text)
     whole = (tokenizer.encode(text + tokenizer.decode(answer)) for answer in answers)
     return len(before) <= context and all(ids == [*before, *answer] for ids, answer in zip(whole, answers, strict=True))

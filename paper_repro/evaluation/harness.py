@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.evaluation.causal import Evaluator
 
@@ -84,13 +82,15 @@ def _specification(manager: "TaskManager", name: str) -> str | dict[str, Any]:
     """Return what the harness loads a task from: its name, or where it has data files by relative paths, which would
     be looked for in the working folder, what its file says with the whole paths.
     """
+    import yaml
+
     path = manager.task_index[name].yaml_path
     try:
-        said = yaml.safe_load(path.read_bytes()) if path is not None else None
+        said: Any = yaml.safe_load(path.read_bytes()) if path is not None else None
     except yaml.YAMLError:  # the harness's own files may name functions
         return name
-    options = said.get("dataset_kwargs") if isinstance(said, dict) else None
-    files = options.get("data_files") if isinstance(options, dict) else None
+    options: Any = said.get("dataset_kwargs") if isinstance(said, dict) else None
+    files: Any = options.get("data_files") if isinstance(options, dict) else None
     if path is None or not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         return name
     whole = {split: str(path.resolve().parent / file) for split, file in files.items()}

@@ -72,9 +72,16 @@ class BigramModel(nn.Module):
     def __init__(self, counts: BigramCounts, weight: float, block_length: int) -> None:
         super().__init__()
         self.counts, self.weight, self.block_length = counts, weight, block_length
+        self.rows: dict[int, Tensor] = {}
+        """log p(next | id), (V,), of the ids that were asked for."""
 
     def forward(self, ids: Tensor) -> Tensor:
         known, places = ids.unique(return_inverse=True)  # (U,), (B, T)
-        following = torch.arange(self.counts.vocabulary_size)
-        rows = [self.counts.bigram(one.expand_as(following), following, self.weight) for one in known]
-        return torch.stack(rows).log()[places]
+        return torch.stack([self._row(int(one)) for one in known])[places]
+
+    def _row(self, known: int) -> Tensor:
+        if known not in self.rows:
+            following = torch.arange(self.counts.vocabulary_size)
+            previous = torch.full_like(following, known)
+            self.rows[known] = self.counts.bigram(previous, following, self.weight).log()
+        return self.rows[known]
