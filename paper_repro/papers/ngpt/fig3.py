@@ -56,7 +56,7 @@ class Figure3(figures.Figure):
                     points = [row for row in own if (row["size"], row["model"]) == (size, model)]
                     _curve(axes, points, COLORS[model], style, self._label(model, size))
             title = self.artifact.metrics[task].title
-            axes.set_title(f"{title}\n{context_of(self.view, context)}", fontsize=8)
+            axes.set_title(f"{title}\n{context_of(self.view, context)}", fontsize=7)
             if own:
                 axes.set_xscale("log")
             else:
