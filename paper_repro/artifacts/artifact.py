@@ -1,5 +1,6 @@
 """One table or figure of a paper: what was printed, which cells make it up, and how it is judged."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ class Metric:
     """Whether the paper prints it; not given: if the artifact has a published table."""
     derived: dict[str, list[str]] = field(default_factory=dict)
     """The function and the metrics that it follows from, for example ``{exp: [val_loss]}`` (``artifacts.derived``)."""
+    scales: list[str] = field(default_factory=list)
+    """The scales that measure it; at others it is not shown (empty: all)."""
 
     def __post_init__(self) -> None:
         if self.direction not in ("lower", "higher", "none"):
@@ -315,6 +318,13 @@ class Artifact:
         if word not in self.scales:
             raise UsageError(f"{self.id} has no scale {word!r}{nearest(word, self.scales)}")
         return word, self.scales[word]
+
+    def at_scale(self, word: str) -> "Artifact":
+        """Return the artifact with the metrics that a scale measures, and their tolerances."""
+        metrics = {name: spec for name, spec in self.metrics.items() if not spec.scales or word in spec.scales}
+        hidden = self.metrics.keys() - metrics.keys()
+        tolerances = {name: rule for name, rule in self.tolerances.items() if name not in hidden}
+        return dataclasses.replace(self, metrics=metrics, tolerances=tolerances) if hidden else self
 
     def companions(self) -> list[ModuleType]:
         """Return the Python files beside the YAML and its bases: a figure draws there, a table computes, a claim is

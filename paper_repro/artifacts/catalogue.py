@@ -9,7 +9,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +196,8 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     for name, metric in artifact.metrics.items():
         if (problem := derivation_problem(name, metric)) is not None:
             raise entries["metrics"].items()[name].error(problem)
+        for problem in scale_problems(artifact, metric.scales):
+            raise entries["metrics"].items()[name].error(problem)
     for name in artifact.columns.keys() & artifact.metrics.keys():
         raise entries["columns"].error(f"'{name}' is both a metric and a column")
     if artifact.experiment not in (known := experiments()):
@@ -303,6 +305,11 @@ def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:
             yield f"'only' lists no value of axis '{axis}', or one twice"
     if claim.somewhere and not claim.over:
         yield "'somewhere' needs axes under 'over' to look along"
-    for word in claim.scales:
+    yield from scale_problems(artifact, claim.scales)
+
+
+def scale_problems(artifact: Artifact, words: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with the scales that a claim or a metric names."""
+    for word in words:
         if word not in artifact.scales:
             yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"

@@ -72,6 +72,7 @@ def make(
             compared and differ in what they must have in common, or too few values of an axis.
     """
     name, spec = artifact.scale(scale)
+    artifact = artifact.at_scale(name)
     chosen = list(spec.seeds if seeds is None else seeds)
     try:
         check_seeds(chosen)
@@ -99,6 +100,8 @@ def _floors(
     for cell in filter(_is_trained, cells):
         trained.setdefault(cell.key, {})[cell.seed] = cell
     for name, floor in artifact.floors.items() if trained else ():
+        if floor.metrics and floor.metrics.keys().isdisjoint(artifact.metrics):
+            continue  # the scale measures nothing that it bounds
         if floor.values:
             yield PlannedFloor(name, floor, frozenset(trained), {})
             continue

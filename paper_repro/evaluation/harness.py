@@ -11,6 +11,7 @@ from paper_repro.evaluation.causal import Evaluator
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
+    from lm_eval.tasks import TaskManager
 
 INSTALL = "needs lm-eval: pip install 'paper-repro[eval]'"
 DEFAULT_NEW_TOKENS = 256
@@ -42,7 +43,8 @@ def run_tasks(
         tasks: their names.
         num_fewshot: None: what each task says.
         limit: only so many documents of each task.
-        folder: task files (YAML) to choose from instead of the harness's own.
+        folder: task files (YAML) to choose from instead of the harness's own; data files that they name by a relative
+            path lie beside them.
 
     Raises:
         UsageError: lm-eval is not installed, a task is unknown, or its data cannot be loaded.
@@ -60,7 +62,7 @@ def run_tasks(
     try:
         found = simple_evaluate(
             harness_model(evaluator),
-            tasks=list(tasks),
+            tasks=[_specification(manager, name) for name in tasks],
             num_fewshot=num_fewshot,
             limit=limit,
             task_manager=manager,
@@ -74,6 +76,25 @@ def run_tasks(
         ) from error
     assert found is not None  # None is for the other processes of a distributed run
     return HarnessScores(_flat(found["results"]), evaluator.num_requests - before[0], evaluator.num_cropped - before[1])
+
+
+def _specification(manager: "TaskManager", name: str) -> str | dict[str, Any]:
+    """Return what the harness loads a task from: its name, or where it has data files by relative paths, which would
+    be looked for in the working folder, what its file says with the whole paths.
+    """
+    import yaml
+
+    path = manager.task_index[name].yaml_path
+    try:
+        said: Any = yaml.safe_load(path.read_bytes()) if path is not None else None
+    except yaml.YAMLError:  # the harness's own files may name functions
+        return name
+    options: Any = said.get("dataset_kwargs") if isinstance(said, dict) else None
+    files: Any = options.get("data_files") if isinstance(options, dict) else None
+    if path is None or not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+        return name
+    whole = {split: str(path.resolve().parent / file) for split, file in files.items()}
+    return {**said, "dataset_kwargs": {**options, "data_files": whole}}
 
 
 def harness_model(evaluator: Evaluator) -> "LM":

@@ -130,7 +130,7 @@ def test_without_lm_eval_everything_is_unavailable_and_no_tokenizer_is_asked_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    found = Downstream(TASKS, ["own_words"]).measure(SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    found = Downstream(TASKS, ["own_words"]).measure(SimpleNamespace(model=None), SimpleNamespace(), 0)  # type: ignore[arg-type]
     names = {*TASKS, "own_words_norm", "downstream_mean", "downstream_cropped"}
     assert found.metrics == {} and found.unavailable == dict.fromkeys(names, harness.INSTALL)
     assert harness.INSTALL == "needs lm-eval: pip install 'paper-repro[eval]'"

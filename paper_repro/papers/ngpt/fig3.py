@@ -1,11 +1,16 @@
-"""nGPT, figures 3, 8 and 9: accuracy on five tasks, and their mean, against the token budget."""
+"""nGPT, figures 3, 8 and 9: accuracy on five tasks, and their mean, against the token budget.
+
+At scales smoke and cpu the tasks are docstring continuations, which are ours (``datamodules.continuations``).
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
-from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.figures import FloorLine, Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, context_of, runs
 
@@ -13,8 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-MEAN = "downstream_mean"
-PANELS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", MEAN)
+MEAN, OUR_MEAN = "downstream_mean", "continuations_mean"
+PAPERS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", MEAN)
+OURS = (*(f"continuations_{letters}" for letters in range(1, 6)), OUR_MEAN)
 COLUMNS = 3
 STYLES = {"small": "-", "large": "--"}
 ACCURACY = "accuracy"
@@ -26,12 +32,13 @@ class Figure3(figures.Figure):
     def __init__(self, view: View) -> None:
         super().__init__(view)
         self.size = (9.0, 5.0 * max(1, len(chosen(view, "context"))))
+        self.tasks = [task for task in (*PAPERS, *OURS) if task in self.artifact.metrics]
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
         for run in best_runs(self.view):
             where = {axis: run.place[axis] for axis in ("context", "size", "model", "budget")}
-            for task in PANELS:
+            for task in self.tasks:
                 value = self.view.samples(task, run.place).get(run.seed)
                 if value is not None:
                     shown = {"tokens": int(run.tokens), "rate": run.rate, "seed": run.seed, ACCURACY: round(value, 6)}
@@ -40,26 +47,37 @@ class Figure3(figures.Figure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         contexts = chosen(self.view, "context")
-        lines = len(PANELS) // COLUMNS
+        lines = len(self.tasks) // COLUMNS
         panels = canvas.subplots(lines * len(contexts), COLUMNS, squeeze=False, sharex=True).ravel()
-        places = [(context, task) for context in contexts for task in PANELS]
-        for axes, (context, task) in zip(panels, places, strict=True):
+        for axes, (context, task) in zip(panels, self._places(), strict=True):
             own = [row for row in rows if (row["context"], row["task"]) == (context, task)]
             for size, style in STYLES.items():
                 for model in chosen(self.view, "model"):
                     points = [row for row in own if (row["size"], row["model"]) == (size, model)]
                     _curve(axes, points, COLORS[model], style, self._label(model, size))
             title = self.artifact.metrics[task].title
-            axes.set_title(f"{title}, {context_of(self.view, context)}", fontsize=8)
+            axes.set_title(f"{title}\n{context_of(self.view, context)}", fontsize=7)
             if own:
                 axes.set_xscale("log")
             else:
                 axes.text(0.5, 0.5, "n/a", ha="center", transform=axes.transAxes)
         for axes in panels[-COLUMNS:]:
             axes.set_xlabel("training tokens")
-        canvas.supylabel("zero-shot accuracy (%)", fontsize=9)
+        ours = ", our docstring continuations" if OUR_MEAN in self.tasks else ""
+        canvas.supylabel(f"zero-shot accuracy (%){ours}", fontsize=9)
         if rows:
             panels[0].legend(fontsize=7)
+
+    def floors(self) -> list[FloorLine]:
+        return [
+            line
+            for panel, (context, task) in enumerate(self._places())
+            for line in figures.floor_lines(self.view, task, {"context": context}, panel)
+        ]
+
+    def _places(self) -> list[tuple[str, str]]:
+        """Return the context and the task of each panel."""
+        return [(context, task) for context in chosen(self.view, "context") for task in self.tasks]
 
     def _label(self, model: str, size: str) -> str:
         return ", ".join(
@@ -78,26 +96,38 @@ def best_runs(view: View) -> list[Run]:
 
 
 def judge_downstream_better_at_equal_tokens(view: View) -> Judgement:
-    """Return the difference of the means over tasks, over seeds, at every size, context and budget."""
-    scores: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
+    """Judge the paper's five tasks."""
+    return _better_at_equal_tokens(view, MEAN)
+
+
+def judge_continuations_better_at_equal_tokens(view: View) -> Judgement:
+    """Judge our docstring continuations."""
+    return _better_at_equal_tokens(view, OUR_MEAN)
+
+
+def _better_at_equal_tokens(view: View, metric: str) -> Judgement:
+    """Return the difference of a mean over tasks, over seeds, at every size, context and budget."""
+    found: dict[tuple[str, ...], dict[str, list[Run]]] = {}
     for run in best_runs(view):
-        value = view.samples(MEAN, run.place).get(run.seed)
-        if value is not None:
+        if run.seed in view.unwatched().samples(metric, run.place):
             place = tuple(run.place[axis] for axis in ("size", "context", "budget"))
-            scores.setdefault(place, {}).setdefault(run.place["model"], {})[run.seed] = value
+            found.setdefault(place, {}).setdefault(run.place["model"], []).append(run)
     parts = []
-    for place, models in scores.items():
+    for place, models in found.items():
         axes = zip(("size", "context", "budget"), place, strict=True)
         label = ", ".join(view.artifact.axes[axis].values[value].label for axis, value in axes)
         if models.keys() >= {"gpt", "ngpt"}:
-            parts.append((label, _above(models["ngpt"], models["gpt"])))
+            parts.append((label, guarded(view, partial(_above, models=models, metric=metric))))
     if not parts:
-        lacks = {view.absence(MEAN, dict(key)) for key in view.points}
+        lacks = {view.absence(metric, dict(key)) for key in view.points}
         return Judgement(UNDECIDED, ", ".join(sorted(lacks)))
     return combine(parts, FAILS, HOLDS)
 
 
-def _above(ours: dict[int, float], other: dict[int, float]) -> Judgement:
+def _above(view: View, models: dict[str, list[Run]], metric: str) -> Judgement:
+    ours, other = (
+        {run.seed: view.samples(metric, run.place)[run.seed] for run in models[name]} for name in ("ngpt", "gpt")
+    )
     found = intervals.compare(ours, other)
     return tested(found, f"{found.mean:+.2f} points [{found.low:+.2f}, {found.high:+.2f}]", 0.0)
 

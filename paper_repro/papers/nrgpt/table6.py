@@ -1,4 +1,8 @@
-"""NRGPT, Table 6: what the number of questions allows to be said about averages over MMLU's columns."""
+"""NRGPT, Table 6: what the number of questions allows to be said about averages over MMLU's columns.
+
+At scales smoke and cpu docstring continuations, which are ours, stand in MMLU's place; the printed columns are judged
+all the same.
+"""
 
 import math
 from collections.abc import Mapping
@@ -7,12 +11,14 @@ from typing import Any
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.views import View
+from paper_repro.base import config as configs
 from paper_repro.cells.planned import Key
 
 GENERATED, LIKELIHOOD, ALWAYS_A = "mmlu_generated", "mmlu", "mmlu_always_a"
 CHANCE = 25.0
 NORMAL_QUANTILE = 1.959964
 """Quantile of a two-sided 95 % interval."""
+PROBES = "probes=nrgpt/mmlu"
 OURS, OTHERS = "ff2w", ("rgpt_parallel", "gpt")
 
 
@@ -24,6 +30,8 @@ class Table6(tables.Table):
     def remarks(self) -> list[str]:
         columns = _columns(self.view)
         half, always = _chance_half_width(columns), self._always_a()
+        if f"{GENERATED}_average" not in self.artifact.metrics:
+            return [f"Chance and the averages above are of MMLU: 95 % of guessing ones lie within {half:.1f} points."]
         titles = {name: self.artifact.metrics[f"{GENERATED}_{name}"].title for name in columns}
         widths = [f"{titles[name]} {_chance_half_width({name: own}):.1f}" for name, own in columns.items()]
         silent = (
@@ -101,8 +109,12 @@ def _chance_half_width(columns: Mapping[str, Mapping[str, int]]) -> float:
 
 
 def _columns(view: View) -> dict[str, dict[str, int]]:
-    """Return each column's subjects with their number of questions, from the cells' config."""
+    """Return each of MMLU's columns' subjects with their number of questions, from the cells' config or, at scales
+    that do not ask them, from that of the probe.
+    """
     config: dict[str, Any] = view.plan.cells[0].config
+    if "mmlu" not in config["probes"]:
+        config = configs.compose(view.artifact.experiment, [PROBES])
     columns: dict[str, dict[str, int]] = config["probes"]["mmlu"]["columns"]
     return columns
 

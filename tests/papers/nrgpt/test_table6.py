@@ -118,7 +118,37 @@ def test_the_models_and_their_training_are_those_of_table_5(scale: str) -> None:
     assert trained("nrgpt/table6") == trained("nrgpt/table5")
 
 
-@pytest.mark.parametrize("scale", ["cpu", "gpu", "paper"])
+def test_at_scale_cpu_our_questions_are_asked_under_their_own_name_and_the_printed_columns_judged(
+    tmp_path: Path,
+) -> None:
+    plan = plans.make(ARTIFACT, "cpu", overrides=["data.files={}"])
+    (probe,) = {str(cell.config["probes"]["continuations"]): cell.config["probes"] for cell in plan.cells}.values()
+    assert probe["continuations"]["num_fewshot"] == 5 and "mmlu" not in probe
+    (floor,) = [floor for floor in plan.floors if floor.name == "bigram_choice"]
+    (task,) = {str(cell.config["task"]): cell.config["task"] for cell in floor.cells.values()}.values()
+    same = {key: value for key, value in probe["continuations"].items() if key in task and key != "_target_"}
+    assert {key: task[key] for key in same} == same and {"tasks", "num_fewshot", "name"} <= same.keys()
+    names = [*(f"continuations_{letters}" for letters in range(1, 6)), "continuations_mean"]
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        ours = dict(cell.key)["model"] == "ff2w"
+        accuracy = (44.0 if ours else 40.0) + 0.1 * cell.seed
+        return finished(best_val_loss=3.0, **dict.fromkeys(names, accuracy))
+
+    fill(tmp_path, plan, outcome, {"val_loss": 9.0, **dict.fromkeys(names, 25.0)})
+    view = views.build(plan, tmp_path, None)
+    found = judged(view)
+    assert found["continuations_best"].verdict == HOLDS
+    assert found["mmlu_best"] == Judgement(UNDECIDED, "to be judged at scale gpu or paper")
+    assert found["printed_beyond_the_questions"].verdict == UNDECIDED
+    text = table_of(view).markdown()
+    header = next(line for line in text.splitlines() if line.startswith("| Model"))
+    assert header.count("Docstring continuations (ours)") == 6
+    assert not any(word in header for word in ("Astronomy", "Economics", "Average", "MMLU"))
+    assert text.count("Floor: Chance") == text.count("Floor: Choice of the bigram count") == 1
+
+
+@pytest.mark.parametrize("scale", ["gpu", "paper"])
 def test_mmlu_is_measured_on_models_with_equally_many_parameters(scale: str) -> None:
     plan = plans.make(ARTIFACT, scale, [0])
     assert {tuple(cell.config["probes"]["mmlu"]["columns"]) for cell in plan.cells} == {COLUMNS}

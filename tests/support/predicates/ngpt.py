@@ -47,8 +47,11 @@ def tenth(ours: float) -> Made:
     return Made(loss, scale="paper")
 
 
-def downstream(ours: float) -> Made:
-    return Made(lambda place, seed: {"val_loss": 4.0, "downstream_mean": ours if place["model"] == "ngpt" else 40.0})
+def downstream(metric: str, ours: float, scale: str) -> Made:
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        return {"val_loss": 4.0, metric: ours if place["model"] == "ngpt" else 40.0}
+
+    return Made(metrics, scale=scale, seeds=(0, 1, 2))
 
 
 def embeddings(error: float) -> Made:
@@ -119,7 +122,12 @@ CASES = {
         "ngpt/fig2", by_context(0.2, -0.15, 0.02), by_context(-0.15, 0.2, 0.2)
     ),
     "ngpt.fig2.speedup_grows_with_budget": Case("ngpt/fig2", by_budget(0.2, -0.2), by_budget(-0.2, 0.2)),
-    "ngpt.fig3.downstream_better_at_equal_tokens": Case("ngpt/fig3", downstream(50.0), downstream(30.0)),
+    "ngpt.fig3.downstream_better_at_equal_tokens": Case(
+        "ngpt/fig3", downstream("downstream_mean", 50.0, "gpu"), downstream("downstream_mean", 30.0, "gpu")
+    ),
+    "ngpt.fig3.continuations_better_at_equal_tokens": Case(
+        "ngpt/fig3", downstream("continuations_mean", 50.0, "cpu"), downstream("continuations_mean", 30.0, "cpu")
+    ),
     "ngpt.fig4.embedding_norms_fixed": Case("ngpt/fig4", embeddings(0.0), embeddings(0.1)),
     "ngpt.fig6.modest_steps": Case(
         "ngpt/fig6", inspected(mean_alpha_A=0.2, mean_alpha_M=0.3), inspected(mean_alpha_A=0.2, mean_alpha_M=0.6)

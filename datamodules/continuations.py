@@ -1,0 +1,282 @@
+"""Docstring continuations: questions of four answers for lm-eval, made from the validation documents of docstrings.
+
+A document is cut inside a word.  The question is which of four texts goes on there: the true one, or what follows at
+three places of other documents.  At all four places the cut comes after the same token and after as many letters of
+its word (five and more count as five), and all four texts have equally many tokens.  So neither their length nor the
+last token tells them apart: a count of pairs of tokens has no more than chance, and what is before the last token
+decides.
+"""
+
+import json
+import string
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes, sha256_of_file, write_atomically
+from paper_repro.base.seeds import mix
+from paper_repro.datamodules.counter_based import permutation
+from paper_repro.datamodules.token_shards import TokenManifest, TokenStream
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+FOLDER = "downstream/continuations-{vocabulary}"
+"""Below the data folder, where the probe ``probes.downstream`` looks for task files."""
+MANIFEST = "manifest.json"
+FORMAT = 1
+VAL = "val"
+LETTERS = (1, 2, 3, 4, 5)
+"""Letters of the word before the cut; of the last one, so many or more."""
+CHOICES = 4
+CONTEXT, CONTINUATION = 16, 6
+"""Tokens of a question, at most, and of each answer."""
+EXAMPLE_CONTEXT = 6
+"""Tokens of an example's question, at most: five examples and a question fit into a context of 128."""
+QUESTIONS, EXAMPLES = 500, 5
+"""How many each task has."""
+EXAMPLE_SHARE = 10
+"""One document of so many is for examples, the others for questions."""
+MOST_OF_A_DOCUMENT = 4
+"""Questions of one task from one document."""
+SEED = 2357
+ALPHABET = frozenset(string.ascii_letters)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cut inside a word."""
+
+    document: int
+    start: int
+    """Index of the first token after the cut."""
+    group: tuple[int, int]
+    """Letters of the word before the cut, and the last token before it."""
+    following: tuple[int, ...]
+    """The tokens after it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+    """The index of the true continuation."""
+
+
+def task_name(letters: int) -> str:
+    """Return the name of the task whose cuts come after so many letters."""
+    return f"continuations_{letters}"
+
+
+def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
+    """Write task files and questions from a folder of docstrings, and return the manifest.
+
+    The same documents give the same bytes.
+
+    Args:
+        corpus: the folder with token shards and tokenizer.
+        folder: gets, for each task, ``<task>.yaml`` as lm-eval reads it, ``<task>_test.jsonl`` and
+            ``<task>_dev.jsonl``; and ``manifest.json``.
+
+    Raises:
+        UsageError: the corpus is damaged, or has too few documents for so many questions.
+    """
+    manifest = TokenManifest.read(corpus / MANIFEST)
+    for shard in manifest.of(VAL):
+        manifest.check(corpus, shard)
+    tokenizer = manifest.tokenizer(corpus)
+    stream = TokenStream([corpus / shard.file for shard in manifest.of(VAL)])
+    documents = list(_documents(stream.window(0, len(stream)).tolist(), manifest.end_of_text))
+    contents: dict[str, bytes] = {}
+    for letters, parts in questions(documents, tokenizer, corpus).items():
+        name = task_name(letters)
+        for part, found in parts.items():
+            contents[f"{name}_{part}.jsonl"] = "".join(map(_line, found)).encode()
+        contents[f"{name}.yaml"] = (json.dumps(_task(name), indent=1) + "\n").encode()  # JSON is YAML
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    prepared: dict[str, Any] = {
+        "format": FORMAT,
+        "corpus": {"sha256": sha256_of_file(corpus / MANIFEST), "documents": len(documents)},
+        "tokenizer": manifest.fingerprint,
+        "tokens": {"context": CONTEXT, "continuation": CONTINUATION, "example_context": EXAMPLE_CONTEXT},
+        "files": {name: sha256_of_bytes(content) for name, content in sorted(contents.items())},
+    }
+    write_atomically(folder / MANIFEST, json.dumps(prepared, indent=1).encode() + b"\n")
+    return prepared
+
+
+def check(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder that was prepared, whose files all are what it says.
+
+    Raises:
+        UsageError: a file is missing, altered or of another format.
+    """
+    mend = "give the command that prepared it again"
+    try:
+        found: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        version, files = found["format"], {folder / name: str(digest) for name, digest in found["files"].items()}
+        digests = {path: sha256_of_file(path) for path in files}
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be read ({error.strerror}); {mend}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{folder / MANIFEST}: no manifest of questions ({error!r}); {mend}") from error
+    if version != FORMAT:
+        raise UsageError(f"{folder / MANIFEST}: format {version!r}, expected {FORMAT}; {mend}")
+    for path, digest in digests.items():
+        if digest != files[path]:
+            raise UsageError(f"{path}: altered since it was prepared; {mend}")
+    return found
+
+
+def questions(
+    documents: Sequence[Sequence[int]], tokenizer: BytePairTokenizer, corpus: object
+) -> dict[int, dict[str, list[Question]]]:
+    """Return for each number of letters the questions ("test") and the examples ("dev").
+
+    The true continuation stands at each of the four positions equally often.
+
+    Args:
+        documents: token ids of each.
+        tokenizer: that of the ids.
+        corpus: named in errors.
+
+    Raises:
+        UsageError: there are too few documents.
+    """
+    parts = {
+        "dev": ([index for index in range(len(documents)) if index % EXAMPLE_SHARE == 0], EXAMPLE_CONTEXT, EXAMPLES),
+        "test": ([index for index in range(len(documents)) if index % EXAMPLE_SHARE], CONTEXT, QUESTIONS),
+    }
+    found: dict[int, dict[str, list[Question]]] = {letters: {} for letters in LETTERS}
+    for part, (chosen, context, wanted) in parts.items():
+        places = _places(documents, chosen, tokenizer)
+        for letters in LETTERS:
+            own = list(_asked(places.get(letters, []), documents, tokenizer, context, wanted))
+            if len(own) < wanted:
+                raise UsageError(
+                    f"{corpus}: {len(own)} questions of the task {task_name(letters)} ({part}), expected {wanted}: its "
+                    f"{len(documents):,} validation documents are too few; prepare more docstrings (--packages)"
+                )
+            found[letters][part] = own
+    return found
+
+
+def _documents(ids: Sequence[int], end: int) -> Iterator[list[int]]:
+    document: list[int] = []
+    for token in ids:
+        if token == end:
+            yield document
+            document = []
+        else:
+            document.append(token)
+
+
+def _places(
+    documents: Sequence[Sequence[int]], chosen: Sequence[int], tokenizer: BytePairTokenizer
+) -> dict[int, list[Place]]:
+    """Return the cuts inside of words of the chosen documents, by their letters before the cut."""
+    texts = [tokenizer.decode([token]) for token in range(tokenizer.vocabulary_size)]
+    found: defaultdict[int, list[Place]] = defaultdict(list)
+    for document in chosen:
+        ids, letters = documents[document], 0
+        for place in range(len(ids) - CONTINUATION + 1):
+            if letters and texts[ids[place]][:1] in ALPHABET:
+                group = min(letters, LETTERS[-1]), ids[place - 1]
+                found[group[0]].append(Place(document, place, group, tuple(ids[place : place + CONTINUATION])))
+            own = _letters_at_end(texts[ids[place]])
+            letters = letters + own if own == len(texts[ids[place]]) else own
+    return found
+
+
+def _letters_at_end(text: str) -> int:
+    return next((count for count, character in enumerate(reversed(text)) if character not in ALPHABET), len(text))
+
+
+def _asked(
+    places: Sequence[Place],
+    documents: Sequence[Sequence[int]],
+    tokenizer: BytePairTokenizer,
+    context: int,
+    wanted: int,
+) -> Iterator[Question]:
+    """Yield questions from places in a random order."""
+    if not places:
+        return
+    order = [places[index] for index in permutation(len(places), mix(SEED, "continuations", places[0].group[0]))]
+    groups: defaultdict[tuple[int, int], list[Place]] = defaultdict(list)
+    position = {}
+    for place in order:
+        position[place] = len(groups[place.group])
+        groups[place.group].append(place)
+    counts: defaultdict[int, int] = defaultdict(int)
+    asked = 0
+    for place in order:
+        if asked == wanted:
+            return
+        if counts[place.document] == MOST_OF_A_DOCUMENT:
+            continue
+        others = _others(place, groups[place.group], position[place])
+        text = _context(documents[place.document][max(0, place.start - context) : place.start], tokenizer)
+        found = [place.following, *others]
+        if len(found) == CHOICES and text and _keeps_its_tokens(text, found, context, tokenizer):
+            answer = asked % CHOICES
+            found.insert(answer, found.pop(0))
+            yield Question(text, tuple(map(tokenizer.decode, found)), answer)
+            counts[place.document] += 1
+            asked += 1
+
+
+def _others(place: Place, group: Sequence[Place], position: int) -> list[tuple[int, ...]]:
+    """Return what follows at the next places of the group, each from a document of its own and each another text."""
+    known, found = {place.document}, [place.following]
+    for step in range(1, len(group)):
+        other = group[(position + step) % len(group)]
+        if other.document not in known and other.following not in found:
+            known.add(other.document)
+            found.append(other.following)
+        if len(found) == CHOICES:
+            break
+    return found[1:]
+
+
+def _context(ids: Sequence[int], tokenizer: BytePairTokenizer) -> str:
+    """Return the text of the ids from its first whole word on; empty if the word that is cut is the first."""
+    text = tokenizer.decode(ids)
+    start = next((index for index, character in enumerate(text) if character.isspace()), len(text))
+    return text[start:].lstrip()
+
+
+def _keeps_its_tokens(
+    text: str, answers: Sequence[tuple[int, ...]], context: int, tokenizer: BytePairTokenizer
+) -> bool:
+    """Return whether text and answer, joined and encoded anew, are divided where the document was cut."""
+    before = tokenizer.encode(text)
+    whole = (tokenizer.encode(text + tokenizer.decode(answer)) for answer in answers)
+    return len(before) <= context and all(ids == [*before, *answer] for ids, answer in zip(whole, answers, strict=True))
+
+
+def _line(question: Question) -> str:
+    row = {"context": question.context, "choices": list(question.choices), "answer": question.answer}
+    return json.dumps(row) + "\n"
+
+
+def _task(name: str) -> Mapping[str, object]:
+    """Return the task as lm-eval reads it; its files lie beside it."""
+    return {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {part: f"{name}_{part}.jsonl" for part in ("dev", "test")}},
+        "test_split": "test",
+        "fewshot_split": "dev",
+        "fewshot_config": {"sampler": "first_n"},
+        "output_type": "multiple_choice",
+        "doc_to_text": "context",
+        "doc_to_choice": "choices",
+        "doc_to_target": "answer",
+        "target_delimiter": "",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": FORMAT},
+    }

@@ -1,0 +1,137 @@
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import continuations
+from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.scripts import prepare_data
+
+WANTED = 40
+
+
+def texts(seed: int, count: int) -> list[str]:
+    """Documents of words that are longer than most tokens."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("aeiounrst", k=draw.randint(2, 9))) for _ in range(80)]
+    return [" ".join(draw.choices(words, k=120)) + f".\n\nNumber {index}" for index in range(count)]
+
+
+TRAIN, VAL = texts(0, 60), texts(1, 60)
+TOKENIZER = BytePairTokenizer.train(TRAIN + VAL, 290)
+
+
+def corpus(root: Path, val: list[str]) -> None:
+    splits = {"train": TRAIN, "val": val}
+    write_shards(root / "docstrings-512", splits, {"name": "test"}, TOKENIZER, say=lambda _: None)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(continuations, "QUESTIONS", WANTED)
+    corpus(tmp_path, VAL)
+    return tmp_path
+
+
+def prepare(root: Path, *words: str) -> Path:
+    assert prepare_data.main(["continuations", "--to", str(root), *words]) == 0
+    return root / "downstream" / "continuations-512"
+
+
+def rows(folder: Path, letters: int, part: str = "test") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"continuations_{letters}_{part}.jsonl").read_text().splitlines()]
+
+
+def refusal(root: Path, *words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        prepare_data.main(["continuations", "--to", str(root), *words])
+    return str(caught.value)
+
+
+def test_the_same_documents_give_the_same_bytes_and_they_are_verified(root: Path, tmp_path: Path) -> None:
+    folder = prepare(root)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 3 * len(continuations.LETTERS) + 1
+    prepare(root)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    prepare(root, "--verify")
+    assert str(tmp_path).encode() not in b"".join(before.values())  # the folder may be moved
+
+
+@pytest.mark.parametrize("letters", continuations.LETTERS)
+def test_the_true_text_goes_on_in_a_validation_document_and_the_others_come_from_other_documents(
+    root: Path, letters: int
+) -> None:
+    folder = prepare(root)
+    found = rows(folder, letters)
+    assert len(found) == WANTED and len({row["context"] for row in found}) == WANTED
+    assert [[row["answer"] for row in found].count(index) for index in range(4)] == [WANTED // 4] * 4
+    for row in found:
+        context, choices, answer = row["context"], row["choices"], row["answer"]
+        homes = [index for index, text in enumerate(VAL) if context + choices[answer] in text]
+        assert any(index % continuations.EXAMPLE_SHARE for index in homes)
+        assert len(set(choices)) == 4
+        word = context.split()[-1]
+        assert min(len(word), 5) == letters and word.isalpha()
+    for row in rows(folder, letters, "dev"):
+        homes = [index for index, text in enumerate(VAL) if row["context"] + row["choices"][row["answer"]] in text]
+        assert any(index % continuations.EXAMPLE_SHARE == 0 for index in homes)
+
+
+def test_all_answers_have_six_tokens_and_follow_the_same_one(root: Path) -> None:
+    folder = prepare(root)
+    for letters in continuations.LETTERS:
+        for part, most in (("test", continuations.CONTEXT), ("dev", continuations.EXAMPLE_CONTEXT)):
+            for row in rows(folder, letters, part):
+                before = TOKENIZER.encode(row["context"])
+                wholes = [TOKENIZER.encode(row["context"] + text) for text in row["choices"]]
+                assert len(before) <= most
+                assert {len(ids) for ids in wholes} == {len(before) + continuations.CONTINUATION}
+                assert all(ids[: len(before)] == before for ids in wholes)
+
+
+def test_what_follows_at_a_place_is_offered_without_knowing_whether_it_is_true(root: Path) -> None:
+    # A wrong answer is the true one of another place after the same token and as many letters.
+    ids = [TOKENIZER.encode(text) for text in VAL]
+    places = continuations._places(ids, range(len(ids)), TOKENIZER)
+    known = {(place.group, place.following) for own in places.values() for place in own}
+    for letters in continuations.LETTERS:
+        for row in rows(prepare(root), letters):
+            last = TOKENIZER.encode(row["context"])[-1]
+            following = [
+                tuple(TOKENIZER.encode(row["context"] + text)[-continuations.CONTINUATION :]) for text in row["choices"]
+            ]
+            assert {((letters, last), own) for own in following} <= known
+
+
+def test_what_cannot_be_prepared_is_refused_by_name(root: Path) -> None:
+    message = refusal(root, "--vocabulary", "2048")
+    assert "needs docstrings-2048/manifest.json" in message
+    assert message.endswith("run: python scripts/prepare_data.py docstrings --vocabulary 2048")
+    assert "--vocabulary few: give a whole number above 0" in refusal(root, "--vocabulary", "few")
+    assert "manifest.json: cannot be read" in refusal(root, "--verify")
+    folder = prepare(root)
+    altered = folder / "continuations_2_test.jsonl"
+    altered.write_bytes(altered.read_bytes()[:-1])
+    assert f"{altered}: altered since it was prepared; give the command" in refusal(root, "--verify")
+    altered.unlink()
+    assert f"{altered}: cannot be read" in refusal(root, "--verify")
+    (folder / "manifest.json").write_text("[]")
+    assert "no manifest of questions" in refusal(root, "--verify")
+    prepare(root)
+    prepare(root, "--verify")
+
+
+def test_too_few_documents_are_refused(tmp_path: Path, root: Path) -> None:
+    few = tmp_path / "few"
+    corpus(few, VAL[:12])
+    message = refusal(few)
+    assert "questions of the task continuations_1 (dev), expected 5: its 12 validation documents are too few" in message
+    assert not (few / "downstream").exists()

@@ -1,0 +1,150 @@
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from paper_repro.base import data_files
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
+from paper_repro.datamodules import continuations
+from paper_repro.datamodules.text import TokenData
+from paper_repro.evaluation import harness
+from paper_repro.metrics.counts import BigramCounts
+from paper_repro.probes.bigram_floor import BigramFloor
+from paper_repro.probes.downstream import Downstream
+from paper_repro.probes.downstream_floor import BigramModel
+from paper_repro.tests.datamodules import test_continuations as made
+from paper_repro.tests.evaluation.doubles import small_gpt
+
+TASKS = {f"continuations_{letters}": "continuations-512" for letters in continuations.LETTERS}
+BEFORE = 7
+"""Tokens that decide what a model expects that knows the documents: more than an answer has."""
+COMMAND = "python scripts/prepare_data.py continuations"
+COMMON: dict[str, Any] = {"tasks": TASKS, "name": "continuations", "prepare": COMMAND}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(continuations, "QUESTIONS", made.WANTED)
+    made.corpus(tmp_path, made.VAL)
+    return tmp_path
+
+
+def data(root: Path) -> TokenData:
+    return TokenData({"manifest": "docstrings-512/manifest.json"}, 8, 64, 3, data_root=root)
+
+
+def outcome(root: Path, reader: str = "text.TokenData", **others: Any) -> Outcome:
+    section = {"_target_": f"paper_repro.datamodules.{reader}", "files": {"manifest": "docstrings-512/manifest.json"}}
+    task = {"_target_": "paper_repro.probes.downstream_floor.DownstreamFloor", **COMMON, **others}
+    config = {"task": task, "data": {**section, "window": 64}, "machine": {"data_root": str(root)}, "seed": 0}
+    (found,) = task_of(config).run([Cell("0" * 16, config)], root / "cells", SimpleNamespace())  # type: ignore[arg-type]
+    return found
+
+
+def test_the_model_is_the_count() -> None:
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 7, (200,), generator=draw)
+    counts = BigramCounts.of(ids[:-1], ids[1:], 9)  # two ids are never seen
+    asked = torch.randint(0, 9, (3, 5), generator=draw)
+    logits = BigramModel(counts, 0.8, 5)(asked)
+    assert logits.shape == (3, 5, 9)
+    assert torch.allclose(logits.exp().sum(dim=-1), torch.ones(3, 5, dtype=torch.float64), atol=1e-12)
+    following = torch.randint(0, 9, (3, 5), generator=draw)
+    expected = counts.bigram(asked.flatten(), following.flatten(), 0.8).log()
+    assert torch.allclose(logits.gather(-1, following[..., None]).flatten(), expected, atol=1e-12)
+
+
+def test_the_count_knows_little_more_than_chance_and_is_right_where_it_is_by_hand(root: Path) -> None:
+    pytest.importorskip("lm_eval", reason=harness.INSTALL)
+    folder = made.prepare(root)
+    found = outcome(root)
+    assert found.status == FINISHED and set(found.data_hashes) == {"manifest", "tokenizer"}
+    assert (root / "cells" / ("0" * 16) / "continuations-512.json").read_bytes() == (
+        folder / "manifest.json"
+    ).read_bytes()
+    counts, weight = BigramFloor().counts(data(root))
+    for letters in continuations.LETTERS:
+        right = 0
+        for row in made.rows(folder, letters):
+            scores = []
+            for text in row["choices"]:
+                ids = torch.tensor(made.TOKENIZER.encode(row["context"] + text))[-continuations.CONTINUATION - 1 :]
+                scores.append(float(counts.bigram(ids[:-1], ids[1:], weight).log().sum()))
+            right += scores.index(max(scores)) == row["answer"]
+        assert found.metrics[f"continuations_{letters}"] == pytest.approx(100 * right / made.WANTED, abs=1e-9)
+    assert found.metrics["continuations_cropped"] == 0.0
+    assert abs(found.metrics["continuations_mean"] - 25.0) < 4 * 100 * (0.25 * 0.75 / (5 * made.WANTED)) ** 0.5
+
+
+class Knowing(torch.nn.Module):
+    """Gives what a validation document says after the last tokens a high probability."""
+
+    def __init__(self, block_length: int) -> None:
+        super().__init__()
+        self.block_length = block_length
+        self.known: dict[tuple[int, ...], set[int]] = {}
+        for text in made.VAL:
+            ids = made.TOKENIZER.encode(text)
+            for place in range(BEFORE, len(ids)):
+                self.known.setdefault(tuple(ids[place - BEFORE : place]), set()).add(ids[place])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, made.TOKENIZER.vocabulary_size)
+        for row, own in enumerate(ids.tolist()):
+            for place in range(BEFORE, len(own) + 1):
+                for token in self.known.get(tuple(own[place - BEFORE : place]), ()):
+                    logits[row, place - 1, token] = 9.0
+        return logits
+
+
+def test_who_knows_the_documents_is_right_and_five_examples_fit_into_a_short_context(root: Path) -> None:
+    pytest.importorskip("lm_eval", reason=harness.INSTALL)
+    made.prepare(root)
+    for examples in (0, 5):
+        found = Downstream(**COMMON, num_fewshot=examples).of_model(Knowing(127), data(root))
+        assert found.metrics["continuations_mean"] > 75.0 and found.metrics["continuations_cropped"] == 0.0
+    short = Downstream(**COMMON, num_fewshot=5).of_model(Knowing(64), data(root))
+    assert short.metrics["continuations_cropped"] == 100.0
+
+
+def test_what_is_lacking_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {*TASKS, "continuations_mean", "continuations_cropped"}
+    monkeypatch.setattr("paper_repro.probes.downstream._shipped_tasks", lambda: root)
+    found = outcome(root)
+    assert found.metrics == {} and found.unavailable.keys() == names
+    (reason,) = set(found.unavailable.values())
+    assert reason.startswith("needs downstream/continuations-512: ") and reason.endswith(f"run: {COMMAND}")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setattr(data_files, "DATA", root)
+    assert outcome(root).unavailable == dict.fromkeys(names, harness.INSTALL)
+
+
+def test_altered_questions_are_refused_before_and_after_a_training(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made.prepare(root)
+    altered = folder / "continuations_1_test.jsonl"
+    altered.write_bytes(altered.read_bytes()[1:])
+    message = f"altered since it was prepared; give the command that prepared it again: {COMMAND}"
+    monkeypatch.setattr("paper_repro.probes.downstream._shipped_tasks", lambda: root)
+    with pytest.raises(UsageError, match=message):
+        Downstream(**COMMON).of_model(small_gpt(), data(root))
+    monkeypatch.setenv(data_files.DATA_VARIABLE, str(root))
+    with pytest.raises(UsageError, match=message):
+        Downstream(**COMMON)
+
+
+def test_other_data_than_texts_are_refused(root: Path) -> None:
+    task = {"_target_": "paper_repro.probes.downstream_floor.DownstreamFloor", **COMMON}
+    section = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
+    config = {"task": task, "data": section, "machine": {}, "seed": 0}
+    with pytest.raises(UsageError, match="DownstreamFloor counts tokens of texts, the data are GaussianProcessData"):
+        task_of(config).run([Cell("0" * 16, config)], root, SimpleNamespace())  # type: ignore[arg-type]
