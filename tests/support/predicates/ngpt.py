@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from paper_repro.tests.support.made_up import Made, Place
 from paper_repro.tests.support.predicates.case import Case
 
-BUDGETS = {"f8": 0, "f4": 1, "f2": 2, "f1": 3}
+BUDGETS = {"f8": 0, "f4": 1, "f2": 2}
 DOUBLED = 0.3
 """What twice the tokens take off a loss."""
 KNOWN = Made(known=True)
@@ -27,13 +27,13 @@ def ngpt(change: float) -> Made:
 
 def by_context(short: float, first: float, last: float) -> Made:
     """nGPT's loss above GPT's: in the shorter context, and in the longer one at the smaller and larger budget."""
-    longer = {"f4": first, "f2": last}
+    longer = {"f8": first, "f4": last}
     return above_gpt(lambda place: short if place["context"] == "c1k" else longer[place["budget"]])
 
 
 def by_budget(first: float, last: float) -> Made:
-    """nGPT's loss above GPT's at its smaller half of budgets, and at the larger one."""
-    return above_gpt(lambda place: first if place["budget"] == ("f8" if place["context"] == "c1k" else "f4") else last)
+    """nGPT's loss above GPT's at the smallest budget, and at the others."""
+    return above_gpt(lambda place: first if place["budget"] == "f8" else last)
 
 
 def levels(**of: float) -> Made:
