@@ -135,13 +135,13 @@ def step_time_ratio(view: View, context: str) -> float | None:
 def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgement:
     """Return every budget's interval above 1, at 1k context.
 
-    Where the baseline never got so low, a bound says nothing of a speedup just above 1.  With as many tokens as the
-    baseline's longest budget, the speedup is above 1 if and only if the loss is below the baseline's: that is judged.
+    Where the candidate's loss lies beyond all losses of the baseline, a bound may say nothing of a speedup near 1.  At
+    equal tokens the speedup is above 1 if and only if the loss is below the baseline's: that is judged.
     """
     parts = []
     for speedup in speedups(view.unwatched(), "c1k", baseline, candidate):
         found = _above_zero(speedup.by_seed, str(speedup))
-        if speedup.bound == ">" and found.verdict == UNDECIDED:
+        if speedup.bound != "=" and found.verdict == UNDECIDED:
             found = _lower(view.unwatched(), "c1k", speedup, baseline, candidate)
         tokens = f"{speedup.candidate.tokens:,.0f} tokens"
         parts.append((tokens, _at_its_loss(view, found, candidate, (speedup, "c1k"))))
