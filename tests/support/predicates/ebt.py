@@ -127,15 +127,15 @@ def curved(s2: float, start: float) -> Made:
     """S1's loss falls as data to the power of 0.2 from 5 on, S2's with the power and the start given."""
     steps = range(100, 1501, 100)
 
-    def loss(place: Place, share: float) -> float:
+    def loss(place: Place, share: float, seed: int = 0) -> float:
         if place["model"] == "floor":
             return FLOOR
-        return (start * share**-s2) if place["model"] == "s2" else 5.0 * share**-0.2
+        return (start * share ** -(s2 + 1e-4 * seed)) if place["model"] == "s2" else 5.0 * share**-0.2
 
     return Made(
         lambda place, seed: {"val_loss": loss(place, 1.0)},
         curves=lambda place, seed: {
-            "val_loss": [(step, loss(place, step / 1500) * (1 + 1e-5 * seed)) for step in steps]
+            "val_loss": [(step, loss(place, step / 1500, seed) * (1 + 1e-5 * seed)) for step in steps]
         },
     )
 

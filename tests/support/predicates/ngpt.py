@@ -59,7 +59,7 @@ def embeddings(error: float) -> Made:
     return Made(
         lambda place, seed: {
             **{f"{name}_norm_error": error for name in names},
-            **{f"{name}_norm_variation": 0.1 for name in names},
+            **{f"{name}_norm_variation": 0.1 + 1e-4 * seed for name in names},
         },
         noise=0.0,
     )
