@@ -156,7 +156,7 @@ def test_a_figure_without_records_is_empty_axes(tmp_path: Path) -> None:
 def test_scales_run_what_they_say() -> None:
     assert len(PLAN.cells) == 4 * 3 * 3 * 3
     base = next(cell.config for cell in PLAN.cells if dict(cell.key)["setting"] == "lr1e-3")
-    assert (base["training"]["steps"], base["data"]["batch_size"], base["model"]["block_length"]) == (300, 8, 128)
+    assert (base["training"]["steps"], base["data"]["batch_size"], base["model"]["block_length"]) == (1000, 8, 128)
     paper = ARTIFACT.scales["paper"]
     assert len(ARTIFACT.points(paper)) == 4 * 7 * 3 * 3 * 9
     for key in ARTIFACT.points(paper):
