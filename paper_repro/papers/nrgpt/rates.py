@@ -1,0 +1,82 @@
+"""NRGPT on text: losses against the learning rate, our check that the grid does not decide."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts.brackets import bracketed
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
+from paper_repro.artifacts.views import View
+from paper_repro.papers.nrgpt.fig4 import COLORS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+LOSS = "best_val_loss"
+FEWEST_RATES = 3
+
+
+class RatesFigure(figures.Figure):
+    """Every run as a dot, a line through the means over seeds of each model."""
+
+    size = (5.0, 3.6)
+    metric = LOSS
+
+    def rows(self) -> list[Row]:
+        return [
+            {"model": model, "rate": rate, "seed": seed, LOSS: round(loss, 8)}
+            for model in self.artifact.axes["model"].values
+            for _, rate, losses in _rates(self.view, model)
+            for seed, loss in sorted(losses.items())
+        ]
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        for model, spec in self.artifact.axes["model"].values.items():
+            groups: dict[float, list[float]] = {}
+            for row in rows:
+                if row["model"] == model:
+                    groups.setdefault(row["rate"], []).append(row[LOSS])
+            if groups:
+                dots = [(rate, loss) for rate, losses in groups.items() for loss in losses]
+                axes.scatter(*zip(*dots, strict=True), s=8, color=COLORS[model], alpha=0.4, linewidths=0)
+                line = [(rate, intervals.mean(groups[rate])) for rate in sorted(groups)]
+                axes.plot(
+                    *zip(*line, strict=True), color=COLORS[model], marker="o", markersize=3, linewidth=1.2,
+                    label=spec.label,
+                )  # fmt: skip
+        axes.set(xscale="log", xlabel="initial learning rate", ylabel="best validation loss (nats per token)")
+        figures.log_ticks(axes.xaxis)
+        if rows:
+            axes.legend()
+
+
+def judge_best_rate_is_bracketed(view: View) -> Judgement:
+    """Judge whether, for each model, some rate inside the grid is better than both of its edges."""
+    models = view.artifact.axes["model"].values
+    return combine([(models[name].label, _inside(view, name)) for name in models], FAILS, HOLDS)
+
+
+def _inside(view: View, model: str) -> Judgement:
+    found = list(_rates(view.unwatched(), model))
+    if len(found) < FEWEST_RATES:
+        return Judgement(UNDECIDED, "fewer than three rates finished")
+    best, rate, _ = min(found, key=lambda one: intervals.mean(list(one[2].values())))
+    grid = ", ".join(f"{at:g}: {intervals.mean(list(losses.values())):.4f}" for _, at, losses in found)
+
+    def judge(view: View) -> Judgement:
+        view.samples(LOSS, best)  # of the whole grid the best rate alone has to be below the floor
+        return bracketed({at: losses for _, at, losses in found}, f"best of the grid {rate:g} ({grid})")
+
+    return guarded(view, judge)
+
+
+def _rates(view: View, model: str) -> Iterator[tuple[dict[str, str], float, dict[int, float]]]:
+    """Yield the place, the initial rate and the losses by seed of a model's runs, for each rate that was run."""
+    for key in view.points:
+        place = dict(key)
+        losses = view.samples(LOSS, place) if place["model"] == model else {}
+        if losses:
+            yield place, view.counted("lr", place) or 0.0, losses
