@@ -40,13 +40,11 @@ class RatesFigure(figures.Figure):
                 if row["model"] == model:
                     groups.setdefault(row["rate"], []).append(row[LOSS])
             if groups:
-                dots = [(rate, loss) for rate, losses in groups.items() for loss in losses]
-                axes.scatter(*zip(*dots, strict=True), s=8, color=COLORS[model], alpha=0.4, linewidths=0)
-                line = [(rate, intervals.mean(groups[rate])) for rate in sorted(groups)]
-                axes.plot(
-                    *zip(*line, strict=True), color=COLORS[model], marker="o", markersize=3, linewidth=1.2,
-                    label=spec.label,
-                )  # fmt: skip
+                color, rates = COLORS[model], sorted(groups)
+                for rate in rates:
+                    axes.scatter([rate] * len(groups[rate]), groups[rate], s=8, color=color, alpha=0.4, linewidths=0)
+                means = [intervals.mean(groups[rate]) for rate in rates]
+                axes.plot(rates, means, color=color, marker="o", markersize=3, linewidth=1.2, label=spec.label)
         axes.set(xscale="log", xlabel="initial learning rate", ylabel="best validation loss (nats per token)")
         figures.log_ticks(axes.xaxis)
         if rows:
