@@ -4,8 +4,8 @@
     report.py to=DIR             into another folder, which is new, empty, or holds a report already
     report.py from=DIR           of another folder of results
 
-Pages: an index of all artifacts, a page for each artifact and scale, one for each record, all claims, all figures, where
-papers and code disagree, and the measured speeds.  The same results give the same bytes.
+Pages: an index of all artifacts, a page for each artifact and scale, one for each record, all claims, all figures,
+where papers and code disagree, and the measured speeds.  The same results give the same bytes.
 
 Exit codes: 0 done, 2 wrong usage or a damaged table, 130 interrupted.
 """
@@ -26,10 +26,14 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     for word in (*words.names, *words.overrides):
-        raise UsageError(f"{word}: not known here{nearest(word.partition('=')[0], SETTINGS)}; --help says what there is")
+        raise UsageError(
+            f"{word}: not known here{nearest(word.partition('=')[0], SETTINGS)}; --help says what there is"
+        )
     results = Path(words.settings.get("from", str(RESULTS))).expanduser()
     if not results.is_dir():
-        raise UsageError(f"from={results}: there is no such folder; give one that holds PAPER/ARTIFACT/SCALE/table.json")
+        raise UsageError(
+            f"from={results}: there is no such folder; give one that holds PAPER/ARTIFACT/SCALE/table.json"
+        )
     from paper_repro.report.site import build
 
     built = build(results, Path(words.settings.get("to", str(ROOT / "site"))).expanduser())

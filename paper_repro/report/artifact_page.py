@@ -57,7 +57,9 @@ def _facts(result: Result, others: Sequence[Markup]) -> Markup:
     downloads = [
         link(result.page, file_path(result, name), name) for name in (*FIGURES, *TABLES) if name in result.files
     ]
-    command = f"python scripts/reproduce.py {result.id}" + ("" if result.scale in ("cpu", "exact") else f" scale={result.scale}")
+    command = f"python scripts/reproduce.py {result.id}" + (
+        "" if result.scale in ("cpu", "exact") else f" scale={result.scale}"
+    )
     altered = document.get("overrides") or ()
     return facts(
         [
@@ -114,13 +116,14 @@ def _table(here: str, shown: Grid, source: Source) -> Markup:
     """Return the paper's numbers beside ours, quantities as groups of columns."""
     if not shown.lines:
         return Markup()
+    printed = any(PAPER in one.kinds for one in shown.quantities)
     first = [tag("th", title, rowspan=2, scope="col", class_="axis") for title in shown.axes]
     second = []
     for one in shown.quantities:
         unit = one.spec.unit if isinstance(one.spec, Metric) else ""
         first.append(tag("th", one.title, colspan=len(one.kinds), scope="colgroup", class_="group", title=unit or None))
         for place, kind in enumerate(one.kinds):
-            second.append(tag("th", kind if len(one.kinds) > 1 else "", scope="col", class_="group" if not place else None))
+            second.append(tag("th", kind if printed else "", scope="col", class_="group" if not place else None))
     rows = []
     for number_of_line, line in enumerate(shown.lines):
         labels = [tag("th", label, scope="row") for label in line.labels]
@@ -212,5 +215,3 @@ def _own(quantity: Quantity, record: Any) -> str:
     if value is None and spec is not None and not isinstance(spec, Metric):
         value = counted.get(spec.source)
     return "" if value is None else number(value)
-
-

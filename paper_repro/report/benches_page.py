@@ -11,7 +11,19 @@ from paper_repro.report.source import Source, bench_commit
 
 HERE = "benches.html"
 COMPARED = ("case", "ours", "against", "ratio", "goal", "relative error")
-COMPILED = ("kernel", "model", "size", "GPU", "registers", "spilled", "shared KiB", "blocks", "waves", "at least µs", "bound by")
+COMPILED = (
+    "kernel",
+    "model",
+    "size",
+    "GPU",
+    "registers",
+    "spilled",
+    "shared KiB",
+    "blocks",
+    "waves",
+    "at least µs",
+    "bound by",
+)
 LEAD = (
     "Both sides were measured in one process, in turns; the ratio is that of their medians. Above 1, ours is faster or "
     "needs less memory. Below its goal, the goal is missed."
@@ -37,7 +49,11 @@ def benches_page(source: Source) -> bytes:
                 tag(
                     "section",
                     tag("h2", name),
-                    tag("p", f"{bench['device']}, {bench['threads']} thread, torch {bench['torch']}, {bench_commit(bench)}", class_="soft"),
+                    tag(
+                        "p",
+                        f"{bench['device']}, {bench['threads']} thread, torch {bench['torch']}, {bench_commit(bench)}",
+                        class_="soft",
+                    ),
                     list(_tables(bench)),
                     data_entry=True,
                     data_device=kind,
@@ -50,7 +66,9 @@ def benches_page(source: Source) -> bytes:
                 f"scripts/bench.py {name.partition('.')[0]} --json FILE"
             ) from error
     controls = filters("benches", {"device": ("Device", dict(sorted(devices.items())))})
-    return page(HERE, "Speeds", tag("h1", "Measured speeds"), tag("p", LEAD, class_="lead"), controls, sections, wide=True)
+    return page(
+        HERE, "Speeds", tag("h1", "Measured speeds"), tag("p", LEAD, class_="lead"), controls, sections, wide=True
+    )
 
 
 def _tables(bench: Mapping[str, Any]) -> Iterator[Markup]:

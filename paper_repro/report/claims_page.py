@@ -58,7 +58,9 @@ def _untested(source: Source) -> Markup:
     left = [claim for claim in paper_claims.known().values() if claim.id not in tested]
     if not left:
         return Markup()
-    items = [tag("li", f"{claim.says}. ", tag("span", f"{claim.paper}, {claim.where}", class_="soft")) for claim in left]
+    items = [
+        tag("li", f"{claim.says}. ", tag("span", f"{claim.paper}, {claim.where}", class_="soft")) for claim in left
+    ]
     return tag("section", tag("h2", "Listed and not tested yet"), tag("ul", items))
 
 
@@ -93,7 +95,7 @@ def _reason(judged: Mapping[str, Any]) -> str:
 
 
 def _parts(judged: Mapping[str, Any]) -> Markup:
-    parts = [part for part in judged.get("parts", ()) if part["at"] or part.get("parts")]
+    parts = judged.get("parts", ())
     if not parts:
         return Markup()
     items = [
@@ -101,8 +103,8 @@ def _parts(judged: Mapping[str, Any]) -> Markup:
             "li",
             verdict(part["verdict"], claim_word(part)),
             " ",
-            tag("b", part["at"]),
-            f" {_reason(part)}",
+            [tag("b", part["at"]), " "] if part["at"] else None,
+            _reason(part),
             _parts(part),
         )
         for part in parts

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 from paper_repro.report.markup import Markup, escaped, tag
 
 Element = ElementTree.Element
-DRAWN = frozenset("svg g path use defs clipPath rect circle line polyline polygon ellipse text tspan image".split())
+_SHAPES = ("path", "rect", "circle", "line", "polyline", "polygon", "ellipse")
+DRAWN = frozenset(("svg", "g", "use", "defs", "clipPath", "text", "tspan", "image", *_SHAPES))
 """The elements that are kept."""
 INSIDE = ("#", "data:image/png;base64,")
 """How an address begins that leads nowhere else."""

@@ -11,8 +11,10 @@ from paper_repro.artifacts.verdicts import NOT_RUN, OFF, REPRODUCED
 from paper_repro.report.source import Kept, Result
 
 ROW_KEYS = frozenset(
-    "quantity paper_mean paper_std own_mean own_std own_seeds verdict floor reference_mean reference_std "
-    "reference_seeds as_reference".split()
+    (
+        *("quantity", "verdict", "floor", "as_reference"),
+        *(f"{whose}_{what}" for whose in ("paper", "own", "reference") for what in ("mean", "std", "seeds")),
+    )
 )
 """What a row says beside its place."""
 PAPER, OURS, VERDICT = "paper", "ours", "verdict"
@@ -220,8 +222,9 @@ def _own(quantity: Quantity, row: Mapping[str, Any], cells: tuple[str, ...], rec
     """Write our number; where there is none, why."""
     mean, std = row.get("own_mean"), row.get("own_std")
     if mean is not None:
-        varies = std is not None and not (FLOOR in row and quantity.text(std) == quantity.text(0.0))
-        return f"{quantity.text(mean)} ± {quantity.text(std)}" if varies else quantity.text(mean)
+        if std is None or (FLOOR in row and quantity.text(std) == quantity.text(0.0)):
+            return quantity.text(mean)
+        return f"{quantity.text(mean)} ± {quantity.text(std)}"
     kept = [records[cell].record for cell in cells if cell in records]
     lacks = [record.unavailable[quantity.name] for record in kept if quantity.name in record.unavailable]
     if lacks:
@@ -281,6 +284,6 @@ def _with_best(
 
 def _leading(text: str) -> float | None:
     try:
-        return float(text.split()[0])
+        return float(text.split(maxsplit=1)[0])
     except (IndexError, ValueError):
         return None

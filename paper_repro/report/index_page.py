@@ -43,9 +43,7 @@ def index_page(source: Source) -> bytes:
     cards += [_without_result(source.artifacts[name]) for name in missing]
     cards += [_faulty(name, error) for name, error in source.faults.items()]
     papers = dict.fromkeys([result.paper for result in source.results] + [name.partition("/")[0] for name in missing])
-    words = dict.fromkeys(
-        word for result in source.results for word in (*_number_words(result), *_claim_words(result))
-    )
+    words = dict.fromkeys(word for result in source.results for word in (*_number_words(result), *_claim_words(result)))
     verdicts = [word for word in (*CLAIM_VERDICTS, *NUMBER_VERDICTS) if word in words]
     controls = filters(
         "artifacts",

@@ -44,7 +44,9 @@ def papers_page(source: Source) -> bytes:
         parts += [tag("h3", "Where our experiments deviate"), tag("ul", left, class_="quotes")] if left else []
         sections.append(tag("section", parts))
     controls = filters("sentences", {"paper": ("Paper", {paper: paper_name(paper) for paper in ordered})})
-    return page(HERE, "Papers and code", tag("h1", "Papers and code"), tag("p", LEAD, class_="lead"), controls, sections)
+    return page(
+        HERE, "Papers and code", tag("h1", "Papers and code"), tag("p", LEAD, class_="lead"), controls, sections
+    )
 
 
 def deviation(text: str) -> str:

@@ -35,12 +35,16 @@ def record_page(cell: str, source: Source, origins: Origins) -> bytes:
     """Return the page."""
     kept, uses, here = source.records[cell], source.uses.get(cell, ()), record_path(cell)
     record = kept.record
-    over = [tag("span", f"seed {record.seed}"), tag("code", cell)]
-    metrics = [[name, tag("span", f"{value:.10g}", class_="figure-like")] for name, value in sorted(record.metrics.items())]
+    papers = dict.fromkeys(paper_name(use.result.paper) for use in uses)
+    over = [*(tag("span", paper) for paper in papers), tag("span", f"seed {record.seed}"), tag("code", cell)]
+    metrics = [[name, tag("span", f"{value:.10g}", class_="value")] for name, value in sorted(record.metrics.items())]
     metrics += [[name, tag("span", f"n/a: {why}", class_="soft")] for name, why in sorted(record.unavailable.items())]
     drawn = [drawing for name, points in sorted(record.curves.items()) if (drawing := curve(name, points))]
     sections = [
-        ("Stands in", tag("ul", [tag("li", _use(here, use)) for use in uses], class_="uses") if uses else "In no table."),
+        (
+            "Stands in",
+            tag("ul", [tag("li", _use(here, use)) for use in uses], class_="uses") if uses else "In no table.",
+        ),
         ("Metrics", table(["metric", "value"], metrics, "plain") if metrics else "This record has no metrics."),
         ("Curves", tag("div", drawn, class_="curves") if drawn else NO_CURVES),
         ("Beside the record", _attachments(here, cell, kept)),
@@ -141,7 +145,9 @@ def _provenance(kept: Kept) -> Markup:
     commit = tag("code", str(given.get("commit") or "unknown"))
     dirty = " with uncommitted changes" if given.get("dirty") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted((given.get("versions") or {}).items()))
-    data = [tag("div", name, " ", tag("code", str(digest))) for name, digest in sorted((given.get("data") or {}).items())]
+    data = [
+        tag("div", name, " ", tag("code", str(digest))) for name, digest in sorted((given.get("data") or {}).items())
+    ]
     renamed = "; ".join(f"{name}: {value}" for name, value in sorted(record.renamed.items()))
     return facts(
         [

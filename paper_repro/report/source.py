@@ -138,7 +138,7 @@ def _result(path: Path, artifacts: Mapping[str, Artifact]) -> Result:
 
 
 def _problems(document: Any, name: str, scale: str) -> Iterator[str]:
-    """Yield what a table.json lacks of what pages read."""
+    """Yield what a table.json lacks of what pages read; what follows the first may not be asked for."""
     if not isinstance(document, dict):
         yield "expected an object with artifact, rows, claims and cells"
         return
@@ -150,13 +150,17 @@ def _problems(document: Any, name: str, scale: str) -> Iterator[str]:
     for key, kind in (("rows", list), ("claims", list), ("notes", list), ("cells", dict), ("summary", dict)):
         if not isinstance(document.get(key), kind):
             yield f"'{key}' is no {'list' if kind is list else 'mapping'}"
+    for claim in document["claims"]:
+        yield from _claim_problems(claim, ("id", "verdict", "whose", "where", "says", "because"))
+    yield from _row_problems(document)
+
+
+def _row_problems(document: Mapping[str, Any]) -> Iterator[str]:
     for row in document["rows"]:
         if not isinstance(row, dict) or not isinstance(row.get("quantity"), str):
             yield f"a row without a quantity: {str(row)[:80]}"
         elif not all(_is_number(row.get(key)) for key in ("paper_mean", "paper_std", "own_mean", "own_std")):
             yield f"a row whose numbers are none: {str(row)[:200]}"
-    for claim in document["claims"]:
-        yield from _claim_problems(claim, ("id", "verdict", "whose", "where", "says", "because"))
     if not all(isinstance(note, str) for note in document["notes"]):
         yield "a note that is no text"
     for cell, place in document["cells"].items():
