@@ -39,7 +39,9 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
         attributes: ``class_`` stands for class, ``data_x`` for data-x; None and False leave one out, True gives it
             without a value.
     """
-    given = "".join(_attribute(key, value) for key, value in attributes.items() if value not in (None, False))
+    # Not "in (None, False)": 0 is a value.
+    there = ((key, value) for key, value in attributes.items() if value is not None and value is not False)
+    given = "".join(_attribute(key, value) for key, value in there)
     if name in VOID:
         return Markup(f"<{name}{given}>")
     return Markup(f"<{name}{given}>{escaped(children)}</{name}>")

@@ -27,7 +27,7 @@ class Result:
     """One published table with what lies beside it."""
 
     id: str
-    """Of the artifact, for example cem/table3."""
+    """The artifact's id, for example cem/table3."""
     scale: str
     document: Mapping[str, Any]
     """The content of table.json, whose kinds have been checked."""

@@ -130,7 +130,7 @@ def test_filters_and_words_leave_what_fits(site: Any, browser: Browser) -> None:
 def test_a_click_on_a_number_leads_to_its_record(site: Any, browser: Browser) -> None:
     browser.resize(1280)
     browser.open(site.folder / "artifacts/cem/table3/cpu.html")
-    link = 'table.numbers a[data-line="3"][data-quantity="test_rmse"]'
+    link = 'table.numbers a[data-line="0"][data-quantity="test_rmse"]'
     shown = browser.run(f"return document.querySelector('{link}').textContent")
     browser.click(link)
     rows = browser.run("return [...document.querySelectorAll('.behind tr')].map((row) => row.innerText.split('\\t'))")

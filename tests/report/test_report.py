@@ -335,8 +335,8 @@ def test_wrong_words_are_refused_on_one_line(words: list[str], said: str, monkey
 def test_markup_is_kept_and_everything_else_is_text() -> None:
     assert escaped(["<", Markup("<br>"), None, 3]) == "&lt;<br>3"
     assert (
-        tag("a", "&", href='"><script>', data_x=None, hidden=True)
-        == '<a href="&quot;&gt;&lt;script&gt;" hidden>&amp;</a>'
+        tag("a", "&", href='"><script>', data_x=None, data_y=0, hidden=True)
+        == '<a href="&quot;&gt;&lt;script&gt;" data-y="0" hidden>&amp;</a>'
     )
 
 

@@ -76,10 +76,13 @@ class Browser:
         self.address = address
         arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={profile}"]
         arguments += ["--no-sandbox"] if os.geteuid() == 0 else []
-        options = {"binary": binary, "args": arguments}
+        logged = {"enableNetwork": True, "enablePage": False}
+        options = {"binary": binary, "args": arguments, "perfLoggingPrefs": logged}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
         session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.session = f"/session/{session['sessionId']}"
+        self._ask("POST", f"{self.session}/url", {"url": "about:blank"})
+        self.requests()  # those of the browser's own first page
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         content = None if body is None else json.dumps(body).encode()
