@@ -9,7 +9,7 @@ import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from paper_repro.artifacts import catalogue, paper_claims
 from paper_repro.artifacts.listing import published_listing
 from paper_repro.artifacts.verdicts import FITTED
 from paper_repro.base.command_line import RESULTS, parse, run_main
-from paper_repro.base.errors import UsageError
-from paper_repro.cells.records import SEAL, seal
 from paper_repro.kernels.static.gpus import GPUS
+from paper_repro.report.source import bench_commit, read_bench
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
 
@@ -193,17 +192,17 @@ def _benches(folder: Path) -> str:
     cells: list[list[str]] = []
     static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
-        bench = _bench(path)
+        bench = read_bench(path)
         where = f"{bench['device']}, {bench['threads']} thread"
         if "programs" in bench:
             static = bench
-        cells += [_cell(found, where, _commit(bench)) for found in bench.get("cells", [])]
+        cells += [_cell(found, where, bench_commit(bench)) for found in bench.get("cells", [])]
         for found in bench.get("comparisons", []):
             goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
             error = f"{found['relative_error']:.1e}"
             ours = f"{statistics.median(found['ours']):.4g} {found['unit']}"
             named = [bench["bench"], found["case"], ours, found["other"]]
-            rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where, _commit(bench)])
+            rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where, bench_commit(bench)])
     headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
     text = BENCHES.format(
         **_remarks(folder),
@@ -244,7 +243,7 @@ def _remarks(folder: Path) -> dict[str, str]:
 
 def _against(path: Path, other: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the comparisons of a file with others of that name, each behind its case; none where it is absent."""
-    comparisons = _bench(path)["comparisons"] if path.is_file() else []
+    comparisons = read_bench(path)["comparisons"] if path.is_file() else []
     return [(found["case"], found) for found in comparisons if other in found["other"]]
 
 
@@ -290,30 +289,6 @@ def _cell(found: dict[str, Any], where: str, code: str) -> list[str]:
         where,
         code,
     ]
-
-
-def _bench(path: Path) -> dict[str, Any]:
-    """Return the content of a bench's file.
-
-    Raises:
-        UsageError: it names a commit and has no seal, or its seal does not fit.
-    """
-    content: dict[str, Any] = json.loads(path.read_text())
-    given = content.pop(SEAL, None)
-    if given is None and "commit" not in content:
-        return content
-    if given != seal(content):
-        raise UsageError(
-            f"{path}: its seal {given!r} does not fit its content, whose hash is {seal(content)}; measure it again: "
-            f"scripts/bench.py {content.get('bench')} --json {path.name}"
-        )
-    return content
-
-
-def _commit(bench: Mapping[str, Any]) -> str:
-    if not bench.get("commit"):
-        return "commit unknown"
-    return bench["commit"][:10] + (" with uncommitted changes" if bench["dirty"] else "")
 
 
 def _programs(found: list[dict[str, Any]]) -> str:

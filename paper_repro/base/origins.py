@@ -4,10 +4,11 @@ A config is made of layers: the files that Hydra composes, then the overrides in
 keys to values and knows its source; a value's origin is the last layer that sets it.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from paper_repro.base import config as configs
 from paper_repro.base import typed_yaml
@@ -51,37 +52,57 @@ def origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[s
 
 def _of_files(experiment: str, overrides: Sequence[Override]) -> dict[str, str]:
     """Return the file and line of each value that Hydra composes of files, and who chose the file."""
+    choosers = {item.key: item.source for item in overrides if configs.chooses(item)}
+    return {
+        key: f"{one.place}, chosen by {choosers[one.group]}" if one.group in choosers else one.place
+        for key, one in composed(experiment, configs.chosen_groups(overrides)).items()
+    }
+
+
+class Written(NamedTuple):
+    """A value as a file of the config writes it."""
+
+    value: Any
+    place: str
+    """File and line."""
+    group: str
+    """The group of configs that the file belongs to."""
+
+
+@functools.lru_cache(maxsize=256)
+def composed(experiment: str, groups: tuple[tuple[str, str], ...]) -> Mapping[str, Written]:
+    """Return each value that Hydra composes of files by its dotted key, references to other keys as they are written.
+
+    Args:
+        experiment: a file under ``conf/experiment``.
+        groups: the choice for each group that is chosen, each of which there must be.
+    """
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
-    groups = configs.chosen_groups(overrides)
-    configs.compose_files(experiment, groups)
-    choosers = {item.key: item.source for item in overrides if configs.chooses(item)}
-    found: dict[str, str] = {}
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         choices = [f"{group}={choice}" for group, choice in groups]
         defaults = loader.compute_defaults_list(f"experiment/{experiment}", choices, RunMode.RUN).defaults
+    found: dict[str, Written] = {}
     for default in defaults:
         path = CONF / f"{default.config_path}.yaml"
-        if not path.is_file():
-            continue
-        group = str(default.config_path).partition("/")[0]
-        chosen = f", chosen by {choosers[group]}" if group in choosers else ""
-        for key, line in _places(typed_yaml.read(path), default.package or ""):
-            _clear(found, key)
-            found[key] = f"{path}:{line}{chosen}"
+        if path.is_file():
+            group = str(default.config_path).partition("/")[0]
+            for key, node in _places(typed_yaml.read(path), default.package or ""):
+                _clear(found, key)
+                found[key] = Written(node.plain(), f"{path}:{node.key_line}", group)
     return found
 
 
-def _clear(found: dict[str, str], key: str) -> None:
+def _clear(found: dict[str, Any], key: str) -> None:
     """Drop the sources of a section that is replaced, and of an empty one that is filled."""
     for known in [known for known in found if f"{known}.".startswith(f"{key}.") or key.startswith(f"{known}.")]:
         del found[known]
 
 
-def _places(node: Node, prefix: str) -> Iterator[tuple[str, int]]:
+def _places(node: Node, prefix: str) -> Iterator[tuple[str, Node]]:
     for key, child in node.items().items():
         name = f"{prefix}.{key}".removeprefix(".")
         if name == "defaults":
@@ -89,7 +110,7 @@ def _places(node: Node, prefix: str) -> Iterator[tuple[str, int]]:
         if child.is_mapping and child.items():
             yield from _places(child, name)
         else:
-            yield name, child.key_line
+            yield name, child
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

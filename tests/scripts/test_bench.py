@@ -122,6 +122,6 @@ def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(
 
 def test_published_benches_are_sealed_or_from_before_and_from_committed_code(scripts: None) -> None:
     index = import_module("results_index")
-    found = [index._bench(path) for path in sorted((RESULTS / "bench").glob("*.json"))]
+    found = [index.read_bench(path) for path in sorted((RESULTS / "bench").glob("*.json"))]
     assert len(found) >= 27
     assert all(not bench.get("dirty") for bench in found)

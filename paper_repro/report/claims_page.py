@@ -1,0 +1,113 @@
+"""Claims with verdicts, reasons and parts: the list of an artifact, and the ledger of all of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from paper_repro.artifacts import paper_claims
+from paper_repro.cells.progress import duration
+from paper_repro.report.markup import Markup, tag
+from paper_repro.report.shell import CLAIM_VERDICTS, claim_word, filters, link, page, paper_name, tally, verdict
+from paper_repro.report.source import Result, Source
+
+HERE = "claims.html"
+WHOSE = {"paper": "the paper's", "ours": "ours"}
+
+
+def claims_page(source: Source) -> bytes:
+    """Return the ledger: every claim of every artifact."""
+    entries, papers = [], dict[str, str]()
+    for result in source.results:
+        for claim in result.document["claims"]:
+            papers[result.paper] = paper_name(result.paper)
+            text = f"{result.id} {claim['id']} {claim['says']} {claim['where']} {claim['because']}".lower()
+            place = link(HERE, result.page, tag("code", result.id), f", scale {result.scale}")
+            entries.append(
+                tag(
+                    "li",
+                    claim_item(claim, tag("p", paper_name(result.paper), " ", place, class_="over")),
+                    data_entry=True,
+                    data_paper=result.paper,
+                    data_verdict=claim["verdict"],
+                    data_whose=claim["whose"],
+                    data_text=text,
+                )
+            )
+    claims = [claim for result in source.results for claim in result.document["claims"]]
+    there = {claim["verdict"] for claim in claims}
+    verdicts = [*(word for word in CLAIM_VERDICTS if word in there), *sorted(there - {*CLAIM_VERDICTS})]
+    controls = filters(
+        "claims",
+        {
+            "paper": ("Paper", papers),
+            "verdict": ("Verdict", {word: word for word in verdicts}),
+            "whose": ("Whose", {whose: WHOSE.get(whose, whose) for whose in sorted({one["whose"] for one in claims})}),
+        },
+    )
+    lead = (
+        "A claim is a sentence of a paper, or a question of ours, written as a predicate over cells and judged by an "
+        "interval of 95 % over seeds or by exact arithmetic. At scale cpu it is judged on small models and small data: "
+        "what fails or holds there may do otherwise at full scale."
+    )
+    content = [tag("h1", "Claims"), tag("p", lead, class_="lead"), tally(claim["verdict"] for claim in claims)]
+    return page(HERE, "Claims", content, controls, tag("ol", entries, class_="claims"), _untested(source))
+
+
+def _untested(source: Source) -> Markup:
+    """Return the claims of the papers that no artifact of the catalogue tests."""
+    tested = {claim.catalogue for artifact in source.artifacts.values() for claim in artifact.claims}
+    left = [claim for claim in paper_claims.known().values() if claim.id not in tested]
+    if not left:
+        return Markup()
+    items = [
+        tag("li", f"{claim.says}. ", tag("span", f"{claim.paper}, {claim.where}", class_="soft")) for claim in left
+    ]
+    return tag("section", tag("h2", "Listed and not tested yet"), tag("ul", items))
+
+
+def claims_of(result: Result) -> Markup:
+    """Return the claims of one artifact, for its own page."""
+    items = [tag("li", claim_item(claim), id=f"claim-{claim['id']}") for claim in result.document["claims"]]
+    return tag("ol", items, class_="claims")
+
+
+def claim_item(claim: Mapping[str, Any], over: Any = None) -> Markup:
+    """Return one claim: what it says, its verdict with the reason, and its parts."""
+    whose = f"{WHOSE.get(claim['whose'], claim['whose'])}: {claim['where']}"
+    return tag(
+        "div",
+        over,
+        tag("p", verdict(claim["verdict"], claim_word(claim)), " ", claim["says"], class_="says"),
+        tag("p", _reason(claim), class_="because"),
+        tag("p", whose, " · ", tag("code", claim["id"]), class_="soft"),
+        _parts(claim),
+        class_="claim",
+    )
+
+
+def _reason(judged: Mapping[str, Any]) -> str:
+    """Return what a verdict rests on, with what would decide it."""
+    found = [str(judged[key]) for key in ("because", "remark") if judged.get(key)]
+    more, seconds = judged.get("more_seeds"), judged.get("more_seconds")
+    if isinstance(more, int):
+        price = f", {duration(seconds)} of a processor" if isinstance(seconds, (int, float)) else ""
+        found.append(f"about {more} more {'seed' if more == 1 else 'seeds'} would decide{price}")
+    return "; ".join(found)
+
+
+def _parts(judged: Mapping[str, Any]) -> Markup:
+    parts = judged.get("parts", ())
+    if not parts:
+        return Markup()
+    items = [
+        tag(
+            "li",
+            verdict(part["verdict"], claim_word(part)),
+            " ",
+            [tag("b", part["at"]), " "] if part["at"] else None,
+            _reason(part),
+            _parts(part),
+        )
+        for part in parts
+    ]
+    count = f"{len(parts)} part{'s' if len(parts) > 1 else ''}"
+    return tag("details", tag("summary", count), tag("ul", items, class_="parts"), open=len(parts) <= 3)

@@ -1,0 +1,47 @@
+"""Build the report: a site of all results that a browser opens without a server and without a network.
+
+    report.py                    the site of results/ in site/; open site/index.html
+    report.py to=DIR             into another folder, which is new, empty, or holds a report already
+    report.py from=DIR           of another folder of results
+
+Pages: an index of all artifacts, a page for each artifact and scale, one for each record, all claims, all figures,
+where papers and code disagree, and the measured speeds.  The same results give the same bytes.
+
+Exit codes: 0 done, 2 wrong usage or a damaged table, 130 interrupted.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paper_repro.base.command_line import RESULTS, ROOT, parse, run_main
+from paper_repro.base.errors import UsageError, nearest
+
+SETTINGS = ("to", "from")
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = parse(arguments, ("--help", "-h"), SETTINGS)
+    if words.flags:
+        print(__doc__)
+        return 0
+    for word in (*words.names, *words.overrides):
+        raise UsageError(
+            f"{word}: not known here{nearest(word.partition('=')[0], SETTINGS)}; --help says what there is"
+        )
+    results = Path(words.settings.get("from", str(RESULTS))).expanduser()
+    if not results.is_dir():
+        raise UsageError(
+            f"from={results}: there is no such folder; give one that holds PAPER/ARTIFACT/SCALE/table.json"
+        )
+    from paper_repro.report.site import build
+
+    built = build(results, Path(words.settings.get("to", str(ROOT / "site"))).expanduser())
+    for cell in built.damaged:
+        print(f"damaged: the record of cell {cell}; its page is left out", file=sys.stderr)
+    print(f"{built.pages:,} pages, {built.bytes / 1e6:.1f} MB: {built.folder / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))
