@@ -123,7 +123,7 @@ class _Points:
     step: int
     """The step of the checkpoint from which the run goes on; 0 at the start."""
     known: frozenset[str]
-    """The names of points of that step that are there already: a run that ended after its last checkpoint evaluates anew."""
+    """The names of its points that are there already: a run that ended after its last checkpoint evaluates anew."""
     end: Callable[[], object] | None = None
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
