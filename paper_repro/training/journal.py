@@ -8,6 +8,7 @@ twice.  Nothing of this enters a result.
 import csv
 import os
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,6 +99,8 @@ class Journal(Silent):
         """End the loggers; what was told is on the disk, or sent."""
         while self._points:
             self._points.pop().close()
+        if self.built[0].machine.logger == WANDB and "wandb" in sys.modules:
+            sys.modules["wandb"].teardown()  # waits for its process, which writes on after a run has ended
 
     def _line(self, text: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -200,7 +201,10 @@ def test_weights_and_biases_offline_has_a_run_for_each_cell(count, cells, run, t
     for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     batch = cells("wandb", count)
-    outcomes = run(batch, tmp_path, stops=(7,))
+    with pytest.raises(StopRequestedError):
+        Fit().run(batch, tmp_path, Recorder(7))
+    time.sleep(1.1)  # wandb names the folder of an offline run by the second; no process starts within one
+    outcomes = run(batch, tmp_path)
     for one, outcome in zip(batch, outcomes, strict=True):
         logs = tmp_path / one.id / "logs"
         name = (logs / "wandb-run.txt").read_text()
