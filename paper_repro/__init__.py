@@ -7,7 +7,20 @@ inside this package, and either way they have one name only: ``paper_repro.kerne
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paper_repro.exports.weights import load_model as load_model
 
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "lightning_modules").is_dir():
     __path__.append(str(_root))
+
+
+def __getattr__(name: str) -> Any:
+    """Give ``load_model`` where it is asked for: it needs torch, the rest of the package is to be had without."""
+    if name == "load_model":
+        from paper_repro.exports.weights import load_model
+
+        return load_model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ FOLDERS = ("paper_repro", *SIBLINGS, "scripts")
 TORCH_FREE = (
     *(
         f"{room}.{path.stem}"
-        for room in ("base", "cells", "artifacts", "report")
+        for room in ("base", "cells", "artifacts", "report", "results")
         for path in sorted((ROOT / "paper_repro" / room).glob("*.py"))
         if path.stem != "__init__"
     ),
@@ -123,7 +123,8 @@ def test_datamodules_import_torch_lightning_and_datasets() -> None:
 
 def test_training_imports_no_model_and_no_experiment() -> None:
     packages = {"torch", "lightning", "torchmetrics", "safetensors", "numpy"}
-    assert wrong("paper_repro/training", packages, {"training", "cells.tasks", "datamodules", "kernels"}) == []
+    rooms = {"training", "cells.tasks", "cells.loggers", "datamodules", "kernels"}
+    assert wrong("paper_repro/training", packages, rooms, {"tensorboard", "wandb"}) == []
     data = [item for path in files("paper_repro/training") for item in imports(path) if ".datamodules." in item.name]
     assert [item.where for item in data if ".counter_based." not in item.name] == []
 
@@ -164,6 +165,13 @@ def test_artifacts_stand_on_cells_and_cells_on_the_base_and_other_rooms_are_name
     beyond = [item for item in cells if item.name.split(".")[1] not in ("base", "cells")]
     # A task is named by its target: the room of cells knows no model and no trainer.
     assert [item.where for item in beyond] == []
+
+
+def test_results_read_records_and_exports_read_weights() -> None:
+    rooms = {"results", "artifacts", "cells"}
+    assert wrong("paper_repro/results", {"tabulate"}, rooms, {"pandas"}) == []
+    rooms = {"exports", "results", "cells.records", "cells.tasks", "models", "training"}
+    assert wrong("paper_repro/exports", {"torch", "safetensors"}, rooms) == []
 
 
 def test_nothing_imports_tests_scripts_or_a_bare_sibling() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
+from paper_repro.cells.loggers import LOGGERS
 
 
 def check_machine(config: Mapping[str, Any]) -> None:
@@ -67,6 +68,8 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint_every_seconds": (_or_null(_positive), "a number above 0, or null"),
     "checkpoint_every_steps": (_or_null(_whole), "a whole number of 1 or more, or null"),
     "progress_every_seconds": (_not_negative, "a number of 0 or more"),
+    "logger": (lambda value: value is None or value in LOGGERS, f"null, {', '.join(LOGGERS[:-1])} or {LOGGERS[-1]}"),
+    "log_every_steps": (_whole, "a whole number of 1 or more"),
     "stack": (_or_null(_section), "null, or a section with the keys over and most"),
     "cache": (_or_null(_word), "a folder, or null"),
     "data_root": (_or_null(_word), "a folder, or null"),

@@ -15,6 +15,7 @@ from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.estimates import Estimate, estimate
 from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import clear
+from paper_repro.cells.loggers import check_loggers
 from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.measurements import is_done, lacks_without_probes, to_fill
 from paper_repro.cells.planned import PlannedCell
@@ -62,7 +63,7 @@ def run(
 
     Raises:
         UsageError: ``runs`` or the place of a record cannot be written to, or a machine section asks for what no
-            machine can give.
+            machine can give, or for a logger that is not installed or lacks its key.
     """
     for cell in cells:
         check_machine(cell.config)
@@ -83,6 +84,7 @@ def run(
             todo.append(job)
         elif len(job.cells) > 1:
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
+    check_loggers(cell.config for job in todo for cell in job.cells)
     todo.sort(key=lambda job: -sum(known[cell.id].seconds for cell in job.cells))
     interrupted, fatal = False, ""
     if todo:
@@ -114,6 +116,7 @@ def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], f
     """
     open_runs_folder(runs)
     todo = [cell for cell in cells if not cell.missing and not is_done(runs, cell)]
+    check_loggers(cell.config for cell in todo)
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.count) if todo else {}
         return run(told(cells, todo), runs, estimates=estimates, servers=servers, fill=fill)

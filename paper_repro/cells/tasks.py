@@ -27,7 +27,7 @@ LOSS_POINTS = 100
 """The most points of a loss curve; each is the mean loss over an equal share of the steps."""
 ATTACHMENT_BYTES = 300_000
 """The most that one file beside a record may hold."""
-TAKEN = ("record.json", "log.txt", "lease", "weights.safetensors", "weights.safetensors.sha256")
+TAKEN = ("record.json", "log.txt", "logs", "lease", "weights.safetensors", "weights.safetensors.sha256")
 """Names in a cell's folder that no attachment may have."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 """What a cell or a file beside its record may be called."""

@@ -96,7 +96,7 @@ class Worker:
             return True
         folder = record_path(self.runs, cell.id).parent
         task = task_of(cell.config)
-        local = Cell(cell.id, _localised(cell.config, self.runs))
+        local = Cell(cell.id, _localised(cell, self.runs))
         if not task.has_weights(folder):
             print(f"cell {cell.id}: no weights in {folder}: it is run again for probes {', '.join(wanted)}")
             return False
@@ -149,7 +149,7 @@ class Worker:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _outcomes(self, batch: Sequence[Cell], folder: Path, cost: Cost | None) -> list[Outcome]:
-        local = [Cell(cell.id, _localised(cell.config, self.runs)) for cell in batch]
+        local = [Cell(cell.id, _localised(cell, self.runs)) for cell in batch]
         try:
             task = task_of(local[0].config)
             outcomes = task.run(local, folder, self.channel)
@@ -246,11 +246,12 @@ def _count(message: Mapping[str, Any], channel: Channel) -> None:
         channel.emit("counted", costs=[None if cost is None else asdict(cost) for cost in costs])
 
 
-def _localised(config: dict[str, Any], runs: Path) -> dict[str, Any]:
-    """Return the config with this machine's cache folder; none of it changes a result."""
-    machine = dict(config.get(identity.MACHINE, {}))
+def _localised(cell: Cell, runs: Path) -> dict[str, Any]:
+    """Return a cell's config with this machine's cache folder and the cell's own; none of it changes a result."""
+    machine = dict(cell.config.get(identity.MACHINE, {}))
     machine["cache"] = machine.get("cache") or str(runs.resolve() / "cache")
-    return {**config, identity.MACHINE: machine}
+    machine["log_folder"] = str(record_path(runs.resolve(), cell.id).parent)
+    return {**cell.config, identity.MACHINE: machine}
 
 
 def _device(config: dict[str, Any]) -> str:

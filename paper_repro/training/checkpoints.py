@@ -3,7 +3,7 @@
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,7 +127,7 @@ def save_weights(path: Path, module: nn.Module, cell_id: str) -> None:
     Raises:
         OSError: the disk is full.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _distinct(module).items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in distinct(module).items()}
     content = safetensors.torch.save(tensors, metadata={"cell": cell_id})
     stream_with_digest(path, lambda stream: stream.write(content))
 
@@ -160,7 +160,20 @@ def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> N
             f"{path}: these are the weights of cell {found_id}, expected cell {cell_id}: "
             "give the folder of that cell, or run it"
         )
-    expected = _distinct(module)
+    fill(module, tensors, path)
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Copy weights into ``module``; nothing is copied unless everything fits.
+
+    Args:
+        tensors: those of ``distinct``, by name.
+        path: where they come from, for the error.
+
+    Raises:
+        UsageError: they are those of another model.
+    """
+    expected = distinct(module)
     problems = _differences({n: t.shape for n, t in tensors.items()}, {n: t.shape for n, t in expected.items()})
     if problems:
         raise UsageError(
@@ -189,7 +202,8 @@ def _differences(found: dict[str, torch.Size], expected: dict[str, torch.Size]) 
     ]
 
 
-def _distinct(module: nn.Module) -> dict[str, Tensor]:
+def distinct(module: nn.Module) -> dict[str, Tensor]:
+    """Return the state of ``module`` by name; tensors that share memory (tied weights) under their first name alone."""
     seen: set[tuple[Any, ...]] = set()
     result = {}
     for name, tensor in module.state_dict().items():

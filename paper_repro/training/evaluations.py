@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.training.journal import Silent
 from paper_repro.training.module import PaperModule
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -23,6 +24,7 @@ class Evaluations:
         keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
         context: what a forward pass is computed under (autocast).
         batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
+        journal: is told every point of the curves; None: nobody is.
 
     Raises:
         UsageError: ``keep`` is not a metric of a module.
@@ -36,8 +38,9 @@ class Evaluations:
         keep: str | None,
         context: Context,
         batches: int | None = None,
+        journal: Silent | None = None,
     ) -> None:
-        self.modules, self.data = modules, data
+        self.modules, self.data, self.journal = modules, data, journal or Silent()
         self.every, self.keep, self.context, self.batches = every, keep, context, batches
         for module, one in zip(modules, data, strict=True):
             _check_keep(keep, [f"{split}_{name}" for split in one.splits for name in module.new_metrics()])
@@ -89,6 +92,7 @@ class Evaluations:
             return module.evaluate(data, batches)
 
     def _account(self, index: int, step: int, metrics: dict[str, float]) -> None:
+        self.journal.evaluated(index, step, metrics)
         for name, value in metrics.items():
             self._curves[index].setdefault(name, []).append([float(step), value])
         if self.keep is None:

@@ -26,6 +26,7 @@ from paper_repro.training.build import BuiltCell, TrainingSettings, build, check
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.finished import rebuild
+from paper_repro.training.journal import Journal, kept
 from paper_repro.training.launch import launched
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
@@ -61,7 +62,10 @@ class Fit(Task):
                 built = [build(cell) for cell in cells]
                 for one in built:
                     check_window(one)
-                return _fit_one(built[0], folder, report) if len(built) == 1 else _fit_stack(built, folder, report)
+                if len(built) == 1:
+                    return _fit_one(built[0], folder, report)
+                with kept(built, folder) as journal:
+                    return _fit_stack(built, folder, report, journal)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -102,14 +106,14 @@ def _fit_one(built: BuiltCell, folder: Path, report: Report) -> list[Outcome]:
             "training.precision=16-mixed: the loss scaling it needs is not offered with machine.strategy=fsdp; "
             "use bf16-mixed, or machine.strategy=ddp"
         )
-    with launched(built.cell, folder / CHECKPOINTS, machine) as rank:
-        found = single.train(built, folder / CHECKPOINTS, report, rank)
+    with launched(built.cell, folder / CHECKPOINTS, machine) as rank, kept([built], folder) as journal:
+        found = single.train(built, folder / CHECKPOINTS, report, rank, journal)
     outcome = _outcome(built, found.watch, 0, found.metrics, found.evaluations, folder)
     outcome.seconds, outcome.compiled = found.watch.seconds, found.compiled
     return [outcome]
 
 
-def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Outcome]:
+def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Journal) -> list[Outcome]:
     training, machine, device = built[0].training, built[0].machine, built[0].machine.device
     _check_stackable(training, machine)
     identity = [one.cell.id for one in built]
@@ -119,7 +123,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Out
     modules, data = [one.module for one in built], [one.data for one in built]
     ensemble = Ensemble(modules, data, training.steps, training.clip_norm, training.precision, device)
     context, batches = ensemble.forward_context, training.evaluation_batches
-    evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, context, batches)
+    evaluations = Evaluations(modules, data, training.evaluate_every, training.keep, context, batches, journal)
     log = LossLog(len(built), training.steps, device)
 
     def save(step: int) -> None:
@@ -130,7 +134,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Out
         }
         checkpoints.save(checkpoints.checkpoint_path(folder / CHECKPOINTS, step), content, identity)
 
-    watch = Watch(log, machine, report, save)
+    watch = Watch(log, machine, report, save, journal)
     found = checkpoints.newest(folder / CHECKPOINTS, identity)
     if found is not None:
         content = checkpoints.load(found.path, identity)
@@ -138,6 +142,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report) -> list[Out
         watch.load_state_dict(content["watch"])
         evaluations.load_state_dict(content["evaluations"])
         watch.resumed_at(found.step)
+    journal.begin(ensemble.step)
     watch.stop_if_requested(ensemble.step)
     while ensemble.step < training.steps:
         log.add(ensemble.step, ensemble.advance())

@@ -58,6 +58,12 @@ class Machine:
     checkpoint_every_seconds: float | None = 20
     checkpoint_every_steps: int | None = None
     progress_every_seconds: float = 0.5
+    logger: str | None = None
+    """Where losses go while a cell trains, beside log.txt: "csv", "tensorboard" or "wandb"; None: nowhere."""
+    log_every_steps: int = 10
+    """Optimiser steps between two points of the logger."""
+    log_folder: str | None = None
+    """The folder of the cell, in which the logger's files lie; the worker knows it."""
 
     def __post_init__(self) -> None:
         found, least = (self.devices, 0) if isinstance(self.devices, list) else ([self.devices], 1)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Report, StopRequestedError
 from paper_repro.training.batches import map_tensors, tensors_of
+from paper_repro.training.journal import Silent
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import Tree
@@ -286,13 +287,19 @@ class _Leading(Watch):
     """Rank 0's: what it decides by its clock and its user, it tells the others."""
 
     def __init__(
-        self, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None], say: Callable[[int], int]
+        self,
+        log: LossLog,
+        machine: Machine,
+        report: Report,
+        save: Callable[[int], None],
+        say: Callable[[int], int],
+        journal: Silent | None = None,
     ) -> None:
         def save_together(step: int) -> None:
             say(_SAVE)
             save(step)
 
-        super().__init__(log, machine, report, save_together)
+        super().__init__(log, machine, report, save_together, journal)
         self._say = say
 
     def after_step(self, step: int) -> bool:
@@ -330,9 +337,17 @@ class _Following(Watch):
         self.after_step(step)
 
 
-def watch_for(rank: Rank, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None]) -> Watch:
+def watch_for(
+    rank: Rank,
+    log: LossLog,
+    machine: Machine,
+    report: Report,
+    save: Callable[[int], None],
+    journal: Silent | None = None,
+) -> Watch:
     """Return the watch of a run: alone, leading, or following rank 0."""
     if rank.count == 1:
-        return Watch(log, machine, report, save)
-    kind = _Following if rank.index else _Leading
-    return kind(log, machine, report, save, rank.share)
+        return Watch(log, machine, report, save, journal)
+    if rank.index:
+        return _Following(log, machine, report, save, rank.share)
+    return _Leading(log, machine, report, save, rank.share, journal)

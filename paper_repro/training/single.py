@@ -18,6 +18,7 @@ from paper_repro.training.build import BuiltCell
 from paper_repro.training.compiled_code import first_line
 from paper_repro.training.compiling import Compiling
 from paper_repro.training.evaluations import Evaluations
+from paper_repro.training.journal import Silent
 from paper_repro.training.losses import LossLog
 from paper_repro.training.module import PaperModule
 from paper_repro.training.ranks import Rank, Ranks, Sharded, watch_for
@@ -82,11 +83,11 @@ class Trained(NamedTuple):
     """What the record says of compiled code; nothing where none was asked for."""
 
 
-def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained:
+def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: Silent | None = None) -> Trained:
     """Train the cell's module, from the newest checkpoint in ``folder`` if there is one, and evaluate it.
 
     Every rank calls this.  Each computes its share of a step's batches and evaluates all of every split; rank 0 alone
-    reads the clock, looks for checkpoints and writes them.
+    reads the clock, looks for checkpoints, writes them and has a journal.
 
     Raises:
         StopRequestedError: after a checkpoint was saved.
@@ -95,11 +96,12 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained
     machine, training, device = built.machine, built.training, built.machine.device_of(rank.index)
     identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
+    journal = journal or Silent()
 
     def save(step: int) -> None:
         trainer.save_checkpoint(checkpoints.checkpoint_path(folder, step))
 
-    watch = watch_for(rank, log, machine, report, save)
+    watch = watch_for(rank, log, machine, report, save, journal)
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
@@ -108,9 +110,8 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained
         with whole, trainer.precision_plugin.forward_context():
             yield
 
-    evaluations = Evaluations(
-        [built.module], [built.data], training.evaluate_every, training.keep, context, training.evaluation_batches
-    )
+    every, keep, batches = training.evaluate_every, training.keep, training.evaluation_batches
+    evaluations = Evaluations([built.module], [built.data], every, keep, context, batches, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
     compiling = Compiling(built, folder, report, rank, context)
@@ -123,6 +124,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank) -> Trained
         step = rank.share(found.step if found else 0)
         if step:
             watch.resumed_at(step)
+        journal.begin(step)
         with _compiling(), _worker_errors_in_one_line(), compiling.kept():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:

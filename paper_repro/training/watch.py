@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paper_repro.cells.tasks import Report, StopRequestedError
+from paper_repro.training.journal import Silent
 from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
 
@@ -20,10 +21,19 @@ class Watch:
 
     Args:
         save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
+        journal: is told every step, and has it on the disk before the checkpoint; None: nobody is told.
     """
 
-    def __init__(self, log: LossLog, machine: Machine, report: Report, save: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        log: LossLog,
+        machine: Machine,
+        report: Report,
+        save: Callable[[int], None],
+        journal: Silent | None = None,
+    ) -> None:
         self.log = log
+        self.journal = journal or Silent()
         self.machine = machine
         self.report = report
         self.save = save
@@ -47,8 +57,10 @@ class Watch:
         """
         now = time.monotonic()
         last = step == self.log.steps
+        self.journal.after_step(step, self.log.latest, self.seconds)
         if last or now - self._reported >= self.machine.progress_every_seconds:
             self._reported = now
+            self.journal.flush()
             self.report.progress(step, self.log.steps, self.log.mean_latest())
             if None not in self.log.diverged():
                 return False
@@ -83,6 +95,7 @@ class Watch:
 
     def _save(self, step: int) -> None:
         if self._saved_step != step:
+            self.journal.flush()
             started = time.monotonic()
             self.save(step)
             self._saved_step, self._saving_seconds = step, time.monotonic() - started

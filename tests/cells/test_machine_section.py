@@ -24,6 +24,8 @@ WRONG: list[tuple[str, Any]] = [
     *(("stack", value) for value in (5, "seed", ["seed"])),
     *(("compile", value) for value in (None, 1, 0, "always", [True])),
     *(("cache", value) for value in (5, ["a"])),
+    *(("logger", value) for value in ("tensorbord", True, 3, ["csv"], {})),
+    *(("log_every_steps", value) for value in (0, -1, 1.5, True, None, "all")),
     *(("data_root", value) for value in (5, True)),
 ]
 

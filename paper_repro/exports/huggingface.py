@@ -1,0 +1,235 @@
+"""The Llama and GPT baselines as Hugging Face's classes have them: the same function, up to rounding, or an error.
+
+``Llama`` and nGPT's ``BaselineGPT`` become a LlamaForCausalLM.  NRGPT's ``GPT`` becomes a GPT2LMHeadModel, whose output
+has no bias; GPT's has one.  Where it is not zero, the exported model is H dimensions wider (H heads).  They hold the
+mean of the D others, so that a LayerNorm over D + H numbers has the same mean and D / (D + H) times the variance, which
+its epsilon and weights undo; the last LayerNorm's bias makes one of them 1, and the output matrix multiplies it by the
+bias of the output.
+
+Legend: V vocabulary, D width, H heads, Y = D/H, M hidden width, E further dimensions, 0 or H; W = D + E.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paper_repro.base.errors import UsageError
+from paper_repro.models.gpt import GPT, SerialBlock
+from paper_repro.models.llama import Block, Llama, PreNorm
+from paper_repro.models.ngpt import BaselineGPT
+from paper_repro.models.rotary import GatedFeedForward, RotaryAttention
+
+EXPORTED = (
+    "exported are Llama without parts of CEM, nGPT's BaselineGPT (both with rope=textbook, qk_norm=false and "
+    "storage=float32) and NRGPT's GPT"
+)
+ROPE_BASE = 10000.0
+Converted = tuple[dict[str, Tensor], dict[str, Any]]
+"""The tensors by Hugging Face's names, and the content of config.json."""
+
+
+def converted(model: nn.Module) -> Converted:
+    """Return a model's weights and config in Hugging Face's format.
+
+    Raises:
+        UsageError: none of its classes computes the same function.
+    """
+    if type(model) in (Llama, BaselineGPT):
+        assert isinstance(model, Llama)
+        return _llama(model)
+    if type(model) is GPT:
+        return _gpt2(model)
+    raise _refused(f"{type(model).__name__} is no architecture of transformers")
+
+
+def _refused(reason: str) -> UsageError:
+    return UsageError(f"--format huggingface: {reason}; {EXPORTED}; --format paper-repro takes every model")
+
+
+def _llama(model: Llama) -> Converted:
+    name = type(model).__name__
+    if model.rope != "textbook":
+        raise _refused(f"this {name} has rope={model.rope}, which is no rotation")
+    if model.storage != "float32":
+        raise _refused(f"this {name} computes in {model.storage} and float32 by turns")
+    tensors = {
+        "model.embed_tokens.weight": model.token_embedding.weight,
+        "model.norm.weight": model.final_norm.weight,
+        "lm_head.weight": model.output.weight,
+    }
+    num_heads, hidden = 0, 0
+    for index, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        (attention_norm, attention), (norm, feed_forward) = _attention(block, name), _feed_forward(block, name)
+        num_heads, hidden = attention.num_heads, len(feed_forward.down.weight)
+        query, key, value = attention.query_key_value.weight.chunk(3)  # (D, D) each
+        up, gate = feed_forward.up.weight.chunk(2)  # (M, D) each
+        own: dict[str, Tensor] = {
+            "input_layernorm": attention_norm.weight,
+            "self_attn.q_proj": _halves(query, num_heads),
+            "self_attn.k_proj": _halves(key, num_heads),
+            "self_attn.v_proj": value,
+            "self_attn.o_proj": attention.output.weight.mT,
+            "post_attention_layernorm": norm.weight,
+            "mlp.up_proj": up,
+            "mlp.gate_proj": gate,
+            "mlp.down_proj": feed_forward.down.weight.mT,
+        }
+        tensors |= {f"model.layers.{index}.{key}.weight": tensor for key, tensor in own.items()}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": model.vocabulary_size,
+        "hidden_size": model.width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_heads,
+        "head_dim": model.head_width,
+        "hidden_act": "silu",
+        "max_position_embeddings": model.block_length,
+        "rms_norm_eps": model.final_norm.eps,
+        "rope_theta": ROPE_BASE,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        **_common(),
+    }
+    return tensors, config
+
+
+def _attention(block: Block, name: str) -> tuple[nn.RMSNorm, RotaryAttention]:
+    norm, branch = _parts(block.attention, name)
+    if not isinstance(branch, RotaryAttention):
+        raise _refused(f"this {name} has the attention {type(block.attention).__name__}")
+    width = branch.output.weight.shape[1]
+    plain = branch.scale is None and not branch.normalize
+    if not plain or not math.isclose(branch.softmax_scale, (width // branch.num_heads) ** -0.5):
+        raise _refused(f"this {name} normalises queries and keys (qk_norm=true)")
+    return norm, branch
+
+
+def _feed_forward(block: Block, name: str) -> tuple[nn.RMSNorm, GatedFeedForward]:
+    norm, branch = _parts(block.feed_forward, name)
+    if not isinstance(branch, GatedFeedForward) or branch.scale_u is not None or branch.scale_nu is not None:
+        raise _refused(f"this {name} has the feed-forward part {type(block.feed_forward).__name__}")
+    return norm, branch
+
+
+def _parts(part: nn.Module, name: str) -> tuple[nn.RMSNorm, nn.Module]:
+    """Return the norm of a part of a block, and what reads its output; the part itself where it is of another kind."""
+    if not isinstance(part, PreNorm):
+        return nn.RMSNorm(1), part
+    if part.num_passes != 1:
+        raise _refused(f"this {name} applies its parts {part.num_passes} times")
+    return part.norm, part.branch
+
+
+def _halves(weight: Tensor, num_heads: int) -> Tensor:
+    """Return rows (D, D) in the order of Hugging Face's rotation: it pairs i with i + Y/2, we pair 2 i with 2 i + 1."""
+    heads = weight.unflatten(0, (num_heads, -1, 2))  # (H, Y/2, 2, D)
+    return heads.transpose(1, 2).flatten(0, 2)
+
+
+def _gpt2(model: GPT) -> Converted:
+    bias = model.output.bias
+    blocks = [block for block in model.blocks if isinstance(block, SerialBlock)]
+    num_heads, dropout = blocks[0].attention.num_heads, blocks[0].attention.dropout
+    wide = _Wide(model.width, num_heads, num_heads if bool(bias.any()) else 0)
+    tied = model.output.weight is model.token_embedding.weight and not wide.more
+    tensors = {
+        "transformer.wte.weight": wide.writing(model.token_embedding.weight),
+        "transformer.wpe.weight": wide.writing(model.position_embedding.weight),
+        **wide.norm("transformer.ln_f", model.final_norm, 1.0),
+    }
+    if not tied:
+        tensors["lm_head.weight"] = wide.output(model.output.weight, bias)
+    for index, block in enumerate(blocks):
+        place, attention, feed_forward = f"transformer.h.{index}", block.attention, block.feed_forward
+        query, key, value = attention.query_key_value.weight.double().chunk(3)
+        rows = [wide.heads(query * wide.query_factor), wide.heads(key), wide.heads(value)]
+        joined = torch.cat([wide.reading(one) for one in rows])  # (3 W, W)
+        tensors |= {
+            **wide.norm(f"{place}.ln_1", block.attention_norm, 0.0),
+            # Its Conv1D keeps a matrix as (inputs, outputs).
+            f"{place}.attn.c_attn.weight": joined.mT,
+            f"{place}.attn.c_attn.bias": torch.zeros(len(joined)),
+            f"{place}.attn.c_proj.weight": wide.writing(wide.heads(attention.output.weight.mT)),
+            f"{place}.attn.c_proj.bias": wide.writing(attention.output.bias),
+            **wide.norm(f"{place}.ln_2", block.feed_forward_norm, 0.0),
+            f"{place}.mlp.c_fc.weight": wide.reading(feed_forward.up.weight).mT,
+            f"{place}.mlp.c_fc.bias": feed_forward.up.bias,
+            f"{place}.mlp.c_proj.weight": wide.writing(feed_forward.down.weight.mT),
+            f"{place}.mlp.c_proj.bias": wide.writing(feed_forward.down.bias),
+        }
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": model.vocabulary_size,
+        "n_positions": model.block_length,
+        "n_embd": wide.width,
+        "n_layer": len(blocks),
+        "n_head": num_heads,
+        "n_inner": len(blocks[0].feed_forward.up.bias),
+        "activation_function": "relu",
+        "layer_norm_epsilon": model.final_norm.eps * model.width / wide.width,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": dropout,
+        "resid_pdrop": dropout,
+        "tie_word_embeddings": tied,
+        **_common(),
+    }
+    return {name: tensor.float() for name, tensor in tensors.items()}, config
+
+
+class _Wide:
+    """How what reads a state of D dimensions, and what writes to it, becomes one of W = D + E; in float64.
+
+    Args:
+        width, num_heads: D, H.
+        more: E.
+    """
+
+    def __init__(self, width: int, num_heads: int, more: int) -> None:
+        self.narrow, self.num_heads, self.more = width, num_heads, more
+        self.width = width + more
+        self.query_factor = math.sqrt(self.width / width)
+        """Scores are divided by the root of W / H, for ours that of D / H."""
+
+    def writing(self, rows: Tensor) -> Tensor:
+        """Return what is added to a state, (..., D), with its mean in each further dimension, (..., W)."""
+        rows = rows.double()
+        return torch.cat([rows, rows.mean(-1, keepdim=True).expand(*rows.shape[:-1], self.more)], -1)
+
+    def reading(self, matrix: Tensor) -> Tensor:
+        """Return a matrix (outputs, D) that leaves the further dimensions out, (outputs, W)."""
+        return nn.functional.pad(matrix.double(), (0, self.more))
+
+    def heads(self, rows: Tensor) -> Tensor:
+        """Return rows (D, ...), one for each channel of all heads, with zeros for further channels, (W, ...)."""
+        split = rows.double().unflatten(0, (self.num_heads, -1))  # (H, Y, ...)
+        return nn.functional.pad(split, (0, 0, 0, self.more // self.num_heads)).flatten(0, 1)
+
+    def norm(self, place: str, norm: nn.LayerNorm, constant: float) -> dict[str, Tensor]:
+        """Return a LayerNorm's weight and bias, (W,) each; the first further dimension it gives is ``constant``."""
+        further = torch.zeros(self.more, dtype=torch.float64)
+        further[:1] = constant
+        weight = norm.weight.double() * math.sqrt(self.narrow / self.width)
+        return {
+            f"{place}.weight": torch.cat([weight, torch.zeros_like(further)]),
+            f"{place}.bias": torch.cat([norm.bias.double(), further]),
+        }
+
+    def output(self, matrix: Tensor, bias: Tensor) -> Tensor:
+        """Return the output matrix (V, W), which multiplies the constant by the bias (V,)."""
+        matrix = self.reading(matrix)
+        if self.more:
+            matrix[:, self.narrow] = bias.double()
+        return matrix
+
+
+def _common() -> dict[str, Any]:
+    return {"dtype": "float32", "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "use_cache": True}

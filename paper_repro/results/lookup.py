@@ -1,0 +1,78 @@
+"""From what a user writes, an id or a path, to a cell's record."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from paper_repro.base import identity
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError
+from paper_repro.cells import measurements, records
+from paper_repro.cells.records import Record, record_path
+
+SHORTEST = 4
+"""How many characters of an id have to be given."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """A cell as its own record describes it, with the probes of that config."""
+
+    record: Record
+
+    @property
+    def id(self) -> str:
+        return self.record.cell
+
+    @cached_property
+    def probes(self) -> dict[str, str]:
+        return identity.probes(self.record.config)
+
+
+def cells_of(root: Path) -> list[str]:
+    """Return the ids of the cells below ``root`` that have a record."""
+    return sorted(path.parent.name for path in (root / "cells").glob("*/record.json"))
+
+
+def find(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
+    """Return the folder of a cell and its record, with what probes have measured since.
+
+    Args:
+        word: the folder of a cell, a file in it, the cell's id, or at least four characters with which the id of one
+            cell alone begins.
+        roots: runs folders, the first that has the cell counts.
+
+    Raises:
+        UsageError: there is no such cell (with the nearest id), several begin so, or its record is damaged.
+    """
+    path = Path(word).expanduser()
+    folder = path.parent if path.is_file() else path
+    if not (folder / "record.json").is_file():
+        if folder.is_dir() and path.name != str(word):
+            raise UsageError(f"{word}: no record.json in it, expected the folder of a cell, runs/cells/<cell>")
+        folder = _folder(str(word), roots)
+    try:
+        record = records.read(folder / "record.json")
+    except (OSError, CorruptFileError) as error:
+        raise UsageError(str(error)) from error
+    inside = folder.parent.name == "cells" and folder.name == record.cell
+    found = measurements.find(folder.parent.parent, Own(record)) if inside else None
+    return folder, record if found is None else found.record
+
+
+def _folder(word: str, roots: Sequence[Path]) -> Path:
+    for root in roots:
+        if "/" not in word and record_path(root, word).is_file():
+            return record_path(root, word).parent
+    known = {cell: root for root in reversed(roots) for cell in cells_of(root)}
+    begin = [cell for cell in known if cell.startswith(word)] if len(word) >= SHORTEST else []
+    if len(begin) == 1:
+        return record_path(known[begin[0]], begin[0]).parent
+    where = " and ".join(str(root / "cells") for root in roots)
+    if begin:
+        raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(sorted(begin)[:5])}; give more of the id")
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.3)
+    near = f" (did you mean '{close[0]}'?)" if close else ""
+    raise UsageError(f"{word}: neither the folder of a cell nor the id of one in {where}{near}")

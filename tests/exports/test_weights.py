@@ -1,0 +1,208 @@
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import paper_repro
+from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import records
+from paper_repro.cells.records import Record, record_path
+from paper_repro.cells.tasks import Cell
+from paper_repro.exports.weights import export
+from paper_repro.training import checkpoints
+from paper_repro.training.build import build
+
+SIZES = {"vocabulary_size": 20, "block_length": 8, "width": 8, "num_heads": 2}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {"_target_": "paper_repro.models.gpt.GPT", **SIZES, "num_layers": 2},
+    "tied": {"_target_": "paper_repro.models.gpt.GPT", **SIZES, "num_layers": 1, "tie_output": True},
+    "ngpt": {"_target_": "paper_repro.models.ngpt.NGPT", **SIZES, "num_layers": 1},
+    "cem": {
+        "_target_": "paper_repro.models.llama.Llama",
+        **SIZES,
+        "num_layers": 1,
+        "hidden": 16,
+        "attention": {"_target_": "paper_repro.models.cem.attention.CEMAttention", "_partial_": True},
+        "feed_forward": {"_target_": "paper_repro.models.llama.gated_feed_forward", "_partial_": True},
+    },
+}
+CELL = "0123456789abcdef"
+
+
+def script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Callable[..., torch.nn.Module]:
+    """Write a cell as a run leaves it, and give its model."""
+
+    def write(model: str = "gpt", status: str = "finished", weights: bool = True, **sections: Any) -> torch.nn.Module:
+        config = {
+            "module": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
+            "model": MODELS[model],
+            "data": {"_target_": "paper_repro.datamodules.text.CharacterData", "files": {"text": "corpus.txt"}},
+            "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.01},
+            "schedule": {"_target_": "paper_repro.training.schedules.Cosine"},
+            "training": {"steps": 1},
+            "seed": 3,
+            **sections,
+        }
+        record = Record(CELL, status, 3, config, {"val_loss": 1.0}, {}, 10, None, 1.0, None, "", {"data": {}})
+        records.write(record_path(tmp_path, CELL), record)
+        if "model" not in sections:
+            built = build(Cell(CELL, config))
+            if weights:
+                checkpoints.save_weights(tmp_path / "cells" / CELL / checkpoints.WEIGHTS, built.module, CELL)
+            return built.module.model.eval()
+        return torch.nn.Identity()
+
+    return write
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(torch.arange(16).reshape(2, 8) % 20)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exported_model_and_its_cell_are_the_trained_model(
+    name: str, finished: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = finished(name)
+    written = export(CELL, tmp_path / "out", runs=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+    assert {path.parent for path in written} == {tmp_path / "out"}
+    places = [tmp_path / "out", tmp_path / "cells" / CELL, CELL, CELL[:6]]
+    for place in places:
+        found = paper_repro.load_model(place, runs=tmp_path)
+        assert type(found) is type(model) and not found.training
+        assert torch.equal(logits(found), logits(model))  # the same code on the same numbers
+
+
+def test_the_config_says_where_the_weights_come_from(finished: Callable[..., Any], tmp_path: Path) -> None:
+    finished("gpt")
+    export(CELL, tmp_path / "out", runs=tmp_path)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["model"] == MODELS["gpt"] and config["cell"] == CELL and config["metrics"] == {"val_loss": 1.0}
+    assert config["training"]["optimizer"]["lr"] == 0.01 and config["seed"] == 3
+
+
+def test_the_commands_write_both_formats(finished: Callable[..., Any], tmp_path: Path, capsys: Any) -> None:
+    finished("gpt")
+    main = script("export")
+    assert run_main(main, [CELL, "--to", str(tmp_path / "own"), "--runs", str(tmp_path)]) == 0
+    words = [str(tmp_path / "cells" / CELL), "--to", str(tmp_path / "theirs"), "--format", "huggingface"]
+    assert run_main(main, words) == 0
+    assert capsys.readouterr().out.split() == [
+        str(tmp_path / folder / file) for folder in ("own", "theirs") for file in ("model.safetensors", "config.json")
+    ]
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"] == "gpt2"
+    with pytest.raises(UsageError, match="open it with transformers"):
+        paper_repro.load_model(tmp_path / "theirs")
+
+
+def refused(words: list[str], capsys: Any) -> str:
+    assert run_main(script("export"), words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return str(line)
+
+
+def test_wrong_input_is_one_line_and_nothing_is_written(
+    finished: Callable[..., Any], tmp_path: Path, capsys: Any
+) -> None:
+    finished("ngpt")
+    to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
+    assert "--to DIR is needed" in refused([CELL, *runs], capsys)
+    assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
+    assert "--format onnx: expected paper-repro or huggingface" in refused(
+        [CELL, *to, *runs, "--format", "onnx"], capsys
+    )
+    text = refused([CELL, *to, *runs, "--format", "huggingface"], capsys)
+    assert "NGPT is no architecture of transformers; exported are Llama" in text
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    assert "out: not empty (mine.txt lies there); give a new folder" in refused([CELL, *to, *runs], capsys)
+    assert "expected a new folder" in refused([CELL, "--to", str(tmp_path / "out" / "mine.txt"), *runs], capsys)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"weights": False}, "weights.safetensors: not there, expected the weights of the cell"),
+        ({"status": "diverged", "weights": False}, "the cell is diverged"),
+        ({"model": None, "module": None, "weights": False}, "trains no model"),
+    ],
+)
+def test_a_cell_without_weights(
+    made: dict[str, Any], message: str, finished: Callable[..., Any], tmp_path: Path
+) -> None:
+    if "model" in made:
+        record = Record(CELL, "finished", 0, {"task": {}, "seed": 0}, {}, {}, None, None, 0.0, None, "")
+        records.write(record_path(tmp_path, CELL), record)
+    else:
+        finished(**made)
+    with pytest.raises(UsageError, match=message):
+        paper_repro.load_model(CELL, runs=tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["weights", "other", "config", "no config", "version", "target", "absent"])
+def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], tmp_path: Path) -> None:
+    finished("gpt")
+    folder = tmp_path / "out"
+    export(CELL, folder, runs=tmp_path)
+    weights, path = folder / "model.safetensors", folder / "config.json"
+    config = json.loads(path.read_text())
+    if fault == "weights":
+        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    elif fault == "other":
+        config["model"]["num_layers"] = 1
+    elif fault == "version":
+        config["version"] = 2
+    elif fault == "target":
+        config["model"]["_target_"] = "os.system"
+    elif fault == "absent":
+        weights.unlink()
+    path.write_text({"config": "{", "no config": "{}"}.get(fault, json.dumps(config)))
+    messages = {
+        "weights": "not the weights that config.json beside it names",
+        "other": "weights of another model than GPT",
+        "config": "config.json: cannot be read",
+        "no config": "not a config that export.py wrote",
+        "version": "version 2, this code reads 1",
+        "target": "'os.system' is refused",
+        "absent": "model.safetensors: cannot be read",
+    }
+    with pytest.raises(UsageError, match=messages[fault]):
+        paper_repro.load_model(folder)
+
+
+def test_the_weights_are_named_as_in_the_model(finished: Callable[..., Any], tmp_path: Path) -> None:
+    model = finished("tied")
+    export(CELL, tmp_path / "out", runs=tmp_path)
+    found = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
+    assert {*found} == {name for name in model.state_dict() if name != "output.weight"}
+
+
+def test_the_package_alone_imports_no_torch() -> None:
+    loaded = "'torch' in sys.modules"
+    code = f"import paper_repro, sys; assert not {loaded}; paper_repro.load_model; print({loaded})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert found.stdout == "True\n", found.stderr
+    with pytest.raises(AttributeError, match="no attribute 'load_models'"):
+        paper_repro.load_models  # noqa: B018

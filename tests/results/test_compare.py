@@ -1,0 +1,148 @@
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base.command_line import RESULTS, ROOT, run_main
+from paper_repro.cells import records
+from paper_repro.cells.records import record_path
+
+FIRST, SECOND = "95071d22e59ea75a", "b8497c8947d73191"
+
+
+def main() -> Any:
+    spec = importlib.util.spec_from_file_location("compare", ROOT / "scripts" / "compare.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+MAIN = main()
+
+
+def compared(capsys: Any, *words: str) -> str:
+    assert run_main(MAIN, words) == 0
+    return str(capsys.readouterr().out)
+
+
+def row(text: str, *first: str) -> list[str]:
+    """The cells of the one row that begins so."""
+    found = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    (own,) = [cells for cells in found if cells[: len(first)] == [*first]]
+    return own[len(first) :]
+
+
+def test_two_cells_by_id_beginning_and_folder(capsys: Any) -> None:
+    text = compared(capsys, FIRST, SECOND)
+    one, two = (records.read(record_path(RESULTS, cell)) for cell in (FIRST, SECOND))
+    assert row(text, "parameters") == [str(one.parameters), str(two.parameters)]
+    assert row(text, "model.block.hidden") == ["170", "256"] and row(text, "model.block.num_steps") == ["2", "-"]
+    values = (one.metrics["test_rmse"], two.metrics["test_rmse"])
+    numbers = [*(f"{value:.6g}" for value in values), f"{values[1] - values[0]:+.4g}", f"{values[1] / values[0]:.4g}"]
+    assert row(text, "test_rmse") == numbers
+    ends = [f"{record.curves['train_loss']['value'][-1]:.6g}" for record in (one, two)]
+    assert row(text, "train_loss", "3000")[:2] == ends
+    assert "optimizer.lr" not in text and "seed" not in text.partition("config key")[2].partition("metric")[0]
+    folders = [str(RESULTS / "cells" / cell) for cell in (FIRST, SECOND)]
+    assert compared(capsys, FIRST[:6], SECOND[:4]) == compared(capsys, *folders) == text
+
+
+def test_a_cell_and_itself(capsys: Any) -> None:
+    text = compared(capsys, FIRST, FIRST)
+    assert "configs: the same" in text and row(text, "test_rmse")[2:] == ["+0", "1"]
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """Runs in which the cells of CEM-T2 on RBF have half the test error, and the rest is absent."""
+    table = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())
+    for cell, place in table["cells"].items():
+        if (place.get("kernel"), place.get("model")) == ("rbf", "t2"):
+            found = records.read(record_path(RESULTS, cell))
+            found.metrics["test_rmse"] /= 2
+            records.write(record_path(tmp_path, cell), found)
+    (tmp_path / "cem/table3/cpu").mkdir(parents=True)
+    shutil.copy(RESULTS / "cem/table3/cpu/table.json", tmp_path / "cem/table3/cpu")
+    return tmp_path
+
+
+def test_two_runs_folders_of_one_artifact(changed: Path, capsys: Any) -> None:
+    text = compared(capsys, str(RESULTS), str(changed), "cem/table3", "scale=cpu")
+    assert "configs: the same in all 4 pairs of cells" in text
+    assert row(text, "rbf", "t2", "test_rmse") == ["0.0107316", "0.00536579", "-0.005366", "0.5", "4 and 4"]
+    assert row(text, "rbf", "plain", "test_rmse")[1:] == ["-", "-", "-", "4 and 0"]
+    tables = [str(root / "cem/table3/cpu") for root in (RESULTS, changed)]
+    assert compared(capsys, *tables).partition("\n\n")[2] == text.partition("\n\n")[2]
+
+
+def test_an_altered_run_is_paired_by_place_and_seed(tmp_path: Path, capsys: Any) -> None:
+    from paper_repro.artifacts import catalogue, plan
+
+    altered = plan.make(catalogue.load("cem/table3"), "cpu", None, ["optimizer.lr=0.003"])
+    published = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())
+    cells = {(*place.values(),): cell for cell, place in published["cells"].items()}
+    for cell in altered.cells[:8]:
+        source = records.read(record_path(RESULTS, cells[*(value for _, value in cell.key), cell.seed]))
+        content = {**vars(source), "cell": cell.id, "config": {**cell.config}}
+        content["config"].pop("machine")
+        records.write(record_path(tmp_path, cell.id), records.Record(**content))
+    folder = tmp_path / altered.folder
+    folder.mkdir(parents=True)
+    (folder / "table.json").write_text(json.dumps({**published, "overrides": ["optimizer.lr=0.003"]}))
+    text = compared(capsys, str(RESULTS / "cem/table3/cpu"), str(folder))
+    assert row(text, "optimizer.lr") == ["0.005", "0.003", "8"] and "pairs of 8" in text
+    assert "model._target_" not in text  # records of any age are spelled as today
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((FIRST, "b8497c8947d73192"), f"did you mean '{SECOND}'"),
+        ((FIRST, "runs/cells/nothing"), "neither the folder of a cell nor the id of one in"),
+        ((FIRST, str(RESULTS / "cem")), "no record.json in it"),
+        ((FIRST, str(RESULTS / "cem/table3/cpu")), "one is a cell, the other a folder of many"),
+        ((FIRST, str(RESULTS)), "say which artifact of it"),
+        ((str(RESULTS), str(RESULTS), "cem/table33"), "unknown artifact 'cem/table33' (did you mean"),
+        ((str(RESULTS), str(RESULTS), "cem/table3", "scale=cpux"), "scale"),
+        ((str(RESULTS / "cem/table3/cpu"), str(RESULTS / "cem/fig4/cpu")), "two artifacts have no cells to pair"),
+        ((str(RESULTS / "cem/table3/cpu"),) * 2 + ("cem/table3",), "give the two folders alone"),
+        ((FIRST, SECOND, "cem/table3"), "goes with two runs folders"),
+        ((FIRST,), "1 names: give two runs"),
+        ((FIRST, SECOND, "optimizer.lr=1"), "nothing is run here"),
+        (("0", FIRST), "neither the folder of a cell"),
+    ],
+)
+def test_wrong_words_are_one_line(words: tuple[str, ...], message: str, capsys: Any) -> None:
+    assert run_main(MAIN, words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_folder_without_a_record_of_the_artifact(changed: Path, capsys: Any) -> None:
+    assert run_main(MAIN, [str(RESULTS), str(changed), "cem/fig4"]) == 2
+    assert f"{changed}: no record of cem/fig4 in it" in capsys.readouterr().err
+
+
+def test_a_damaged_table_or_record(changed: Path, capsys: Any) -> None:
+    path = next(changed.glob("cells/*/record.json"))
+    path.write_bytes(path.read_bytes()[:-5])
+    assert run_main(MAIN, [str(path.parent), FIRST]) == 2
+    assert re.search(r"record\.json.*delete it", capsys.readouterr().err)
+    (changed / "cem/table3/cpu/table.json").write_text("{}")
+    assert run_main(MAIN, [str(changed / "cem/table3/cpu"), str(RESULTS / "cem/table3/cpu")]) == 2
+    assert "not the table of an artifact" in capsys.readouterr().err
+
+
+def test_a_beginning_of_several_ids(tmp_path: Path, capsys: Any) -> None:
+    for cell in ("abcd000000000001", "abcd000000000002"):
+        found = records.read(record_path(RESULTS, FIRST))
+        records.write(record_path(tmp_path, cell), records.Record(**{**vars(found), "cell": cell}))
+    assert run_main(MAIN, ["abcd", FIRST, f"runs={tmp_path}"]) == 2
+    assert "abcd: 2 cells begin so, abcd000000000001, abcd000000000002; give more of the id" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from paper_repro.artifacts import catalogue
+from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import records
+from paper_repro.cells.records import record_path
+from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.results import frame
+from paper_repro.tests.support import synthetic
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A made-up artifact with records in ``runs``; gives its plan."""
+    plan = synthetic.plan(tmp_path)
+    monkeypatch.setattr(catalogue, "load", lambda name: {plan.artifact.id: plan.artifact}[name])
+    monkeypatch.setattr(catalogue, "find", lambda: {plan.artifact.id: plan.artifact.path})
+    return plan
+
+
+def test_the_committed_table_3_is_a_tidy_table() -> None:
+    found = frame("cem/table3", scale="cpu")
+    head = ["artifact", "scale", "kernel", "model", "seed", "metric", "value", "unit", "status", "cell"]
+    assert [*found.columns] == [*head, "num_parameters", "seconds", "commit"]
+    own = found[(found.kernel == "rbf") & (found.model == "t2") & (found.metric == "test_rmse")]
+    assert [*own.seed] == [0, 1, 2, 3] and own.cell.iloc[0] == "95071d22e59ea75a"
+    assert own.value.iloc[0] == 0.01137847846283044 and own.num_parameters.iloc[0] == 22657
+    assert {*own.unit} == {"standard deviations of the training targets"} and {*own.status} == {FINISHED}
+    means = found[found.metric == "test_rmse"].groupby(["kernel", "model"]).value.mean()
+    assert f"{means['rbf', 't2']:.4f}" == "0.0107" and len(means) == 5 * 6
+    assert found.duplicated(["kernel", "model", "seed", "metric"]).sum() == 0
+
+
+def test_an_axis_of_numbers_has_numbers_and_keys_of_the_config_are_columns() -> None:
+    name = next(
+        name
+        for name in catalogue.find()
+        if any(
+            all(value.number is not None for value in axis.values.values())
+            for axis in catalogue.load(name).axes.values()
+        )
+        and (RESULTS / name / "cpu" / "table.json").is_file()
+    )
+    artifact = catalogue.load(name)
+    found = frame(name, keys=["optimizer.lr", "no.such.key"])
+    for axis, spec in artifact.axes.items():
+        numbers = all(value.number is not None for value in spec.values.values())
+        assert pandas.api.types.is_numeric_dtype(found[axis]) == numbers
+        if not numbers:
+            assert {*found[axis]} <= {*spec.values}
+    assert found["optimizer.lr"].notna().any() and found["no.such.key"].isna().all()
+    record = records.read(record_path(RESULTS, found.cell.iloc[0]))
+    assert found["optimizer.lr"].iloc[0] == record.config["optimizer"]["lr"]
+
+
+def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp_path: Path) -> None:
+    lost, absent = made.cells[0], made.cells[1]
+
+    def outcome(cell: Any) -> Outcome:
+        if cell is lost:
+            return Outcome(DIVERGED)
+        return Outcome(FINISHED, {"error": 0.5}, unavailable={"similarity": "needs gpt2"})
+
+    synthetic.fill(tmp_path / "runs", made, outcome)
+    record_path(tmp_path / "runs", absent.id).unlink()
+    found = frame(made.artifact.id, scale=made.scale_name, runs=tmp_path / "runs")
+    assert absent.id not in {*found.cell} and {*found.cell} == {cell.id for cell in made.cells} - {absent.id}
+    own = found[found.cell == lost.id]
+    assert {*own.status} == {DIVERGED} and own.value.isna().all()
+    assert {*own.metric} == {name for name, metric in made.artifact.metrics.items() if metric.measured}
+    other = found[found.cell == made.cells[2].id].set_index("metric").value
+    assert other["error"] == 0.5 and pandas.isna(other["similarity"])
+
+
+def test_every_record_of_a_folder_with_the_artifacts_that_show_it() -> None:
+    found = frame()
+    assert {*found.cell} == {path.parent.name for path in (RESULTS / "cells").glob("*/record.json")}
+    own = found[found.cell == "95071d22e59ea75a"].set_index("metric")
+    assert "cem/table3" in own.artifacts.iloc[0].split()
+    assert own.value["test_rmse"] == 0.01137847846283044
+    assert own.unit["test_rmse"] == "standard deviations of the training targets"
+
+
+def test_several_artifacts_stand_below_one_another() -> None:
+    both = frame("cem/table3", "cem/fig4")
+    assert {*both.artifact} == {"cem/table3", "cem/fig4"}
+    assert len(both) == len(frame("cem/table3")) + len(frame("cem/fig4"))
+    assert {*catalogue.load("cem/fig4").axes, *catalogue.load("cem/table3").axes} < {*both.columns}
+
+
+def test_a_damaged_record_is_left_out_and_named(made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    synthetic.fill(tmp_path / "runs", made, lambda cell: Outcome(FINISHED, {"error": 0.5}))
+    path = record_path(tmp_path / "runs", made.cells[0].id)
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.4"))
+    for found in (
+        frame(made.artifact.id, scale=made.scale_name, runs=tmp_path / "runs"),
+        frame(runs=tmp_path / "runs"),
+    ):
+        assert {*found.cell} == {cell.id for cell in made.cells[1:]}
+    assert str(path) in caplog.text
+
+
+def test_wrong_words_are_one_line(tmp_path: Path) -> None:
+    for message, call in {
+        "unknown artifact 'cem/table4' (did you mean 'cem/table": lambda: frame("cem/table4"),
+        "scale": lambda: frame("cem/table3", scale="cpus"),
+        "no folder cells/ in it, expected a runs folder": lambda: frame(runs=tmp_path),
+        "they belong to an artifact": lambda: frame(overrides=["optimizer.lr=1"]),
+        "seed is a column already": lambda: frame(keys=["seed"]),
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_torch_is_imported() -> None:
+    code = (
+        "import sys; from paper_repro.results import frame, comparison; frame('cem/table3'); "
+        "print({'torch', 'lightning', 'datasets'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert found.stdout == "set()\n", found.stderr

@@ -1,0 +1,235 @@
+import csv
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.tests.support.reports import Recorder
+from paper_repro.training.fit import Fit
+
+KINDS = ["csv", "tensorboard"]
+COUNTS = [1, 2]
+
+
+class Deadly(Recorder):
+    """A report that kills its process, as a user or a lack of memory does, once so many steps are done."""
+
+    def progress(self, step, steps, loss):
+        if step >= self.stop_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Torn(Recorder):
+    """A report that fails once so many steps are done: all that was told is on the disk, the checkpoint is older."""
+
+    def progress(self, step, steps, loss):
+        if step >= self.stop_at:
+            raise ConnectionError("torn")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    if request.param == "tensorboard":
+        pytest.importorskip("tensorboard", reason="pip install 'paper-repro[tensorboard]'")
+    return request.param
+
+
+@pytest.fixture
+def cells(cell):
+    def make(kind, count=1, **changes):
+        own = {"machine__logger": kind, "machine__log_every_steps": 1, "training__evaluate_every": 4, **changes}
+        found = [cell(seed=seed, machine__checkpoint_every_steps=5) for seed in range(count)]
+        for one in found:
+            for key, value in own.items():
+                section, name = key.split("__")
+                one.config[section] = {**one.config[section], name: value}
+        return found
+
+    return make
+
+
+def points(folder, kind):
+    """Every point of a cell as (step, name, value), in order; a point that is there twice is twice in the list."""
+    folder = folder / "logs"
+    if kind == "csv":
+        with (folder / "metrics.csv").open() as stream:
+            rows = list(csv.DictReader(stream))
+        return sorted(
+            (int(row["step"]), name, float(text))
+            for row in rows
+            for name, text in row.items()
+            if name != "step" and text
+        )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    return sorted((event.step, tag, event.value) for tag in found.Tags()["scalars"] for event in found.Scalars(tag))
+
+
+def forked(function):
+    """Call the function in a process of its own, which may die; return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            function()
+        finally:
+            os._exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_points_are_the_losses_of_the_steps_and_what_was_evaluated(count, kind, cells, run, tmp_path):
+    batch = cells(kind, count)
+    outcomes = run(batch, tmp_path)
+    for one, outcome in zip(batch, outcomes, strict=True):
+        expected = [(step, "training_loss", value) for step, value in outcome.curves["training_loss"]]
+        expected += [
+            (step, name, value) for name in ("train_rmse", "test_rmse") for step, value in outcome.curves[name]
+        ]
+        found = points(tmp_path / one.id, kind)
+        assert [point[:2] for point in found] == [point[:2] for point in sorted(expected)]
+        assert [point[2] for point in found] == pytest.approx([point[2] for point in sorted(expected)], rel=1e-6)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_nothing_is_lost_or_there_twice_after_kills_stops_and_errors(count, kind, cells, run, tmp_path):
+    batch = cells(kind, count)
+    run(batch, tmp_path / "whole")
+    folder = tmp_path / "cut"
+    # Checkpoints lie after steps 5 and 10; that of the stop lies where it stopped.
+    assert forked(lambda: Fit().run(batch, folder, Deadly(8))) == -signal.SIGKILL
+    with pytest.raises(ConnectionError):
+        Fit().run(batch, folder, Torn(9))
+    with pytest.raises(StopRequestedError):
+        Fit().run(batch, folder, Recorder(11))
+    with pytest.raises(StopRequestedError):
+        Fit().run(batch, folder, Recorder(12))
+    run(batch, folder)
+    for one in batch:
+        assert points(folder / one.id, kind) == points(tmp_path / "whole" / one.id, kind)
+        assert len(points(folder / one.id, kind)) == 12 + 2 * 3
+
+
+def test_a_run_that_evaluates_once_more_tells_it_once(kind, cells, run, tmp_path, monkeypatch):
+    """The last checkpoint lies before the evaluation at the end: who is killed by a probe evaluates again."""
+    batch = cells(kind)
+    run(batch, tmp_path / "whole")
+
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def until_the_weights_are_saved():
+        monkeypatch.setattr("paper_repro.training.checkpoints.save_weights", killed)
+        Fit().run(batch, tmp_path / "cut", Recorder())
+
+    assert forked(until_the_weights_are_saved) == -signal.SIGKILL
+    run(batch, tmp_path / "cut")
+    (one,) = batch
+    assert points(tmp_path / "cut" / one.id, kind) == points(tmp_path / "whole" / one.id, kind)
+
+
+def test_a_run_from_the_start_forgets_the_points_of_another(kind, cells, run, tmp_path):
+    batch = cells(kind)
+    with pytest.raises(ConnectionError):
+        Fit().run(batch, tmp_path, Torn(4))
+    assert not list(tmp_path.rglob("*.ckpt"))
+    run(batch, tmp_path)
+    assert len(points(tmp_path / batch[0].id, kind)) == 12 + 2 * 3
+
+
+def test_points_are_as_far_apart_as_asked_and_the_last_is_there(kind, cells, run, tmp_path):
+    batch = cells(kind, machine__log_every_steps=5, training__evaluate_every=None)
+    run(batch, tmp_path)
+    found = points(tmp_path / batch[0].id, kind)
+    assert [step for step, name, _ in found if name == "training_loss"] == [5, 10, 12]
+    assert [step for step, name, _ in found if name == "test_rmse"] == [12]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_no_result_changes(count, kind, cells, run, tmp_path):
+    with_logger, without = cells(kind, count), cells(None, count)
+    first, second = run(with_logger, tmp_path / "a"), run(without, tmp_path / "b")
+    for one, two, own in zip(first, second, without, strict=True):
+        assert (one.status, one.metrics, one.curves) == (two.status, two.metrics, two.curves)
+        files = [(tmp_path / name / own.id / "weights.safetensors").read_bytes() for name in "ab"]
+        assert files[0] == files[1]
+    assert not list((tmp_path / "b").rglob("logs"))
+
+
+def test_a_row_that_was_cut_off_and_a_table_that_was_not_rewritten(cells, run, tmp_path):
+    """A process may be killed in the middle of a line, and between the old table and the new one."""
+    batch = cells("csv")
+    run(batch, tmp_path / "whole")
+    with pytest.raises(ConnectionError):
+        Fit().run(batch, tmp_path / "cut", Torn(8))
+    table = tmp_path / "cut" / batch[0].id / "logs" / "metrics.csv"
+    table.write_text(table.read_text().rstrip("\n")[:-3])
+    table.rename(table.with_name("metrics.before.csv"))
+    table.write_text("step,training_loss\n1,")
+    run(batch, tmp_path / "cut")
+    assert points(tmp_path / "cut" / batch[0].id, "csv") == points(tmp_path / "whole" / batch[0].id, "csv")
+    assert not table.with_name("metrics.before.csv").exists()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_log_tells_steps_and_losses_without_any_logger(count, cells, run, tmp_path):
+    batch = cells(None, count)
+    outcomes = run(batch, tmp_path, stops=(7,))
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    ids = " ".join(one.id for one in batch)
+    assert lines[0] == f"from the start, 12 steps: {ids}" and f"on from step 7, 12 steps: {ids}" in lines
+    steps = [re.fullmatch(r"step (\d+) of 12, \d+\.\d s, training_loss (.+)", line) for line in lines]
+    assert [int(found[1]) for found in steps if found] == list(range(1, 13))
+    last = [f"{outcome.curves['training_loss'][-1][1]:.6g}" for outcome in outcomes]
+    assert next(found[2] for found in reversed(steps) if found).split() == last
+    assert sum("evaluation" in line for line in lines) == 3 * count
+
+
+def test_the_log_of_a_long_run_has_a_hundred_lines(cell, run, tmp_path):
+    run([cell(steps=450)], tmp_path)
+    assert (tmp_path / "log.txt").read_text().count("training_loss") == 100
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_weights_and_biases_offline_has_a_run_for_each_cell(count, cells, run, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="pip install 'paper-repro[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    batch = cells("wandb", count)
+    with pytest.raises(StopRequestedError):
+        Fit().run(batch, tmp_path, Recorder(7))
+    time.sleep(1.1)  # wandb names the folder of an offline run by the second; no process starts within one
+    outcomes = run(batch, tmp_path)
+    for one, outcome in zip(batch, outcomes, strict=True):
+        logs = tmp_path / one.id / "logs"
+        name = (logs / "wandb-run.txt").read_text()
+        assert name.startswith(f"{one.id}-")
+        files = sorted(logs.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb"))
+        assert len(files) == 2  # one of each call: wandb sync joins them by their id
+        found = [point for file in files for point in history(file)]
+        losses = [(step, values["training_loss"]) for step, values in found if "training_loss" in values]
+        assert losses == [(step, pytest.approx(value)) for step, value in outcome.curves["training_loss"]]
+
+
+def history(file):
+    """What an offline run keeps, as (step, values): records in blocks of 32 kB, each after 7 bytes of header."""
+    from wandb.proto import wandb_internal_pb2
+
+    raw, place, content = file.read_bytes(), 7, b""
+    while place + 7 <= len(raw):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        length, part = int.from_bytes(raw[place + 4 : place + 6], "little"), raw[place + 6]
+        content += raw[place + 7 : place + 7 + length]
+        place += 7 + length
+        if part in (1, 4):  # whole, or the last part of one
+            record, content = wandb_internal_pb2.Record.FromString(content), b""
+            if record.history.item:
+                values = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
+                yield values["trainer/global_step"], values
