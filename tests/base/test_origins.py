@@ -50,7 +50,7 @@ def test_a_cell_of_an_artifact_names_axis_scale_and_factor() -> None:
     )
     values = next(n for n, line in enumerate(artifact.path.read_text().splitlines(), start=1) if "w64: 64" in line)
     assert line_of(text, "width").endswith(f"papers/nrgpt/fig4.yaml:{values} (axis width=w64)")
-    assert line_of(text, "steps").rstrip().endswith("(scale cpu)") and "300" in line_of(text, "steps")
+    assert line_of(text, "steps").rstrip().endswith("(scale cpu)") and "1000" in line_of(text, "steps")
     assert line_of(text, "lr").endswith("# the command line")
 
 
