@@ -26,6 +26,8 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 CHUNK_BYTES = 2**23
 """Bytes that are hashed at a time."""
+TRUSTED_SECONDS = 24 * 3600.0
+"""How long a file that was read whole is trusted by its size and time of change; then it is read again."""
 MOST_MAPS = 512
 """Files that one process keeps open; the system usually allows 1,024."""
 MOST_NAMED = 5
@@ -172,9 +174,11 @@ class Manifest:
             content = json.loads(path.read_bytes())
             version = content.pop("format")
             if version == FORMAT:
-                content.pop("totals")
+                totals = content.pop("totals")
                 shards = tuple(Shard.from_json(entry) for entry in content.pop("shards"))
                 manifest = cls(cls.renewed(content), shards)
+                if totals != manifest.totals():
+                    raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
                 manifest.check_settings()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
@@ -201,8 +205,8 @@ class Manifest:
     def check(self, folder: Path, shard: Shard, stamps: Path | None = None) -> Content:
         """Compare a file with what the manifest says: its size always, its content once.
 
-        What was found is kept in this process, and in the folder ``stamps`` under the file's path, size and time of
-        change.
+        What was found is kept in this process, and for a day in the folder ``stamps`` under the file's path, size and
+        time of change.
 
         Raises:
             UsageError: the file is missing, truncated or altered.
@@ -269,7 +273,8 @@ def _content_once(path: Path, stamp: str, scanned: np.dtype[Any] | None, stamps:
     if stamps is None:
         return _content(path, scanned)
     name = stamps / f"shard-{stamp[:20]}.json"
-    return Content(**json.loads(cached(name, lambda: json.dumps(vars(_content(path, scanned))).encode())))
+    found = cached(name, lambda: json.dumps(vars(_content(path, scanned))).encode(), TRUSTED_SECONDS)
+    return Content(**json.loads(found))
 
 
 def _content(path: Path, scanned: np.dtype[Any] | None) -> Content:

@@ -12,7 +12,7 @@ from paper_repro.artifacts import claims, decisions, floors, intervals, made_of,
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
 from paper_repro.artifacts.claim_rows import claim_document, claims_grid
 from paper_repro.artifacts.floor_rows import floor_cells, floor_document, floor_lines
-from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table, markdown_table, one_line
+from paper_repro.artifacts.typesetting import BOLD, Grid, in_markdown, latex_table, markdown_table
 from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
 from paper_repro.cells.records import Record
@@ -55,7 +55,7 @@ class Table:
         if by_metric:
             grids = [self.grid(chosen=[*self.artifact.columns])] if self.artifact.columns else []
             grids += [self.grid(chosen=[name]) for name in self.artifact.metrics]
-        parts = [f"# {self.artifact.id}: {self.artifact.title}", self._lead()]
+        parts = [in_markdown(f"# {self.artifact.id}: {self.artifact.title}"), in_markdown(self._lead())]
         if plan.altered:
             parts.append(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**")
         parts += [markdown_table(grid) for grid in grids]
@@ -64,7 +64,7 @@ class Table:
             parts.append(markdown_table(self.summary_grid()))
         if self.artifact.claims:
             parts += ["## Claims", markdown_table(self.claims_grid())]
-        parts += ["## Notes", "\n".join(f"* {one_line(note)}" for note in self.notes())]
+        parts += ["## Notes", "\n".join(f"* {in_markdown(note)}" for note in self.notes())]
         return "\n\n".join(parts) + "\n"
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:

@@ -1,5 +1,6 @@
 """Grids of text as Markdown and as LaTeX."""
 
+import re
 from dataclasses import dataclass
 
 from tabulate import tabulate
@@ -24,7 +25,7 @@ class Grid:
 
 def markdown_table(grid: Grid) -> str:
     """Write a grid in GitHub's form of Markdown."""
-    headers, *rows = [[one_line(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
+    headers, *rows = [[in_markdown(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
     return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
 
@@ -39,6 +40,11 @@ def latex_table(grid: Grid, comment: str) -> str:
 
 def _latex(text: str) -> str:
     return one_line(text).translate(_LATEX)
+
+
+def in_markdown(text: str) -> str:
+    """Return text as one line of Markdown in which no HTML begins: what a note says is shown, not run."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", one_line(text))
 
 
 def one_line(text: str) -> str:

@@ -3,9 +3,11 @@
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -187,11 +189,16 @@ def _compare(path: Path, found: str) -> None:
         )
 
 
-def cached(path: Path, build: Callable[[], bytes]) -> bytes:
-    """Return the content of ``path``, built once by whichever process asks first, and again if the file is damaged."""
+def cached(path: Path, build: Callable[[], bytes], seconds: float = math.inf) -> bytes:
+    """Return the content of ``path``, built by whichever process asks first.
+
+    It is built again if the file is damaged, or if it was written more than so many ``seconds`` ago (or in the future).
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(path.name + ".lock")):
         try:
+            if not abs(time.time() - path.stat().st_mtime) <= seconds:
+                raise FileNotFoundError
             return read_with_digest(path)
         except (FileNotFoundError, CorruptFileError):
             content = build()

@@ -18,7 +18,7 @@ from paper_repro.cells.jobs import Job
 from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess, cause
+from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
@@ -166,18 +166,16 @@ class Pool:
             return
         self._attempts[job] = self._attempts.get(job, 0) + 1
         if self._attempts[job] < ATTEMPTS:
-            self._display.say(
-                f"{job.label}: its process ended ({cause(worker.code)}); going on from its last checkpoint"
-            )
+            self._display.say(f"{job.label}: its process ended ({worker.cause}); going on from its last checkpoint")
             self._todo.insert(0, job)
             return
         for cell in job.cells:
             found = records.find(self._runs, cell.id)
             if found is None or not found.done:  # a result outlives a probe that kills its process
-                self._record_death(cell, worker.code)
+                self._record_death(cell, worker.cause)
 
-    def _record_death(self, cell: PlannedCell, code: int) -> None:
-        note = f"its process ended twice ({cause(code)}); see {self._runs / 'logs'}"
+    def _record_death(self, cell: PlannedCell, cause: str) -> None:
+        note = f"its process ended twice ({cause}); see {self._runs / 'logs'}"
         outcome = Outcome(FAILED, note=note)
         origin = records.provenance(records.cpu_description(1), read_code_state())
         record = records.from_outcome(cell.id, cell.config, outcome, origin)

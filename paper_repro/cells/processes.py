@@ -14,6 +14,7 @@ from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
+from paper_repro.base.processes import cause, memory_kills
 from paper_repro.cells.estimates import Configs
 from paper_repro.cells.tasks import Cost
 
@@ -33,8 +34,11 @@ class WorkerProcess:
         self.ended = False
         self.code: int | None = None
         """Its exit code or minus the signal that killed it; None before it ended, and if it never began."""
+        self.cause = ""
+        """What ended it, in words."""
         self.silent = False
         """Whether its pipe is closed."""
+        self._memory_kills = memory_kills()
         self._buffer = b""
         os.set_blocking(pipe, False)
 
@@ -49,6 +53,7 @@ class WorkerProcess:
 
     def end(self, code: int | None) -> None:
         self.ended, self.code = True, code
+        self.cause = cause(code or 0, self._memory_kills)
 
 
 class ServerProcess:
@@ -182,19 +187,12 @@ class Servers:
             server.hear()
         if server.ended:
             self.forget(server)
-        (event,) = events or [{"event": "broken", "message": f"its process ended ({cause(worker.code or 0)})"}]
+        (event,) = events or [{"event": "broken", "message": f"its process ended ({worker.cause})"}]
         if event["event"] == "refused":
             raise UsageError(event["message"])
         if event["event"] == "broken":
             raise RuntimeError(f"counting what the cells cost: {event['message']}; see {self._runs / 'logs'}")
         return [None if cost is None else Cost(**cost) for cost in event["costs"]]
-
-
-def cause(code: int) -> str:
-    """Return what ended a process, from its exit code."""
-    if code == -signal.SIGKILL:
-        return "killed by signal 9 (out of memory, or somebody killed it)"
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _environment(threads: int | None) -> dict[str, str]:

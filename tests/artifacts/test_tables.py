@@ -254,6 +254,15 @@ def balanced(text: str) -> bool:
     return depth == 0
 
 
+def test_markdown_shows_html_and_does_not_hold_it(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)><!-- a < 2 -->"
+    text = ARTIFACT.replace("label: Hard", f"label: '{evil}'").replace("title: ", f"title: '{evil}' #", 1)
+    plan = synthetic.plan(tmp_path, text)
+    table = table_of(tmp_path, plan, own=lambda cell: Outcome(DIVERGED, note=evil))
+    assert not re.search(r"<[A-Za-z/!?]", table.markdown())
+    assert table.markdown().count("&lt;script>alert(1)&lt;/script>") >= 3 and " < 2 -->" in table.markdown()
+
+
 @pytest.mark.parametrize("label", ["Easy", "50% & $x_1$ #2", "a}b{c", "~^\\textbf{x}", "\\", "<1>|2|", "α ± 2 × 3 ≠ 4"])
 def test_latex_is_balanced_and_escaped(tmp_path: Path, label: str) -> None:
     plan = synthetic.plan(tmp_path, ARTIFACT.replace("label: Easy", f"label: {json.dumps(label, ensure_ascii=False)}"))

@@ -1,5 +1,7 @@
 import copy
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) ->
         ({"shards": [{"file": "x", "split": "a", "pairs": -1, "sha256": ""}]}, "a shard of .*-1"),
         ({"shards": [{"file": "x", "split": "a", "pairs": 1}]}, "KeyError.*'sha256'"),
         ({"shards": 3}, "not a manifest of shards"),
+        ({"shards": []}, r"its totals are \{'train': \{'pairs': 10, 'odd': 1\}\}, those of its shards \{\}"),
     ],
 )
 def test_what_is_no_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -99,6 +102,38 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, change: dict[str, Any], 
     path.write_text(json.dumps({**json.loads(path.read_bytes()), **change}))
     with pytest.raises(UsageError, match=message):
         Manifest.read(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"split": "train"', '"split": "trzin"'), ('"pairs": 5', '"pairs": 7'), ('"odd": 1,', '"odd": 3,')],
+)
+def test_no_shard_drops_out_of_a_damaged_manifest(tmp_path: Path, old: str, new: str) -> None:
+    """One byte of a shard's entry changes; a shard of the split "trzin" would be left out of training unseen."""
+    written(tmp_path)
+    path = tmp_path / "manifest.json"
+    head, _, tail = path.read_text().rpartition(old)
+    path.write_text(head + new + tail)
+    with pytest.raises(UsageError, match="its totals are"):
+        Manifest.read(path)
+
+
+@pytest.mark.parametrize("hours", [25, -25])
+def test_a_file_that_keeps_its_time_of_change_is_trusted_for_a_day(tmp_path: Path, hours: float) -> None:
+    manifest = written(tmp_path)
+    first, path, stamps = manifest.shards[0], tmp_path / "train-0.bin", tmp_path / "stamps"
+    manifest.check(tmp_path, first, stamps)
+    whole, changed = path.read_bytes(), path.stat()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    os.utime(path, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    forget = array_shards._content_once.cache_clear  # as in a new process
+    forget()
+    manifest.check(tmp_path, first, stamps)
+    (stamp,) = stamps.glob("shard-*.json")
+    os.utime(stamp, (time.time() - 3600 * hours,) * 2)
+    forget()
+    with pytest.raises(UsageError, match="this shard is altered: its SHA-256 is"):
+        manifest.check(tmp_path, first, stamps)
 
 
 def test_a_manifest_that_says_the_same_in_other_bytes_is_kept(tmp_path: Path) -> None:

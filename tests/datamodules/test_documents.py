@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from paper_repro.base.tokens import IGNORED
 from paper_repro.datamodules import documents as documents_module
 from paper_repro.datamodules.documents import DocumentData, padded
 from paper_repro.datamodules.shard_writing import write_shards
+from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
 TEXTS = [f"Document {index} says {'word ' * (index % 9)}and ends." for index in range(70)]
@@ -163,7 +165,11 @@ def test_streams_of_other_documents_than_the_manifest_says_are_refused(tmp_path:
     good = path.read_text()
     path.write_text(good.replace('"end_of_text": 0', '"end_of_text": 299'))
     assert "expected documents, each followed by the end of text (id 299)" in refusal(opened(tmp_path))
-    path.write_text(good.replace(' "documents": ', ' "documents": 1'))
+    path.write_text(good)
+    manifest = TokenManifest.read(path)
+    first, *others = manifest.shards
+    more = replace(first, counts={**first.counts, "documents": 1000})
+    path.write_bytes(replace(manifest, shards=(more, *others)).to_bytes())
     assert "ends of text (id 0), expected 1" in refusal(opened(tmp_path))
     path.write_text(good.replace('"end_of_text"', '"end"'))
     assert "not a manifest of token shards (KeyError('end_of_text'))" in refusal(opened(tmp_path))

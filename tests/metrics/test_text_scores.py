@@ -1,5 +1,6 @@
 import math
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,28 @@ def test_server_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPa
     assert "http://[ does not answer as a LanguageTool server" in scorer.unavailable["gqs_languagetool"]
 
 
+def with_archive(folder: Path) -> Path:
+    """Make what a download leaves behind, as far as it is looked at."""
+    jar = folder / "LanguageTool-6.6" / text_scores.LANGUAGETOOL_JAR
+    jar.parent.mkdir()
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("org/languagetool/server/HTTPServer.class", b"class" * 100)
+    return jar
+
+
+@pytest.mark.parametrize("kept", [None, 0, 200])
+def test_a_download_that_broke_off_is_none(tmp_path: Path, kept: int | None) -> None:
+    jar = with_archive(tmp_path)
+    if kept is None:
+        jar.unlink()
+    else:
+        jar.write_bytes(jar.read_bytes()[:kept])
+    scorer = TextScorer("no-such-model", ["languagetool"], embed)
+    assert "no download of it is on this machine" in scorer.unavailable["gqs_languagetool"]
+
+
 def test_no_java_for_a_languagetool_that_was_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "LanguageTool-6.6").mkdir()
+    with_archive(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     scorer = TextScorer("no-such-model", ["languagetool"], embed)
     assert "no Java was found" in scorer.unavailable["gqs_languagetool"]

@@ -9,6 +9,7 @@ from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
 from paper_repro.artifacts.views import View
+from paper_repro.base import data_files
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.planned import PlannedCell
@@ -27,6 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(CORPUS)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(data_files, "DATA", tmp_path / "none")  # the repository's own data/ may hold the corpus
     return path
 
 
