@@ -7,7 +7,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)[^)]*\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return the page with each link out of docs/ as the name of a file of the repository: the site does not hold it."""
+    """Return the page with each link out of docs/ as the name of a file: the site does not hold it."""
     depth = page.file.src_uri.count("/")
 
     def named(match: re.Match[str]) -> str:
