@@ -34,8 +34,8 @@ def test_the_head_names_the_number_its_spread_and_the_time(tmp_path: Path) -> No
     found = expected.with_expectation(text, results_with(tmp_path))
     said = " ".join(line.lstrip("# ") for line in found.splitlines()[3:5])
     assert said == (
-        "Expected:   cem/table3 at scale cpu, RBF, Plain: Test RMSE 0.0151 ± 0.0010 over 2 seeds; its 2 cells took 2 min of"
-        " one processor core"
+        "Expected:   cem/table3 at scale cpu, RBF, Plain: Test RMSE 0.0151 ± 0.0010 over 2 seeds; "
+        "its 2 cells took 2 min of one processor core"
     )
     assert found.splitlines()[5] == "# Deviations: none"
     assert expected.with_expectation(found, tmp_path) == found
@@ -52,7 +52,7 @@ def test_without_a_published_table_nothing_is_expected(tmp_path: Path, feeds: st
 
 def test_arithmetic_takes_seconds(tmp_path: Path) -> None:
     found = expected.with_expectation(HEAD.format(feeds="cem/table3"), results_with(tmp_path, "exact"))
-    assert "it is arithmetic and takes seconds" in found and "over 2 seeds" in found
+    assert "it is arithmetic" in found and "over 2 seeds" in found
 
 
 @pytest.mark.parametrize("experiment", experiments())
