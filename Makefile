@@ -12,7 +12,7 @@ OLD := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/inductor/default ATEN_CPU_CAPA
 AVX2 := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/inductor/avx2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
 NUMERICS := --fast tests/models tests/kernels tests/training
 
-.PHONY: reproduce report verify test test-fast test-processors lint stress clean
+.PHONY: reproduce report docs verify test test-fast test-processors lint stress clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/python scripts/reproduce.py cem/table3 scale=$(SCALE)
@@ -21,6 +21,10 @@ reproduce: $(VENV)/.ready
 SITE ?= site
 report: $(VENV)/.ready
 	$(BIN)/python scripts/report.py to=$(SITE)
+
+# The pages of docs/ as a site; open site-docs/index.html. The variable silences an advertisement.
+docs: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # One cell of each kind, of experiments that need no prepared data but tiny Shakespeare.
 VERIFIED := cem/table3 cem/table1 nrgpt/fig3 nrgpt/fig4 nrgpt/flops nrgpt/table7 cet/fig2 ebt/tableD1 ngpt/table3

@@ -1,6 +1,6 @@
-"""Writes the indexes of the committed reference: results/README.md and results/bench/README.md.
+"""Writes what follows from the committed reference: results/README.md, results/bench/README.md, heads of experiments.
 
-results_index.py            write both
+results_index.py            write all; the head of an experiment's config says what a run should come to
 results_index.py --check    write nothing; exit code 1 if one of them is not current
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from paper_repro.artifacts import catalogue, paper_claims
+from paper_repro.artifacts import catalogue, expected, paper_claims
 from paper_repro.artifacts.listing import published_listing
 from paper_repro.artifacts.verdicts import FITTED
 from paper_repro.base.command_line import RESULTS, parse, run_main
@@ -127,6 +127,7 @@ What an element is, and why tiles are as they are:
 def main(arguments: Sequence[str]) -> int:
     words = parse(arguments, ("--check",), ())
     pages = {RESULTS / "README.md": _artifacts(RESULTS), RESULTS / "bench" / "README.md": _benches(RESULTS / "bench")}
+    pages |= expected.pages(RESULTS)
     if "--check" in words.flags:
         return int(any(not path.is_file() or path.read_text() != text for path, text in pages.items()))
     for path, text in pages.items():

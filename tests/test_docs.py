@@ -21,9 +21,9 @@ from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.datamodules.preparation import usage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ABLATIONS = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
+ABLATIONS = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), RESULTS / "README.md", RESULTS / "bench" / "README.md"]
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), RESULTS / "README.md", RESULTS / "bench" / "README.md"]
 )
 EXAMPLES = re.findall(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", ABLATIONS, re.DOTALL)
 

@@ -5,6 +5,7 @@ Letters: N points, K inputs.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from paper_repro.base.arguments import one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
-from paper_repro.datamodules.gaussian_process import GaussianProcessData
 
 Predict = Callable[[Tensor], Tensor]
 """Targets (N,) of inputs (N, K)."""
@@ -53,8 +53,10 @@ class RegressionFloor(Task):
         return [self._outcome(data_of(cell.config)) for cell in cells]
 
     def _outcome(self, data: CounterBasedDataModule) -> Outcome:
-        if not isinstance(data, GaussianProcessData):
-            raise UsageError(f"RegressionFloor takes points of functions, the data are {type(data).__name__}")
+        if not _is_pair(data.example_batch()):
+            raise UsageError(
+                f"RegressionFloor takes inputs (B, K) and targets (B,), not {type(data).__name__}'s batches"
+            )
         points = {split: _whole(data, split) for split in data.splits}
         predict = self.rule(*points["train"])
         metrics = {
@@ -64,7 +66,12 @@ class RegressionFloor(Task):
         return Outcome(FINISHED, metrics=metrics, data_hashes=data.data_hashes())
 
 
-def _whole(data: GaussianProcessData, split: str) -> tuple[Tensor, Tensor]:
+def _is_pair(batch: Any) -> bool:
+    pair = isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)
+    return pair and (batch[0].ndim, batch[1].ndim) == (2, 1) and len(batch[0]) == len(batch[1])
+
+
+def _whole(data: CounterBasedDataModule, split: str) -> tuple[Tensor, Tensor]:
     """Return all inputs (N, K) and targets (N,) of a split."""
     inputs, targets = zip(*data.evaluation_batches(split), strict=True)
     return torch.cat(inputs).double(), torch.cat(targets).double()

@@ -32,7 +32,7 @@ def find() -> tuple[str, str]:
     )
     if driver is None or browser is None:
         absent = "chromedriver" if driver is None else "chromium"
-        reason = f"the report was not opened in a browser: {absent} is not installed; {INSTALL}"
+        reason = f"pages were not opened in a browser: {absent} is not installed; {INSTALL}"
         if os.environ.get("CI"):
             warnings.warn(reason, stacklevel=2)
         pytest.skip(reason)
@@ -95,7 +95,10 @@ class Browser:
         self._ask("DELETE", self.session)
 
     def open(self, page: Path, fragment: str = "") -> None:
-        self._ask("POST", f"{self.session}/url", {"url": page.resolve().as_uri() + fragment})
+        self.visit(page.resolve().as_uri() + fragment)
+
+    def visit(self, address: str) -> None:
+        self._ask("POST", f"{self.session}/url", {"url": address})
 
     @property
     def url(self) -> str:
