@@ -120,6 +120,9 @@ class _Silent:
     def progress(self, step: int, steps: int, loss: float) -> None:
         """Rank 0 reports."""
 
+    def check_lease(self) -> None:
+        """Rank 0 holds the lease."""
+
 
 def _end_with_rank_0() -> None:
     os.read(sys.stdin.fileno(), 1)
