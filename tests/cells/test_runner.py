@@ -7,18 +7,21 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
 from paper_repro.base import identity
+from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import records, runner
+from paper_repro.cells import leases, records, runner
 from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
+from paper_repro.cells.worker import Channel, Worker
 from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
@@ -288,8 +291,30 @@ def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path
     dead.wait()
     path = lease_path(runs, cell.id)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"host": os.uname().nodename, "pid": dead.pid}))
+    path.write_text(json.dumps(asdict(leases._own_signature()) | {"pid": dead.pid}))
     assert runner.run([cell], runs, io.StringIO()).exit_code == 0
+
+
+def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: Path) -> None:
+    (cell,) = sweeps.cells(1, steps=500, delay=0.01)
+    path, told = lease_path(tmp_path, cell.id), io.StringIO()
+    channel, own = Channel(told), leases.Leases(tmp_path)
+    channel.leases = own
+
+    def rob() -> None:
+        while '"step": 3' not in told.getvalue():
+            time.sleep(0.005)
+        path.write_text(json.dumps(asdict(leases._own_signature()) | {"host": "robber"}))
+
+    robber = threading.Thread(target=rob)
+    robber.start()
+    Worker(tmp_path, channel, own, read_code_state()).run({"cells": [{"id": cell.id, "config": cell.config}]})
+    robber.join()
+    own.close()
+    events = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert events[-1]["event"] == "busy" and 3 <= events[-2]["step"] < 500
+    assert not record_path(tmp_path, cell.id).exists()
+    assert "robber" in path.read_text()
 
 
 def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
