@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 class Command:
     """``reproduce.py test/sweep`` over all cells, as a login node runs it."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], delay: float = 0.05) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], delay: float = 0.03) -> None:
         self.folder, self.runs, self.log = folder, folder / "runs", folder / "task.log"
         sweeps.write_artifact(folder / "papers", 12, delay)
         own = {"PAPER_REPRO_PAPERS": str(folder / "papers"), LOG_VARIABLE: str(self.log), "PYTHONPATH": str(ROOT)}
