@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from paper_repro.artifacts import catalogue
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import UsageError
-from paper_repro.launchers import options
+from paper_repro.launchers import group, options
 
 if TYPE_CHECKING:
     from paper_repro.artifacts.artifact import Artifact
@@ -69,8 +69,10 @@ def main(arguments: Sequence[str]) -> int:
         return _verify(words)
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
-    codes = [_one(name, words, actions[0] if actions else "", slurm) for name in words.names]
-    return max(codes)
+    if (code := group.followed()) is not None:
+        return code
+    with group.leading():
+        return max([_one(name, words, actions[0] if actions else "", slurm) for name in words.names])
 
 
 def _one(name: str, words: Words, action: str, slurm: options.Slurm | None = None) -> int:

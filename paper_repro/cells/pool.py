@@ -11,6 +11,7 @@ from typing import Any
 
 from paper_repro.base.code_state import read_code_state
 from paper_repro.base.files import disk_refuses
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import Estimate
@@ -21,10 +22,11 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess, cause
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 1.0
+_END_OF_NODES = ("its process ended", "a node was lost, see above")
 ATTEMPTS = 2
 """How often a job is given to a worker before its cells count as failed (a worker may be killed from outside)."""
 
@@ -70,6 +72,7 @@ class Pool:
         self._fatal = ""
         self._stopping = False
         self._last_look = 0.0
+        self._stamps = {cell.id: self._stamp(cell) for job in todo for cell in job.cells}
         self._patience, self._busy_at = patience, time.monotonic()
 
     def drain(self) -> tuple[bool, str]:
@@ -110,11 +113,21 @@ class Pool:
 
     def _begin(self, job: Job) -> None:
         """Give a job to a worker, unless another runner has done it or is about to."""
-        open_cells = [cell for cell in job.cells if self._fill or not is_done(self._runs, cell)]
+        open_cells = [cell for cell in job.cells if self._fill or self._is_open(cell)]
         if not all([freed(lease_path(self._runs, cell.id)) for cell in open_cells]):  # noqa: C419 each is watched
             self._elsewhere.append(job)
         elif open_cells:
             self._give(job)
+
+    def _is_open(self, cell: PlannedCell) -> bool:
+        """Return whether a cell has no result, nor has failed in another runner since this one began."""
+        return self._stamps[cell.id] == self._stamp(cell) and not is_done(self._runs, cell)
+
+    def _stamp(self, cell: PlannedCell) -> int:
+        try:
+            return record_path(self._runs, cell.id).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _give(self, job: Job) -> None:
         server = self._servers.of(job.cells[0].config)
@@ -178,6 +191,10 @@ class Pool:
             return
         if worker.code is None:
             self._todo.insert(0, job)
+            return
+        if int(job.cells[0].config.get(MACHINE, {}).get("nodes") or 1) > 1:  # the other nodes end with it
+            self._fatal = f"{job.label}: {_END_OF_NODES[worker.code == NODE_LOST]}; start all nodes again, it goes on"
+            self._stop(self._fatal)
             return
         self._attempts[job] = self._attempts.get(job, 0) + 1
         if self._attempts[job] < ATTEMPTS:

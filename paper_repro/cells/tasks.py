@@ -23,6 +23,8 @@ FINISHED = "finished"
 DIVERGED = "diverged"
 OUT_OF_MEMORY = "oom"
 FAILED = "failed"
+NODE_LOST = 75
+"""The exit code of a process that ended because another node did."""
 LOSS_POINTS = 100
 """The most points of a loss curve; each is the mean loss over an equal share of the steps."""
 ATTACHMENT_BYTES = 300_000

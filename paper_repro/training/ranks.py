@@ -32,6 +32,9 @@ class Rank:
     count: int = 1
     words: Any = None
     """The process group for messages on the CPU."""
+    local: int = 0
+    """The number of the process on its node."""
+    node: int = 0
 
     def share(self, value: int) -> int:
         """Rank 0's value, on every rank."""
@@ -93,10 +96,16 @@ class Ranks(LightningEnvironment):
         return True
 
     def local_rank(self) -> int:
-        return self._rank.index
+        return self._rank.local
 
     def node_rank(self) -> int:
-        return 0
+        return self._rank.node
+
+    def set_global_rank(self, rank: int) -> None:
+        super().set_global_rank(self._rank.index)
+
+    def set_world_size(self, size: int) -> None:
+        super().set_world_size(self._rank.count)
 
 
 def meeting_place(count: int, port: int | None = None) -> Any:
@@ -107,13 +116,19 @@ def meeting_place(count: int, port: int | None = None) -> Any:
     )
 
 
-def join(index: int, count: int, store: Any, device: torch.device) -> Rank:
-    """Meet the other processes at the ``meeting_place``; ``dist.destroy_process_group`` takes leave of them."""
+def join(index: int, count: int, store: Any, device: torch.device, local: int | None = None, node: int = 0) -> Rank:
+    """Meet the other processes in a store, that of ``meeting_place`` or of the nodes; ``dist.destroy_process_group``
+    takes leave of them.
+
+    Args:
+        local: the number of the process on its node; None: there is one node.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=PATIENCE)
-    return Rank(index, count, dist.new_group(backend="gloo", timeout=PATIENCE))
+    words = dist.new_group(backend="gloo", timeout=PATIENCE)
+    return Rank(index, count, words, index if local is None else local, node)
 
 
 class _Leading(Watch):

@@ -73,6 +73,18 @@ class Watching(L.Callback):
         self.module.carries = self.rank.own(state_dict["carries"])
 
 
+class Silence:
+    """The report of a rank other than 0."""
+
+    stop_requested = False
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        """Rank 0 reports."""
+
+    def check_lease(self) -> None:
+        """Rank 0 holds the lease."""
+
+
 class Trained(NamedTuple):
     """What ``train`` leaves."""
 
@@ -95,7 +107,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         StopRequestedError: after a checkpoint was saved.
         UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
     """
-    machine, training, device = built.machine, built.training, built.machine.device_of(rank.index)
+    machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
     journal = journal or Silent()
@@ -167,7 +179,8 @@ def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> 
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
-            devices=machine.devices if on_gpu else machine.count,
+            devices=machine.devices if on_gpu else machine.devices_here,
+            num_nodes=machine.nodes if rank.count > 1 else 1,
             strategy=strategy if rank.count > 1 else "auto",
             accumulate_grad_batches=machine.batches_each(training.accumulate),
             precision=precision,
