@@ -168,8 +168,8 @@ def _watched_in_vain(path: Path, found: Signature) -> bool:
 def _signature(path: Path) -> Signature | None:
     try:
         content = json.loads(path.read_text())
-        texts = [str(content[key]) for key in ("host", "boot", "pids")]
-        return Signature(*texts, int(content["pid"]), int(content["start"]), str(content["token"]))
+        host, boot, pids, token = (str(content[key]) for key in ("host", "boot", "pids", "token"))
+        return Signature(host, boot, pids, int(content["pid"]), int(content["start"]), token)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

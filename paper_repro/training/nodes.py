@@ -188,7 +188,8 @@ class Heart:
             self._over.wait(BEAT_SECONDS)
 
     def _end(self, why: str) -> NoReturn:
-        print(f"{why}: {_name(self._own)} ends too", file=sys.stderr, flush=True)
+        advice = "start all nodes again, it goes on from its last checkpoint"
+        print(f"{why}: {_name(self._own)} ends too; {advice}", file=sys.stderr, flush=True)
         os._exit(NODE_LOST)
 
 

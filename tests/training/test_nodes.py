@@ -141,7 +141,7 @@ def test_a_process_knows_its_place(
     assert group.place() == place
 
 
-def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, recorder, tmp_path, monkeypatch):  # type: ignore
+def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, recorder, tmp_path, monkeypatch):
     several = cell(training__accumulate=4, machine__nodes=2, machine__devices=2)
     with pytest.raises(UsageError, match=r"machine\.nodes=2: the same command .* torchrun or srun"):
         Fit().run([several], tmp_path, recorder())
