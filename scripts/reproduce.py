@@ -14,6 +14,9 @@
     reproduce.py cem/fig4 --decide --hours 2     add seeds at the planned looks, for the claim first that two hours can
                                                  most cheaply decide; the same command goes on
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept
+    reproduce.py cem/table3 launcher=slurm launcher.partition=gpu launcher.jobs=8
+                                                 the cells in jobs of a SLURM cluster, watched from here; the same words
+                                                 with --cancel end the jobs
     reproduce.py cem/table3 --verify             train the first steps of one published cell of each kind anew and
                                                  compare them with its record; without a name, of every experiment
 
@@ -30,18 +33,27 @@ from typing import TYPE_CHECKING
 from paper_repro.artifacts import catalogue
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import UsageError
+from paper_repro.launchers import group, options
 
 if TYPE_CHECKING:
     from paper_repro.artifacts.artifact import Artifact
     from paper_repro.artifacts.plan import Plan
     from paper_repro.cells.runner import Result
 
-FLAGS = ("--list", "--plan", "--config", "--render", "--publish", "--fill", "--verify", "--decide", "--help", "-h")
+FLAGS = (
+    *("--list", "--plan", "--config", "--render", "--publish", "--fill", "--verify", "--decide", "--cancel"),
+    *("--help", "-h"),
+)
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
 
 
 def main(arguments: Sequence[str]) -> int:
+    slurm, arguments = options.take(arguments)
     words = parse(_with_hours(arguments), FLAGS, SETTINGS)
+    if slurm and (own := words.flags - {"--fill", "--cancel"}):
+        raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
+    if "--cancel" in words.flags and not slurm:
+        raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
     if words.flags & {"--help", "-h"} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
@@ -57,11 +69,13 @@ def main(arguments: Sequence[str]) -> int:
         return _verify(words)
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
-    codes = [_one(name, words, actions[0] if actions else "") for name in words.names]
-    return max(codes)
+    if (code := group.followed()) is not None:
+        return code
+    with group.leading():
+        return max([_one(name, words, actions[0] if actions else "", slurm) for name in words.names])
 
 
-def _one(name: str, words: Words, action: str) -> int:
+def _one(name: str, words: Words, action: str, slurm: options.Slurm | None = None) -> int:
     from paper_repro.artifacts import plan as plans
 
     artifact = catalogue.load(name)
@@ -89,8 +103,16 @@ def _one(name: str, words: Words, action: str) -> int:
             print(path)
         return 0
     code = 0
-    if action != "--render":
+    if slurm:
+        from paper_repro.launchers import slurm as cluster
+
+        sweep = cluster.sweep_of(plan, words, RESULTS, fill=action == "--fill")
+        if action == "--cancel":
+            return cluster.cancel(sweep)
+        result = _said(cluster.run(sweep, slurm))
+    elif action != "--render":
         result = _run(plan, words.runs, fill=action == "--fill")
+    if action != "--render":
         if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
             return result.exit_code
         code = result.exit_code
@@ -141,7 +163,11 @@ def _verify(words: Words) -> int:
 def _run(plan: "Plan", runs: Path, fill: bool) -> "Result":
     from paper_repro.cells import runner
 
-    result = runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill)
+    return _said(runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill))
+
+
+def _said(result: "Result") -> "Result":
+    """Print what a run has to say, and return it."""
     for reason in result.missing:
         print(f"not run: {reason}", file=sys.stderr)
     if result.interrupted:

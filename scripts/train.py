@@ -33,9 +33,13 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
     from paper_repro.cells import measurements, planned, records, runner
+    from paper_repro.launchers import group
 
     cell = planned.single(words.names[0], words.overrides, seed)
-    result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
+    if (code := group.followed()) is not None:
+        return code
+    with group.leading():
+        result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)
     if (found := measurements.find(words.runs, cell)) is not None:

@@ -1,35 +1,65 @@
-"""Leases: several runners share one runs folder, and each cell is run by exactly one of them."""
+"""Leases: several runners share one runs folder, and each cell is run by exactly one of them.
+
+A lease is a file that says who runs a cell: host, boot, process and a random token.  It takes its name by a hard link,
+which fails where the name is taken, and is taken away by a rename, so nothing depends on locks of the file system or on
+clocks.  On the same boot and in the same pid namespace its holder lives as long as the process does, stopped or not.
+Elsewhere its holder touches it every few seconds, and is taken for dead once nobody has for a minute, by the clock of
+whoever watches.  One that was taken for dead and is not finds another's token before it writes anything.
+"""
 
 import contextlib
+import errno
 import json
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
-from paper_repro.base.files import locked
+from paper_repro.base.errors import UsageError
 
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
-"""A lease whose heartbeat is older than this has lost its holder (on another host, where the pid says nothing)."""
+"""A lease of another boot or pid namespace that was watched for so long and not touched has lost its holder."""
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class LeasedError(RuntimeError):
     """Another live process holds the lease."""
 
 
+class LeaseLostError(RuntimeError):
+    """Another process has taken the lease over, because this one was silent for too long."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a lease says of its holder."""
+
+    host: str
+    boot: str
+    pids: str
+    """The pid namespace."""
+    pid: int
+    start: int
+    """When the process started, in clock ticks after the boot."""
+    token: str
+
+
 class Leases:
     """The leases one process holds, kept alive by a heartbeat.
 
-    A lease is a file created with O_EXCL that names host and pid.  Judging a lease stale and taking it over happens
-    under a lock, so that two runners cannot both take the same one.
+    Args:
+        root: the folder of records.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._held: dict[str, Path] = {}
+        self._held: dict[Path, Signature] = {}
         self._stop = threading.Event()
         self._guard = threading.Lock()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -43,37 +73,45 @@ class Leases:
 
         Raises:
             LeasedError: somebody else holds one of them.
+            UsageError: the file system has no hard links.
         """
-        paths = {cell: lease_path(self._root, cell) for cell in sorted(cells)}
-        taken: list[Path] = []
+        taken: dict[Path, Signature] = {}
         try:
-            with locked(self._root / ".lease-lock"):
-                for cell, path in paths.items():
-                    if holder(path) is not None:
-                        raise LeasedError(f"cell {cell} is being run by {holder(path)}")
-                for path in paths.values():
-                    _create(path)
-                    taken.append(path)
+            for cell in sorted({*cells}):  # in one order, so that of those who want the same some get all
+                path = lease_path(self._root, cell)
+                if not freed(path) or (own := _create(path)) is None:
+                    raise LeasedError(f"cell {cell} is being run by {holder(path) or 'another process'}")
+                taken[path] = own
             with self._guard:
-                self._held.update(paths)
+                self._held.update(taken)
             yield
         finally:
             with self._guard:
-                for cell in paths:
-                    self._held.pop(cell, None)
-            with locked(self._root / ".lease-lock") if taken else contextlib.nullcontext():
                 for path in taken:
-                    # A process that slept past STALE_SECONDS has lost its lease: it is another's now, or nobody's.
-                    if _signature(path) == _own_signature():
-                        path.unlink(missing_ok=True)
+                    self._held.pop(path, None)
+            for path, own in taken.items():
+                _take_away(path, own)
+
+    def check(self) -> None:
+        """Raise LeaseLostError unless every lease that this process holds is still its own."""
+        with self._guard:
+            held = dict(self._held)
+        for path, own in held.items():
+            if (found := _signature(path)) != own:
+                by = f"pid {found.pid} on {found.host} has taken it over" if found else "it was removed"
+                raise LeaseLostError(
+                    f"cell {path.parent.name}: this process was silent for more than {STALE_SECONDS:.0f} s and has "
+                    f"lost the cell's lease; {by}"
+                )
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with self._guard:
-                paths = list(self._held.values())
-            for path in paths:
+                held = dict(self._held)
+            for path, own in held.items():
                 with contextlib.suppress(OSError):
-                    os.utime(path)
+                    if _signature(path) == own:
+                        os.utime(path)
 
 
 def lease_path(root: Path, cell: str) -> Path:
@@ -82,55 +120,119 @@ def lease_path(root: Path, cell: str) -> Path:
 
 def clear(root: Path, cells: Iterable[str]) -> None:
     """Remove those leases of ``cells`` that nobody alive holds."""
-    left = [path for path in (lease_path(root, cell) for cell in cells) if path.exists()]
-    with locked(root / ".lease-lock") if left else contextlib.nullcontext():
-        for path in left:
-            if holder(path) is None:
-                path.unlink(missing_ok=True)
+    for cell in cells:
+        freed(lease_path(root, cell))
+
+
+def freed(path: Path) -> bool:
+    """Return whether nobody alive holds a lease; what a dead process left of it is removed."""
+    found = _signature(path)
+    if found is None and path.exists():
+        with contextlib.suppress(FileNotFoundError):  # leases are whole when they take their names: it was damaged
+            path.unlink()
+    elif found is not None:
+        if holder(path) is not None:
+            return False
+        _take_away(path, found)
+    return True
 
 
 def holder(path: Path) -> str | None:
-    """Return who holds the lease, as ``pid N on HOST``; None if nobody alive does."""
-    # Leases are signed under the lock: an unsigned one was left by a process killed while it signed.
-    if (signature := _signature(path)) is None:
+    """Return who holds the lease, as ``pid N on HOST``; None if nobody alive does.
+
+    One of another boot or pid namespace counts as held until this process has watched it for ``STALE_SECONDS``.
+    """
+    found = _signature(path)
+    if found is None:
         return None
-    host, pid = signature
+    alive = _start_of(found.pid) == found.start if _is_near(found) else not _watched_in_vain(path, found)
+    return f"pid {found.pid} on {found.host}" if alive else None
+
+
+_seen: dict[Path, tuple[tuple[str, int], float]] = {}
+"""Of each lease from elsewhere, what it was when it last changed, and when this process saw that."""
+
+
+def _watched_in_vain(path: Path, found: Signature) -> bool:
     try:
-        age = time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return None
-    if age > STALE_SECONDS or (host == socket.gethostname() and not _alive(pid)):
-        return None
-    return f"pid {pid} on {host}"
+        now = (found.token, path.stat().st_mtime_ns)
+    except OSError:
+        return False
+    before, since = _seen.get(path, (None, 0.0))
+    if before != now:
+        _seen[path] = now, time.monotonic()
+        return False
+    return time.monotonic() - since > STALE_SECONDS
 
 
-def _signature(path: Path) -> tuple[str, int] | None:
+def _signature(path: Path) -> Signature | None:
     try:
         content = json.loads(path.read_text())
-        return str(content["host"]), int(content["pid"])
+        host, boot, pids, token = (str(content[key]) for key in ("host", "boot", "pids", "token"))
+        return Signature(host, boot, pids, int(content["pid"]), int(content["start"]), token)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _own_signature() -> tuple[str, int]:
-    return socket.gethostname(), os.getpid()
+def _own_signature() -> Signature:
+    pid = os.getpid()
+    return Signature(socket.gethostname(), *_place(), pid, _start_of(pid) or 0, secrets.token_hex(16))
 
 
-def _alive(pid: int) -> bool:
+def _is_near(found: Signature) -> bool:
+    """Return whether the holder's pid means to this process what it means to the holder."""
+    return "" not in _place() and (found.boot, found.pids) == _place()
+
+
+@cache
+def _place() -> tuple[str, str]:
+    """Return boot and pid namespace of this process; empty where the system does not tell them."""
     try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except ProcessLookupError:
-        return False
-    except (OSError, IndexError):
-        return True
-    return state != "Z"
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "", ""
 
 
-def _create(path: Path) -> None:
+def _start_of(pid: int) -> int | None:
+    """Return when a living process started; None if there is none of that pid, or only its remains."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _create(path: Path) -> Signature | None:
+    """Sign a lease that nobody has; None if somebody was faster."""
+    own = _own_signature()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    with os.fdopen(descriptor, "w") as stream:
-        host, pid = _own_signature()
-        json.dump({"host": host, "pid": pid}, stream)
+    draft = path.with_name(f".lease-{own.token}")
+    try:
+        draft.write_text(json.dumps(asdict(own)))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        return own if draft.stat().st_nlink == 2 else None  # a reply that was lost on its way says nothing
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise UsageError(
+                f"{path.parent}: its file system has no hard links, by which runners share cells: "
+                "give a folder elsewhere, runs=DIR"
+            ) from error
+        raise
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _take_away(path: Path, known: Signature) -> None:
+    """Remove a lease if it is still the known one; one that came since is put back."""
+    if _signature(path) != known:
+        return
+    aside = path.with_name(f".lease-{secrets.token_hex(16)}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return
+    if _signature(aside) != known:
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    aside.unlink(missing_ok=True)

@@ -64,6 +64,7 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "workers": (_whole, "a whole number of 1 or more"),
     "threads": (_or_null(_whole), "a whole number of 1 or more, or null (as many as torch takes)"),
     "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
+    "nodes": (_whole, "a whole number of 1 or more"),
     "compile": (lambda value: value in (False, True, "auto") and type(value) in (bool, str), "false, true or auto"),
     "checkpoint_every_seconds": (_or_null(_positive), "a number above 0, or null"),
     "checkpoint_every_steps": (_or_null(_whole), "a whole number of 1 or more, or null"),

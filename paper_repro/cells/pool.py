@@ -11,20 +11,22 @@ from typing import Any
 
 from paper_repro.base.code_state import read_code_state
 from paper_repro.base.files import disk_refuses
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import Estimate
 from paper_repro.cells.jobs import Job
-from paper_repro.cells.leases import holder, lease_path
+from paper_repro.cells.leases import freed, lease_path
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess
 from paper_repro.cells.progress import Display, RunningJob, Sweep
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 1.0
+_END_OF_NODES = ("its process ended", "a node was lost, see above")
 ATTEMPTS = 2
 """How often a job is given to a worker before its cells count as failed (a worker may be killed from outside)."""
 
@@ -40,7 +42,12 @@ class _Running:
 
 
 class Pool:
-    """Workers, the jobs still to be given out, and what is shown of them."""
+    """Workers, the jobs still to be given out, and what is shown of them.
+
+    Args:
+        patience: for how many seconds it waits, with nothing to do, for cells that others run; None: until they have
+            results.
+    """
 
     def __init__(
         self,
@@ -52,6 +59,7 @@ class Pool:
         display: Display,
         count: int,
         fill: bool,
+        patience: float | None = None,
     ) -> None:
         self._runs, self._servers, self._fill = runs, servers, fill
         self._todo, self._estimates = list(todo), estimates
@@ -64,6 +72,8 @@ class Pool:
         self._fatal = ""
         self._stopping = False
         self._last_look = 0.0
+        self._stamps = {cell.id: self._stamp(cell) for job in todo for cell in job.cells}
+        self._patience, self._busy_at = patience, time.monotonic()
 
     def drain(self) -> tuple[bool, str]:
         """Run until nothing is left or the user stops it; whether it was stopped, and what made it give up."""
@@ -94,12 +104,30 @@ class Pool:
 
     def _turn(self) -> None:
         while self._todo and not self._stopping and len(self._running) < self._count:
-            self._give(self._todo.pop(0))
+            self._begin(self._todo.pop(0))
         self._look_elsewhere()
         for key, _ in self._selector.select(POLL_SECONDS):
             if key.fd in self._selector.get_map():  # those heard before may have let it go
                 key.data()
         self._display.update()
+
+    def _begin(self, job: Job) -> None:
+        """Give a job to a worker, unless another runner has done it or is about to."""
+        open_cells = [cell for cell in job.cells if self._fill or self._is_open(cell)]
+        if not all([freed(lease_path(self._runs, cell.id)) for cell in open_cells]):  # noqa: C419 each is watched
+            self._elsewhere.append(job)
+        elif open_cells:
+            self._give(job)
+
+    def _is_open(self, cell: PlannedCell) -> bool:
+        """Return whether a cell has no result, nor has failed in another runner since this one began."""
+        return self._stamps[cell.id] == self._stamp(cell) and not is_done(self._runs, cell)
+
+    def _stamp(self, cell: PlannedCell) -> int:
+        try:
+            return record_path(self._runs, cell.id).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _give(self, job: Job) -> None:
         server = self._servers.of(job.cells[0].config)
@@ -164,6 +192,10 @@ class Pool:
         if worker.code is None:
             self._todo.insert(0, job)
             return
+        if int(job.cells[0].config.get(MACHINE, {}).get("nodes") or 1) > 1:  # the other nodes end with it
+            self._fatal = f"{job.label}: {_END_OF_NODES[worker.code == NODE_LOST]}; start all nodes again, it goes on"
+            self._stop(self._fatal)
+            return
         self._attempts[job] = self._attempts.get(job, 0) + 1
         if self._attempts[job] < ATTEMPTS:
             self._display.say(f"{job.label}: its process ended ({worker.cause}); going on from its last checkpoint")
@@ -192,11 +224,12 @@ class Pool:
             open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
             if not open_cells:
                 continue
-            if any(holder(lease_path(self._runs, cell.id)) for cell in open_cells):
-                waiting.append(job)
-            else:
-                self._todo.append(job)
-        self._elsewhere = [] if self._stopping else waiting
+            free = [freed(lease_path(self._runs, cell.id)) for cell in open_cells]  # each is watched
+            (self._todo if all(free) else waiting).append(job)
+        now = time.monotonic()
+        self._busy_at = now if self._running or self._todo else self._busy_at
+        tired = self._patience is not None and now - self._busy_at > self._patience
+        self._elsewhere = [] if self._stopping or tired else waiting
         self._sweep.elsewhere = sum(len(job.cells) for job in waiting)
 
     def _stop(self, why: str) -> None:

@@ -13,7 +13,7 @@ from paper_repro.cells import measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.estimates import Estimate, estimate
-from paper_repro.cells.jobs import jobs
+from paper_repro.cells.jobs import Job, jobs
 from paper_repro.cells.leases import clear
 from paper_repro.cells.loggers import check_loggers
 from paper_repro.cells.machine_section import check_machine
@@ -24,6 +24,23 @@ from paper_repro.cells.processes import Servers
 from paper_repro.cells.progress import Display, Sweep
 from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.tasks import FINISHED
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of several runners of the same cells begins with, and how long it stays for what the others run."""
+
+    index: int = 0
+    count: int = 1
+    patience: float | None = None
+    """Seconds; None: until all is done."""
+
+    def first(self, jobs: list[Job]) -> list[Job]:
+        """Return every ``count``-th job from ``index`` on, then the others from there on."""
+        return [job for turn in range(self.count) for job in jobs[(self.index + turn) % self.count :: self.count]]
+
+
+WHOLE = Share()
 
 
 @dataclass
@@ -52,6 +69,7 @@ def run(
     servers: Servers | None = None,
     workers: int | None = None,
     fill: bool = False,
+    share: Share = WHOLE,
 ) -> Result:
     """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
 
@@ -60,6 +78,7 @@ def run(
         estimates: what a cell is expected to cost, by id; the largest jobs go first and the ETA is weighed by it.
         servers: those that may be running already; they are not ended.
         workers: processes at a time; the config's ``machine.workers`` by default.
+        share: with which cells to begin, where several runners begin at once.
 
     Raises:
         UsageError: ``runs`` or the place of a record cannot be written to, or a machine section asks for what no
@@ -86,6 +105,7 @@ def run(
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
     check_loggers(cell.config for job in todo for cell in job.cells)
     todo.sort(key=lambda job: -sum(known[cell.id].seconds for cell in job.cells))
+    todo = share.first(todo)
     interrupted, fatal = False, ""
     if todo:
         sweep = Sweep(total=len(able), done=len(done))
@@ -98,17 +118,24 @@ def run(
             for timed, most in ((False, count), (True, 1)):  # what measures time runs alone, after all others
                 part = [job for job in todo if identity.is_timed(job.cells[0].config) == timed]
                 if part and not interrupted and not fatal:
-                    pool = Pool(runs, own, part, known, sweep, display, min(most, len(part)), fill)
+                    pool = Pool(runs, own, part, known, sweep, display, min(most, len(part)), fill, share.patience)
                     interrupted, fatal = pool.drain()
-    by_status: dict[str, int] = {}
-    for cell in able:
+    return Result(count_by_status(able, runs), missing, interrupted, fatal)
+
+
+def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
+    """Return how many cells have results of each status, are not run, or not measured."""
+    found: dict[str, int] = {}
+    for cell in cells:
         result = measurements.find(runs, cell)
         status = "not run" if result is None else "not measured" if result.lacking else result.record.status
-        by_status[status] = by_status.get(status, 0) + 1
-    return Result(by_status, missing, interrupted, fatal)
+        found[status] = found.get(status, 0) + 1
+    return found
 
 
-def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], fill: bool = False) -> Result:
+def run_cells(
+    cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], fill: bool = False, share: Share = WHOLE
+) -> Result:
     """Check every config and estimate its cost (from the records below ``roots``), then run what has no result.
 
     Raises:
@@ -119,4 +146,4 @@ def run_cells(cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], f
     check_loggers(cell.config for cell in todo)
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.count) if todo else {}
-        return run(told(cells, todo), runs, estimates=estimates, servers=servers, fill=fill)
+        return run(told(cells, todo), runs, estimates=estimates, servers=servers, fill=fill, share=share)

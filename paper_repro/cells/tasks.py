@@ -23,6 +23,8 @@ FINISHED = "finished"
 DIVERGED = "diverged"
 OUT_OF_MEMORY = "oom"
 FAILED = "failed"
+NODE_LOST = 75
+"""The exit code of a process that ended because another node did."""
 LOSS_POINTS = 100
 """The most points of a loss curve; each is the mean loss over an equal share of the steps."""
 ATTACHMENT_BYTES = 300_000
@@ -114,6 +116,9 @@ class Report(Protocol):
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         """Say that ``step`` of ``steps`` are done; ``loss`` is the latest (mean over the cells of a job)."""
+
+    def check_lease(self) -> None:
+        """Raise LeaseLostError if another runner has taken the cells over: a task calls this before it saves."""
 
     @property
     def stop_requested(self) -> bool:

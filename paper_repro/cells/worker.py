@@ -26,7 +26,7 @@ from paper_repro.base.files import disk_refuses, sha256_of_bytes
 from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import count_here
-from paper_repro.cells.leases import LeasedError, Leases
+from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
 from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.tasks import FAILED, FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, StopRequestedError, task_of
 
@@ -38,6 +38,8 @@ class Channel:
 
     def __init__(self, events: TextIO) -> None:
         self._events = events
+        self.leases: Leases | None = None
+        """Those of the running job."""
         self._stop = threading.Event()
 
     def emit(self, event: str, **content: Any) -> None:
@@ -47,6 +49,10 @@ class Channel:
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
+
+    def check_lease(self) -> None:
+        if self.leases is not None:
+            self.leases.check()
 
     @property
     def stop_requested(self) -> bool:
@@ -80,7 +86,8 @@ class Worker:
                 open_cells = [cell for cell in cells if not self._measured(cell, fill)]
                 if open_cells:
                     self._run_held(cells, open_cells, Cost(**job["cost"]) if job.get("cost") else None)
-        except LeasedError:
+        except (LeasedError, LeaseLostError) as error:
+            print(error, file=sys.stderr)
             self.channel.emit("busy")
             return
         self.channel.emit("end")
@@ -127,6 +134,7 @@ class Worker:
             seconds=round(seconds, 3),
             provenance=origin,
         )
+        self.leases.check()
         measurements.write(self.runs, measurement, findings.attachments)
 
     def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
@@ -153,7 +161,7 @@ class Worker:
         try:
             task = task_of(local[0].config)
             outcomes = task.run(local, folder, self.channel)
-        except StopRequestedError:
+        except (StopRequestedError, LeaseLostError):
             raise
         except MemoryError as error:
             return [_out_of_memory(error) for _ in batch]
@@ -175,6 +183,7 @@ class Worker:
     def _record(self, cell: Cell, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
         """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned."""
         path = record_path(self.runs, cell.id)
+        self.leases.check()
         try:
             records.write(path, records.from_outcome(cell.id, cell.config, outcome, origin))
         except ValueError as error:
@@ -216,12 +225,15 @@ def be_worker(message: Mapping[str, Any], runs: Path, pipe: int, code: CodeState
 
 
 def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) -> None:
-    leases = Leases(runs)
+    leases = channel.leases = Leases(runs)
     try:
         Worker(runs, channel, leases, code).run(job)
     except StopRequestedError:
         channel.emit("stopped")
         sys.exit(INTERRUPTED)
+    except UsageError as error:
+        channel.emit("fatal", message=str(error))
+        sys.exit(1)
     except OSError as error:
         traceback.print_exc()
         channel.emit("fatal", message=disk_message(error, runs))

@@ -12,6 +12,7 @@ from paper_repro.base.errors import UsageError, nearest
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training.journal import Silent
 from paper_repro.training.module import PaperModule
+from paper_repro.training.sharding import whole
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -40,7 +41,7 @@ class Evaluations:
         batches: int | None = None,
         journal: Silent | None = None,
     ) -> None:
-        self.modules, self.data, self.journal = modules, data, journal or Silent()
+        self.modules, self.data, self.journal = [*modules], data, journal or Silent()
         self.every, self.keep, self.context, self.batches = every, keep, context, batches
         for module, one in zip(modules, data, strict=True):
             _check_keep(keep, [f"{split}_{name}" for split in one.splits for name in module.new_metrics()])
@@ -80,7 +81,8 @@ class Evaluations:
         return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curves": self._curves, "best": self._best, "weights": self._weights}
+        weights = [{name: whole(tensor) for name, tensor in one.items()} for one in self._weights]
+        return {"curves": self._curves, "best": self._best, "weights": weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]
@@ -106,7 +108,7 @@ class Evaluations:
     def _load(self, index: int) -> None:
         with torch.no_grad():
             for name, tensor in self.modules[index].state_dict().items():
-                tensor.copy_(self._weights[index][name])
+                tensor.copy_(whole(self._weights[index][name]))
 
 
 def _check_keep(keep: str | None, known: Sequence[str]) -> None:

@@ -22,7 +22,8 @@ import torch.distributed as dist
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell, StopRequestedError
-from paper_repro.training import single
+from paper_repro.launchers.group import place
+from paper_repro.training import nodes, single
 from paper_repro.training.build import build
 from paper_repro.training.machine import Machine, settings
 from paper_repro.training.ranks import Rank, join, meeting_place
@@ -40,6 +41,15 @@ def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
     Args:
         folder: of the checkpoints.
     """
+    if (own := place()) is not None:
+        with nodes.led(own, cell, folder, machine) as rank:
+            yield rank
+        return
+    if machine.nodes > 1:
+        raise UsageError(
+            f"machine.nodes={machine.nodes}: the same command has to be started on every node, by torchrun or srun "
+            "(docs/cluster.md)"
+        )
     if machine.count == 1:
         yield Rank()
         return
@@ -112,15 +122,6 @@ def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
     return process
 
 
-class _Silent:
-    """The report of a rank other than 0."""
-
-    stop_requested = False
-
-    def progress(self, step: int, steps: int, loss: float) -> None:
-        """Rank 0 reports."""
-
-
 def _end_with_rank_0() -> None:
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
@@ -138,7 +139,7 @@ def main() -> None:
         store = meeting_place(machine.count, job["port"])
         rank = join(job["rank"], machine.count, store, machine.device_of(job["rank"]))
         try:
-            single.train(built, Path(job["folder"]), _Silent(), rank)
+            single.train(built, Path(job["folder"]), single.Silence(), rank)
         except StopRequestedError:
             pass
         except UsageError as error:

@@ -35,6 +35,8 @@ class Machine:
     accelerator: str = "cpu"
     devices: int | list[int] = 1
     """Devices of this computer that share a cell's batches: a number, or the indices of GPUs."""
+    nodes: int = 1
+    """Computers with so many devices each, on all of which torchrun or srun has started the command."""
     strategy: str = "auto"
     """How several devices hold the model: each all of it ("auto", "ddp") or, at rest, its share of it ("fsdp")."""
     threads: int | None = None
@@ -86,6 +88,8 @@ class Machine:
                 raise UsageError(f"machine.{name}={getattr(self, name)!r}: expected one of {words}")
         if self.cuda_graph and self.accelerator == "cpu":
             raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
+        if type(self.nodes) is not int or self.nodes < 1:
+            raise UsageError(f"machine.nodes={self.nodes!r}: expected a whole number of 1 or more")
         if type(self.data_workers) is not int or self.data_workers < 0:
             raise UsageError(f"machine.data_workers={self.data_workers!r}: expected a whole number of 0 or more")
         for name in ("threads", "checkpoint_every_seconds", "checkpoint_every_steps"):
@@ -100,7 +104,12 @@ class Machine:
 
     @property
     def count(self) -> int:
-        """W, the number of devices."""
+        """W, the number of devices of all nodes."""
+        return self.nodes * self.devices_here
+
+    @property
+    def devices_here(self) -> int:
+        """The number of devices of one node."""
         return len(self.devices) if isinstance(self.devices, list) else self.devices
 
     def batches_each(self, accumulate: int) -> int:
@@ -122,8 +131,8 @@ class Machine:
         """Where the models lie; with several devices, the first."""
         return self.device_of(0)
 
-    def device_of(self, rank: int) -> torch.device:
-        """Return the device of the rank-th process, 0 <= rank < W.
+    def device_of(self, local: int) -> torch.device:
+        """Return the device of a process from its number on its node.
 
         Raises:
             UsageError: an accelerator or a GPU that this machine or this build of torch lacks.
@@ -143,7 +152,7 @@ class Machine:
         wanted = self.devices if isinstance(self.devices, list) else [*range(self.devices)]
         if max(wanted) >= torch.cuda.device_count():
             raise UsageError(f"machine.devices={self.devices}: there are {torch.cuda.device_count()} GPUs here")
-        return torch.device("cuda", wanted[rank])
+        return torch.device("cuda", wanted[local])
 
     def check_compiler(self) -> None:
         """Raise UsageError if the training loss is to be compiled and there is no C++ compiler."""

@@ -144,6 +144,12 @@ class PaperModule(L.LightningModule):
         options = [{key: value for key, value in group.items() if key != "schedule"} for group in groups]
         return options, [group.get("schedule", self.schedule) for group in groups]
 
+    def configure_model(self) -> None:
+        """Let a strategy that shares parameters out do so (see ``sharding.Sharded``)."""
+        share_out = getattr(self.trainer.strategy, "share_out", None)
+        if share_out is not None:
+            share_out()
+
     def configure_optimizers(self) -> Any:
         steps = self.trainer.max_steps
         if steps < 1:

@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.plugins.precision import DoublePrecision
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
-from paper_repro.training.build import BuiltCell
+from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.compiled_code import first_line
 from paper_repro.training.compiling import Compiling
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.journal import Silent
 from paper_repro.training.losses import LossLog
 from paper_repro.training.module import PaperModule
-from paper_repro.training.ranks import Rank, Ranks, Sharded, watch_for
+from paper_repro.training.ranks import Rank, Ranks, watch_for
+from paper_repro.training.sharding import Sharded, whole_state
 from paper_repro.training.watch import Watch
 
 
@@ -71,6 +73,18 @@ class Watching(L.Callback):
         self.module.carries = self.rank.own(state_dict["carries"])
 
 
+class Silence:
+    """The report of a rank other than 0."""
+
+    stop_requested = False
+
+    def progress(self, step: int, steps: int, loss: float) -> None:
+        """Rank 0 reports."""
+
+    def check_lease(self) -> None:
+        """Rank 0 holds the lease."""
+
+
 class Trained(NamedTuple):
     """What ``train`` leaves."""
 
@@ -93,7 +107,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         StopRequestedError: after a checkpoint was saved.
         UsageError: a checkpoint of another cell, an accelerator that is not there, or a loss that cannot be compiled.
     """
-    machine, training, device = built.machine, built.training, built.machine.device_of(rank.index)
+    machine, training, device = built.machine, built.training, built.machine.device_of(rank.local)
     identity = [built.cell.id]
     log = LossLog(1, training.steps, device)
     journal = journal or Silent()
@@ -136,8 +150,19 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         if trainer.global_step != training.steps:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         watch.stop_if_requested(training.steps)
+        if isinstance(trainer.strategy, Sharded):  # fully_shard cannot be undone
+            built.module = evaluations.modules[0] = _rebuilt(built)
     built.module.to(device)  # Lightning has moved it to the CPU
     return Trained(watch, evaluations, evaluations.finish(0, training.steps), compiling.text)
+
+
+def _rebuilt(built: BuiltCell) -> PaperModule:
+    """Return the module anew, with the whole weights of the one whose parameters are shared out."""
+    module = build(built.cell).module
+    if built.training.precision == "64-true":
+        module.double()
+    module.load_state_dict(whole_state(built.module))
+    return module
 
 
 def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
@@ -145,20 +170,26 @@ def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> 
     on_gpu = machine.device.type == "cuda"
     several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
     strategy = Sharded() if several == "fsdp" else several
-    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id])]
+    precision: Any = training.precision
+    # Without Ranks Lightning would take a job of SLURM for one that it is to spread over its tasks.
+    plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
+    if rank.count > 1 and several == "fsdp" and precision == "64-true":  # refused as a word, taken as a plugin
+        plugins.append(DoublePrecision())
+        precision = None
     try:
         return L.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
-            devices=machine.devices if on_gpu else machine.count,
+            devices=machine.devices if on_gpu else machine.devices_here,
+            num_nodes=machine.nodes if rank.count > 1 else 1,
             strategy=strategy if rank.count > 1 else "auto",
             accumulate_grad_batches=machine.batches_each(training.accumulate),
-            precision=training.precision,  # type: ignore[arg-type]
+            precision=precision,
             max_steps=training.steps,
             max_epochs=-1,
             gradient_clip_val=training.clip_norm,
             gradient_clip_algorithm="norm",
             callbacks=[watching],
-            plugins=[*plugins, Ranks(rank)] if rank.count > 1 else plugins,
+            plugins=plugins,
             default_root_dir=folder,
             logger=False,
             enable_checkpointing=False,
@@ -214,6 +245,7 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # every rank has all of every metric
             yield

@@ -95,6 +95,7 @@ class Watch:
 
     def _save(self, step: int) -> None:
         if self._saved_step != step:
+            self.report.check_lease()
             self.journal.flush()
             started = time.monotonic()
             self.save(step)

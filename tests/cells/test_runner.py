@@ -7,18 +7,22 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
 from paper_repro.base import identity
+from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import records, runner
+from paper_repro.cells import leases, records, runner
 from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
+from paper_repro.cells.worker import Channel, Worker
 from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
@@ -288,8 +292,30 @@ def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path
     dead.wait()
     path = lease_path(runs, cell.id)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"host": os.uname().nodename, "pid": dead.pid}))
+    path.write_text(json.dumps(asdict(leases._own_signature()) | {"pid": dead.pid}))
     assert runner.run([cell], runs, io.StringIO()).exit_code == 0
+
+
+def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: Path) -> None:
+    (cell,) = sweeps.cells(1, steps=500, delay=0.01)
+    path, told = lease_path(tmp_path, cell.id), io.StringIO()
+    channel, own = Channel(told), leases.Leases(tmp_path)
+    channel.leases = own
+
+    def rob() -> None:
+        while '"step": 3' not in told.getvalue():
+            time.sleep(0.005)
+        path.write_text(json.dumps(asdict(leases._own_signature()) | {"host": "robber"}))
+
+    robber = threading.Thread(target=rob)
+    robber.start()
+    Worker(tmp_path, channel, own, read_code_state()).run({"cells": [{"id": cell.id, "config": cell.config}]})
+    robber.join()
+    own.close()
+    events = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert events[-1]["event"] == "busy" and 3 <= events[-2]["step"] < 500
+    assert not record_path(tmp_path, cell.id).exists()
+    assert "robber" in path.read_text()
 
 
 def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,3 +324,40 @@ def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypa
     runner.run(sweeps.cells(4, steps=10, delay=0.1, workers=2), tmp_path / "runs", stream)
     text = stream.getvalue()
     assert "/4 cells done" in text and "2 running" in text and "ETA" in text and "loss" in text and "step" in text
+
+
+def test_a_cell_that_failed_in_another_runner_is_not_run_again_by_this_one(tmp_path: Path, log: Path) -> None:
+    """Two runners of ten cells that all fail: each cell is tried once."""
+    runs, cells = tmp_path / "runs", sweeps.cells(10, workers=1, steps=6, delay=0.05, mishap="raise", at=5)
+    found: list[int] = []
+    shares = [runner.Share(index, 2, 120.0) for index in range(2)]
+    threads = [
+        threading.Thread(target=lambda share=share: found.append(_exit_code(cells, runs, share))) for share in shares
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1, 1]
+    assert sorted(sweeps.steps_by_cell(log).values()) == [5] * 10
+
+
+def _exit_code(cells: list[PlannedCell], runs: Path, share: runner.Share) -> int:
+    return runner.run(cells, runs, io.StringIO(), share=share).exit_code
+
+
+def test_shares_begin_at_different_jobs_and_leave_none_out() -> None:
+    whole = jobs(sweeps.cells(10))
+    firsts = [runner.Share(index, 3).first(whole) for index in range(3)]
+    assert all(set(share) == set(whole) and len(share) == 10 for share in firsts)
+    assert not set(firsts[0][:4]) & set(firsts[1][:3]) and not set(firsts[1][:3]) & set(firsts[2][:3])
+
+
+def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: Path) -> None:
+    (cell,) = sweeps.cells(1, steps=2)
+    own = leases.Leases(tmp_path)
+    with own.hold([cell.id]):
+        began = time.monotonic()
+        result = runner.run([cell], tmp_path, io.StringIO(), share=runner.Share(patience=1.0))
+        assert result.by_status == {"not run": 1} and time.monotonic() - began < 30
+    own.close()

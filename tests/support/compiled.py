@@ -34,6 +34,9 @@ class Stop:
     def progress(self, step: int, steps: int, loss: float) -> None:
         self.step = step
 
+    def check_lease(self) -> None:
+        """There is none."""
+
     @property
     def stop_requested(self) -> bool:
         return self.step >= self.at

@@ -68,8 +68,10 @@ def test_stacked_models_equal_each_trained_alone(cell, run, tmp_path):
         assert_close(outcome, alone, (tmp_path / "together", tmp_path / one.id), one)
 
 
-def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(cell, run, recorder, tmp_path):
-    one, two = (cell(**EXACT, training__accumulate=2, machine__devices=count) for count in (1, 2))
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(strategy, cell, run, recorder, tmp_path):
+    own = {**EXACT, "training__accumulate": 2, "machine__strategy": strategy}
+    one, two = (cell(**own, machine__devices=count) for count in (1, 2))
     expected = run([one], tmp_path / "one")[0]
     for item, stop in ((two, 3), (one, 6)):
         with pytest.raises(StopRequestedError):
@@ -184,6 +186,9 @@ def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
 
     class Quiet:
         stop_requested = False
+
+        def check_lease(self):
+            pass
 
         def progress(self, step, steps, loss):
             pass

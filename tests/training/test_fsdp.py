@@ -1,7 +1,6 @@
-"""machine.strategy=fsdp on two processes of a CPU, against the same cells on one device."""
+"""machine.strategy=fsdp on two and four processes of a CPU, against the same cells on one device."""
 
 import copy
-import math
 from typing import Any
 
 import lightning as L
@@ -17,7 +16,9 @@ from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
-from paper_repro.training.ranks import Rank, Ranks, Sharded, join, meeting_place
+from paper_repro.training.module import PaperModule
+from paper_repro.training.ranks import Rank, Ranks, join, meeting_place
+from paper_repro.training.sharding import Sharded
 
 NRGPT = [
     *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=4", "data.num_evaluation_batches=2"),
@@ -47,11 +48,10 @@ def planned(cache, experiment, words, machine, training, optimizer=None) -> Cell
     return Cell(found.id, config)
 
 
-def pair(cache, experiment, words, **changes) -> list[Cell]:
-    """The same cell on one device and, shared out, on two."""
-    return [
-        planned(cache, experiment, words, machine, **changes) for machine in ({}, {"devices": 2, "strategy": "fsdp"})
-    ]
+def pair(cache, experiment, words, count=2, **changes) -> list[Cell]:
+    """The same cell on one device and, shared out, on several."""
+    machines = ({}, {"devices": count, "strategy": "fsdp"})
+    return [planned(cache, experiment, words, machine, **changes) for machine in machines]
 
 
 def assert_same(found, expected, cell, folders, relative=RELATIVE):
@@ -69,40 +69,53 @@ def assert_same(found, expected, cell, folders, relative=RELATIVE):
         assert not float(distance) > relative, name  # 0 / 0 where both are all zeros
 
 
-def test_two_devices_with_a_share_each_equal_one(recorder, run, tmp_path, monkeypatch):
-    strategies = []
+def bytes_of(tensors) -> int:
+    held = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return sum(tensor.untyped_storage().nbytes() for tensor in held)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_devices_with_a_share_each_equal_one_and_hold_no_more(count, recorder, run, tmp_path, monkeypatch):
+    strategies, worst, gathered = [], [], []
+
+    def step_loss(self, *arguments):
+        gathered[:] = self.parameters()
+        return real(self, *arguments)
 
     class Seen(Sharded):
-        def configure_ddp(self):
-            self.own = [*self.lightning_module.parameters()]
+        def share_out(self):
+            own = [*self.lightning_module.parameters()]
+            self.total = sum((12 if parameter.requires_grad else 4) * parameter.numel() for parameter in own)
             strategies.append(self)
-            super().configure_ddp()
+            super().share_out()
 
     class Looking(recorder):
-        """Between the steps rank 0 has its share of parameters, gradients and moments, and nothing else."""
+        """Between the steps rank 0 has its share of parameters, gradients and moments, and no whole parameter."""
 
         def progress(self, step, steps, loss):
             (strategy,) = strategies
             shares = [*strategy.lightning_module.parameters()]
-            assert all(own.untyped_storage().nbytes() == 0 and own.grad is None for own in strategy.own)
-            for own, share in zip(strategy.own, shares, strict=True):
-                held = [share]
-                if own.requires_grad:
-                    state = strategy.optimizers[0].state[share]
-                    held += [share.grad, state["exp_avg"], state["exp_avg_sq"]]
-                assert all(isinstance(tensor, DTensor) and tensor.shape == own.shape for tensor in held)
-                half = math.ceil(own.shape[0] / 2) * math.prod(own.shape[1:])
-                assert {tensor.to_local().numel() for tensor in held} == {half}
+            state = strategy.optimizers[0].state
+            trained = [share for share in shares if share.requires_grad]
+            moments = [state[share][name] for share in trained for name in ("exp_avg", "exp_avg_sq")]
+            assert all(isinstance(tensor, DTensor) for tensor in (*shares, *moments))
+            assert all(share.grad.to_local().shape == share.to_local().shape for share in trained)
+            worst.append(bytes_of([*shares, *moments]) / strategy.total)
+            assert len(gathered) == len(shares) and not any(isinstance(whole, DTensor) for whole in gathered)
+            assert all(whole.untyped_storage().nbytes() == 0 and whole.grad is None for whole in gathered)
             super().progress(step, steps, loss)
 
+    real = PaperModule.step_loss
+    monkeypatch.setattr(PaperModule, "step_loss", step_loss)
     monkeypatch.setattr(single, "Sharded", Seen)
-    one, two = pair(tmp_path / "cache", "nrgpt/listops", NRGPT, training=EVALUATED)
+    one, several = pair(tmp_path / "cache", "nrgpt/listops", NRGPT, count, training=EVALUATED)
     expected = run([one], tmp_path / "one")[0]
     report = Looking()
-    found = Fit().run([two], tmp_path / "two", report)[0]
+    found = Fit().run([several], tmp_path / "several", report)[0]
     assert len(report.seen) == 6
+    assert max(worst) <= 1.1 / count, "parameters and moments of rank 0, as a share of those of one device"
     assert {"best_val_loss", "best_step"} <= found.metrics.keys()
-    assert_same(found, expected, one, (tmp_path / "two", tmp_path / "one"))
+    assert_same(found, expected, one, (tmp_path / "several", tmp_path / "one"))
 
 
 def test_a_run_in_bf16_goes_from_one_device_to_two_shares_and_back(recorder, run, tmp_path):

@@ -25,6 +25,9 @@ TINY = (
 class Silent:
     stop_requested = False
 
+    def check_lease(self) -> None:
+        """There is none."""
+
     def progress(self, step: int, steps: int, loss: float) -> None:
         assert loss > 0
 

@@ -34,6 +34,9 @@ class Silent:
         assert (step, steps) == (self.rounds + 1, 4) and loss > 0
         self.rounds = step
 
+    def check_lease(self) -> None:
+        """There is none."""
+
     @property
     def stop_requested(self) -> bool:
         return self.rounds == self.stop_after

@@ -25,6 +25,9 @@ PLACES = [(0, "rbf", 0.005), (1, "matern", 0.002), (2, "periodic", 0.005)]
 class Silent:
     stop_requested = False
 
+    def check_lease(self) -> None:
+        """There is none."""
+
     def progress(self, step: int, steps: int, loss: float) -> None:
         return
 

@@ -1,0 +1,112 @@
+"""What a job of a cluster runs: cells of an artifact until all have results, as one of several runners.
+
+``Drain`` is what submitit calls.  It starts this file as a program of its own session, so that signals which the
+cluster sends to a job reach the runner as the one that stops it in order, and none else.  The runner reads what is to
+be done from its standard input, and ends at once when that is closed: when the job was killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paper_repro.base.errors import INTERRUPTED, UsageError
+
+PATIENCE_SECONDS = 120.0
+"""How long a job stays for cells that other jobs run: longer than a dead one's lease counts."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which cells, and which of them first."""
+
+    artifact: str
+    scale: str
+    seeds: list[int] | None
+    overrides: list[str]
+    runs: str
+    results: str
+    fill: bool
+    index: int
+    count: int
+
+
+class Drain:
+    """Runs an order; a job that has to leave is given it again.
+
+    Args:
+        save_seconds: how long the runner may take to save before the job leaves.
+    """
+
+    def __init__(self, order: Order, save_seconds: float) -> None:
+        self.order, self.save_seconds = order, save_seconds
+
+    def __call__(self) -> int:
+        """Return the runner's exit code.
+
+        Raises:
+            RuntimeError: the runner was ended by a signal.
+        """
+        Path(self.order.runs, "slurm").mkdir(parents=True, exist_ok=True)
+        signal.signal(signal.SIGTERM, self._leave)  # cancelled, or preempted: SLURM itself requeues it then
+        command = [sys.executable, "-P", "-m", "paper_repro.launchers.drain"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(self.order)).encode() + b"\n")
+        self._process.stdin.flush()
+        code = self._process.wait()
+        if code < 0:
+            raise RuntimeError(f"the runner was killed by signal {-code}")
+        return code
+
+    def checkpoint(self) -> Any:
+        """Stop the runner, which saves; what submitit gives to the job when it runs again."""
+        from submitit.helpers import DelayedSubmission
+
+        self._stop()
+        return DelayedSubmission(Drain(self.order, self.save_seconds))
+
+    def _leave(self, *_: object) -> None:
+        self._stop()
+        sys.exit(128 + signal.SIGTERM)
+
+    def _stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(self.save_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def main() -> int:
+    """Run the order on standard input."""
+    order = Order(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_end_with_job, daemon=True).start()
+    from paper_repro.artifacts import catalogue
+    from paper_repro.artifacts import plan as plans
+    from paper_repro.cells import runner
+
+    plan = plans.make(catalogue.load(order.artifact), order.scale, order.seeds, order.overrides)
+    runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS)
+    try:
+        result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if result.fatal:
+        print(f"error: {result.fatal}", file=sys.stderr)
+    return INTERRUPTED if result.interrupted else result.exit_code
+
+
+def _end_with_job() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

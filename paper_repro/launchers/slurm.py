@@ -1,0 +1,266 @@
+"""A sweep on SLURM: an array of jobs that share its cells by leases, watched from the login node."""
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TextIO
+
+from paper_repro.artifacts.plan import Plan
+from paper_repro.base.command_line import Words
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import locked, write_atomically
+from paper_repro.cells.disk import open_runs_folder
+from paper_repro.cells.leases import lease_path
+from paper_repro.cells.machine_section import check_machine
+from paper_repro.cells.measurements import is_done
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.runner import Result, count_by_status
+from paper_repro.launchers.drain import Drain, Order
+from paper_repro.launchers.options import Slurm
+
+LOOK_SECONDS = 2.0
+SAY_SECONDS = 30.0
+UNHEARD_SECONDS = 300.0
+"""How long SLURM's controller may be silent before watching ends."""
+_LOG_LINES = 5
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The cells of an artifact at a scale, and where its jobs' files lie.
+
+    Args:
+        order: as of the first job; its ``runs`` is a folder that all nodes share.
+    """
+
+    cells: Sequence[PlannedCell]
+    order: Order
+
+    @property
+    def runs(self) -> Path:
+        return Path(self.order.runs)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of logs, of what submitit writes, and of the number of the last array."""
+        return self.runs / "slurm" / f"{self.order.artifact.replace('/', '-')}-{self.order.scale}"
+
+    def open_cells(self) -> list[PlannedCell]:
+        """Return the cells that can be run and have no result."""
+        return [cell for cell in self.cells if not cell.missing and not is_done(self.runs, cell)]
+
+
+def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
+    """Return the sweep of a plan that was made from the words of a command."""
+    order = Order(
+        artifact=plan.artifact.id,
+        scale=plan.scale_name,
+        seeds=words.seeds(),
+        overrides=words.overrides,
+        runs=str(words.runs.resolve()),
+        results=str(results),
+        fill=fill,
+        index=0,
+        count=1,
+    )
+    return Sweep(plan.all_cells, order)
+
+
+def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
+    """Submit jobs for the cells without results, unless some are there already, and watch them to the end.
+
+    Ctrl-C ends the watching alone; the same command goes on with it.
+
+    Raises:
+        UsageError: there is no SLURM, no submitit or no such partition, or SLURM refuses the jobs.
+    """
+    _check_commands()
+    for cell in sweep.cells:
+        check_machine(cell.config)
+    open_runs_folder(sweep.runs)
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    missing = sorted({cell.missing for cell in sweep.cells if cell.missing})
+    interrupted, fatal = False, ""
+    if sweep.open_cells():
+        with locked(sweep.folder / ".lock"):
+            number = _last(sweep)
+            if number and _states(number):
+                print(f"job {number} is there already and is watched; --cancel ends it", file=stream)
+            else:
+                number = _submit(sweep, slurm)
+                print(f"job {number}: {slurm.jobs} task(s); Ctrl-C leaves them running", file=stream)
+        try:
+            fatal = _watch(sweep, number, stream)
+        except KeyboardInterrupt:
+            interrupted = True
+            print(f"job {number} goes on; the same command watches it again, --cancel ends it", file=stream)
+    able = [cell for cell in sweep.cells if not cell.missing]
+    return Result(count_by_status(able, sweep.runs), missing, interrupted, fatal)
+
+
+def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
+    """End the jobs of a sweep, which save first; returns the exit code.
+
+    Raises:
+        UsageError: there is no SLURM, or it refuses.
+    """
+    _check_commands()
+    number = _last(sweep)
+    if not number or not _states(number):
+        print(f"nothing to cancel: no job of {sweep.order.artifact} {sweep.order.scale} is there", file=stream)
+        return 0
+    _ask("scancel", number)
+    until = time.monotonic() + UNHEARD_SECONDS
+    while _states(number):
+        if time.monotonic() > until:
+            raise UsageError(f"job {number} was cancelled and is still there: see squeue --jobs={number}")
+        time.sleep(LOOK_SECONDS / 4)
+    done = len(sweep.cells) - len(sweep.open_cells())
+    print(f"cancelled job {number}: {done}/{len(sweep.cells)} cells have results", file=stream)
+    return 0
+
+
+def _check_commands() -> None:
+    for command in ("sbatch", "srun", "squeue", "scancel", "sinfo"):
+        if shutil.which(command) is None:
+            raise UsageError(
+                f"launcher=slurm: there is no {command} on {socket.gethostname()}: log in to a node of the cluster, or "
+                "leave launcher out to run the cells on this computer"
+            )
+    if find_spec("submitit") is None:
+        raise UsageError("launcher=slurm needs submitit: pip install submitit (or pip install '.[slurm]')")
+
+
+def _submit(sweep: Sweep, slurm: Slurm) -> str:
+    import submitit
+
+    partitions = _ask("sinfo", "--noheader", "--format=%R").split()
+    if slurm.partition is not None and slurm.partition not in partitions:
+        there = ", ".join(sorted(set(partitions))) or "none"
+        raise UsageError(f"launcher.partition={slurm.partition}: there is no such partition; there are {there}")
+    machine = sweep.cells[0].config.get("machine") or {}
+    cores = slurm.cpus or int(machine.get("workers") or 1) * int(machine.get("threads") or 1)
+    wanted = {
+        "partition": slurm.partition,
+        "gpus_per_node": slurm.gpus,
+        "mem": slurm.memory_gb and f"{slurm.memory_gb}GB",
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+    }
+    executor = submitit.SlurmExecutor(sweep.folder, max_num_timeout=10**6)
+    executor.update_parameters(
+        job_name=f"{sweep.order.artifact}-{sweep.order.scale}",
+        time=slurm.minutes,
+        cpus_per_task=cores,
+        signal_delay_s=slurm.grace,
+        additional_parameters={"requeue": True},
+        **{key: value for key, value in wanted.items() if value is not None},
+    )
+    save = max(1.0, slurm.grace - 30.0) if slurm.grace > 60 else slurm.grace / 2
+    orders = [Order(**{**vars(sweep.order), "index": index, "count": slurm.jobs}) for index in range(slurm.jobs)]
+    try:
+        jobs = executor.submit_array([Drain(order, save) for order in orders])
+    except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+        raise UsageError(f"SLURM refuses the jobs: {' '.join(str(error).split())}") from error
+    number: str = jobs[0].job_id.partition("_")[0]
+    write_atomically(_state_path(sweep), json.dumps({"job": number}).encode() + b"\n")
+    return number
+
+
+def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
+    """Say how far the cells are until all have results or no job is left; returns what went wrong, if anything."""
+    left, said, said_at = sweep.open_cells(), "", 0.0
+    while True:
+        states = _states(number)  # before the cells: the last job may end with the last cell
+        left = [cell for cell in left if not is_done(sweep.runs, cell)]
+        if not left or not states:
+            break
+        line = _line(sweep, left, states)
+        if line != said and time.monotonic() - said_at > (SAY_SECONDS if said else 0.0):
+            said, said_at = line, time.monotonic()
+            print(line, file=stream, flush=True)
+        time.sleep(LOOK_SECONDS)
+    if not left:
+        print(f"{len(sweep.cells)}/{len(sweep.cells)} cells done", file=stream)
+        return ""
+    return _what_ended(sweep, number, left)
+
+
+def _line(sweep: Sweep, left: Sequence[PlannedCell], states: Counter[str]) -> str:
+    holders = Counter[str]()
+    for cell in left:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
+    done, running = len(sweep.cells) - len(left), sum(holders.values())
+    where = f" on {', '.join(sorted(holders))}" if holders else ""
+    jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"{done}/{len(sweep.cells)} cells done, {running} running{where}; jobs: {jobs}"
+
+
+def _what_ended(sweep: Sweep, number: str, left: Sequence[PlannedCell]) -> str:
+    """Say what the jobs have left of a sweep that is not done; nothing where records say it themselves."""
+    logs = [path for path in sorted(sweep.folder.glob(f"{number}_*")) if path.suffix in (".err", ".out")]
+    if not logs:
+        return (
+            f"job {number} ended without a line in {sweep.folder}: its nodes do not see this folder, or cannot write "
+            "there. Give a folder that login node and nodes share, runs=DIR"
+        )
+    recorded = count_by_status(left, sweep.runs)
+    unrun = recorded.get("not run", 0) + recorded.get("not measured", 0)
+    if not unrun:
+        return ""
+    last = max(logs, key=lambda path: (path.suffix == ".err", path.stat().st_mtime))
+    lines = last.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    return f"job {number} ended, {unrun} cell(s) have no result; {last} ends with:\n" + "\n".join(lines)
+
+
+def _states(number: str) -> Counter[str]:
+    """Return how many tasks of an array are in each state, with why they wait; empty once all have ended."""
+    until = time.monotonic() + UNHEARD_SECONDS
+    while True:
+        command = ["squeue", "--noheader", "--array", f"--jobs={number}", "--format=%T|%r"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            rows = [line.partition("|") for line in found.stdout.splitlines() if line.strip()]
+            return Counter(
+                state.lower() if why in ("", "None") else f"{state.lower()} ({why})" for state, _, why in rows
+            )
+        if "Invalid job id" in found.stderr:  # SLURM has forgotten it
+            return Counter()
+        if time.monotonic() > until:
+            raise UsageError(f"squeue: {_first_line(found.stderr)}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _ask(*command: str) -> str:
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}")
+    return found.stdout
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[0]
+
+
+def _last(sweep: Sweep) -> str:
+    """Return the number of the array that was submitted last; nothing if there is none."""
+    try:
+        found = json.loads(_state_path(sweep).read_text())["job"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) and found.isdigit() else ""
+
+
+def _state_path(sweep: Sweep) -> Path:
+    return sweep.folder / "job.json"

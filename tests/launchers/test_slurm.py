@@ -1,0 +1,222 @@
+"""Sweeps on a real SLURM, which the tests start themselves; where it is missing they are skipped with the command."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base.command_line import ROOT
+from paper_repro.launchers import options
+from paper_repro.tests.support import slurm_cluster, sweeps
+from paper_repro.tests.support.slow_task import LOG_VARIABLE
+
+TABLES = ("table.md", "table.csv", "table.tex", "table.json")
+SEEDS = ",".join(map(str, range(40)))
+"""By three sizes: 120 cells."""
+needs_slurm = pytest.mark.skipif(bool(slurm_cluster.lacking()), reason=slurm_cluster.lacking() or "there")
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install submitit")
+    with slurm_cluster.running(tmp_path_factory.mktemp("slurm")) as environment:
+        yield environment
+
+
+class Command:
+    """``reproduce.py test/sweep`` over all cells, as a login node runs it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], delay: float = 0.03) -> None:
+        self.folder, self.runs, self.log = folder, folder / "runs", folder / "task.log"
+        sweeps.write_artifact(folder / "papers", 12, delay)
+        own = {"PAPER_REPRO_PAPERS": str(folder / "papers"), LOG_VARIABLE: str(self.log), "PYTHONPATH": str(ROOT)}
+        self.environment = {**environment, **own}
+
+    def start(self, *words: str, runs: Path | None = None) -> subprocess.Popen[str]:
+        own = ["test/sweep", "scale=smoke", f"seeds={SEEDS}", f"runs={runs or self.runs}", "machine.stack=null"]
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "scripts" / "reproduce.py"), *own, *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *words: str, runs: Path | None = None) -> tuple[int, str]:
+        process = self.start(*words, runs=runs)
+        said, _ = process.communicate(timeout=500)
+        return process.returncode, said
+
+    def slurm(self, *command: str) -> str:
+        found = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
+        return found.stdout + found.stderr
+
+    def done(self) -> int:
+        return len(list(self.runs.glob("cells/*/record.json")))
+
+    def running(self) -> list[str]:
+        """The tasks that run now, as ``number_index``."""
+        rows = self.slurm("squeue", "--noheader", "--array", "--format=%i %T").splitlines()
+        return [row.split()[0] for row in rows if row.endswith("RUNNING")]
+
+
+def wait(there: Callable[[], object], process: subprocess.Popen[str], seconds: float = 200.0) -> None:
+    until = time.monotonic() + seconds
+    while not there():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@needs_slurm
+def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    command = Command(tmp_path, cluster)
+    local = tmp_path / "local"
+    code, said = command.run(runs=local)
+    assert code == 0, said
+    command.log.unlink()
+    process = command.start("launcher=slurm", "launcher.partition=all", "launcher.jobs=3", "launcher.cpus=1")
+    killed: list[str] = []
+    for number in range(6):
+        wait(lambda least=8 * (number + 1): command.done() >= least and command.running(), process)
+        task = command.running()[number % len(command.running())]
+        if number % 2:  # as a preemption, which sends SIGTERM first
+            assert command.slurm("scontrol", "requeue", task) == ""
+        else:
+            command.slurm("scancel", "--signal=KILL", task)
+            wait(lambda task=task: task not in command.running(), process)
+            assert command.slurm("scontrol", "requeue", task) == ""
+        killed.append(task)
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    restarts = re.findall(r"Restarts=([1-9]\d*)", command.slurm("scontrol", "show", "job"))
+    assert sum(map(int, restarts)) == len(killed) == 6
+    assert re.search(r"\d+/120 cells done, \d+ running.*; jobs: .*\d running", said) and "120/120 cells done" in said
+    for name in TABLES:
+        place = Path("test/sweep/smoke") / name
+        own, other = (next(folder.rglob(f"{place.parent}*/**/{name}")) for folder in (command.runs, local))
+        assert own.read_bytes() == other.read_bytes(), name
+    steps = sweeps.steps_by_cell(command.log)
+    assert len(steps) == 120 and min(steps.values()) >= 12
+    # A worker that is killed repeats the step it was in; three jobs run one each at a time.
+    assert sum(steps.values()) <= 120 * 12 + 2 * 6
+    assert not list(command.runs.rglob("lease"))
+
+
+@needs_slurm
+def test_jobs_go_on_without_the_command_that_another_one_watches_and_cancels(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    command = Command(tmp_path, cluster, delay=0.5)
+    words = ("launcher=slurm", "launcher.jobs=2", "launcher.cpus=1")
+    process = command.start(*words)
+    wait(lambda: len(command.running()) == 2 and command.done(), process)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "goes on; the same command watches it again" in said
+    before = command.running()
+    assert len(before) == 2
+    again = command.start(*words)
+    time.sleep(5)
+    assert command.running() == before, "a second array was submitted"
+    code, told = command.run("launcher=slurm", "--cancel")
+    assert code == 0 and re.search(r"cancelled job \d+: \d+/120 cells have results", told), told
+    assert not command.running()
+    said, _ = again.communicate(timeout=60)
+    assert again.returncode == 1 and "is there already and is watched" in said and "no result" in said
+    assert not list(command.runs.rglob("lease")), "the jobs had no time to save"
+    code, told = command.run("launcher=slurm", "--cancel")
+    assert code == 0 and "nothing to cancel: no job of test/sweep smoke is there" in told
+
+
+@needs_slurm
+def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_path: Path) -> None:
+    """SLURM's shortest limit is a minute; the signal that says that it comes is sent after 25 s."""
+    command = Command(tmp_path, cluster, delay=0.08)
+    process = command.start("launcher=slurm", "launcher.minutes=1", "launcher.grace=35", "launcher.cpus=1")
+    wait(lambda: "Restarts=1" in command.slurm("scontrol", "show", "job"), process, 300)
+    done = command.done()
+    wait(lambda: command.done() > done, process)
+    command.run("launcher=slurm", "--cancel")
+    process.communicate(timeout=100)
+    logs = "".join(path.read_text() for path in command.runs.glob("slurm/*/*.*"))
+    assert "stopping: saving what is running" in logs and "Requeued job" in logs
+    steps = sweeps.steps_by_cell(command.log)
+    finished = {path.parent.name for path in command.runs.glob("cells/*/record.json")}
+    assert all(steps[cell] == 12 for cell in finished), "a step was taken twice"
+
+
+@needs_slurm
+def test_what_slurm_cannot_do_is_said_before_anything_is_submitted(cluster: dict[str, str], tmp_path: Path) -> None:
+    command = Command(tmp_path, cluster)
+    code, said = command.run("launcher=slurm", "launcher.partition=gpu")
+    assert code == 2 and "launcher.partition=gpu: there is no such partition; there are all" in said
+    code, said = command.run("launcher=slurm", "launcher.cpus=1000")
+    assert code == 2 and "SLURM refuses the jobs" in said
+    assert not command.running() and "JobId" not in command.slurm("scontrol", "show", "job")
+
+
+@needs_slurm
+def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install submitit")
+    hidden = tmp_path / "hidden"
+    with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), blind=hidden) as environment:
+        command = Command(tmp_path, environment)
+        code, said = command.run("launcher=slurm", runs=hidden / "runs")
+    assert code == 1 and "do not see this folder" in said and "runs=DIR" in said, said
+
+
+def test_a_computer_without_slurm_says_so(tmp_path: Path) -> None:
+    command = Command(tmp_path, {**os.environ, "PATH": str(tmp_path)})
+    code, said = command.run("launcher=slurm")
+    assert code == 2 and "there is no sbatch on" in said and "leave launcher out" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["launcher=slurm", "launcher.jobs=0"], "launcher.jobs=0: expected a whole number of 1 or more"),
+        (["launcher=slurm", "launcher.jobs=many"], "launcher.jobs=many: expected a whole number of 1 or more"),
+        (["launcher=slurm", "launcher.job=1"], "unknown key launcher.job.*launcher.jobs"),
+        (["launcher=slurm", "launcher.partition="], "launcher.partition=: expected a word"),
+        (["launcher=slurm", "launcher=slurm"], "launcher is given twice"),
+        (["launcher=pbs"], "launcher=pbs: expected slurm"),
+        (["launcher.jobs=2"], "launcher.jobs goes with launcher=slurm"),
+        (["launcher=slurm", "launcher.minutes=1", "launcher.grace=60"], "launcher.grace=60 s leaves nothing"),
+    ],
+)
+def test_wrong_words_are_refused(words: list[str], message: str) -> None:
+    from paper_repro.base.errors import UsageError
+
+    with pytest.raises(UsageError, match=message):
+        options.take(words)
+
+
+def test_words_of_the_launcher_are_taken_out_of_the_others() -> None:
+    slurm, rest = options.take(["cem/table3", "launcher=slurm", "launcher.jobs=8", "scale=cpu", "launcher.qos=low"])
+    assert slurm == options.Slurm(jobs=8, qos="low") and rest == ["cem/table3", "scale=cpu"]
+    assert options.take(["cem/table3"]) == (None, ["cem/table3"])
+
+
+def test_an_action_that_runs_no_cell_takes_no_launcher() -> None:
+    for words, message in (
+        (["launcher=slurm", "--plan"], "leave it out with --plan"),
+        (["--cancel"], "--cancel goes with launcher=slurm"),
+    ):
+        found = subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "cem/table3", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert found.returncode == 2 and message in found.stderr

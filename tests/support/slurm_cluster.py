@@ -1,0 +1,136 @@
+"""A real SLURM of one computer in a folder of a test: munged, slurmctld and slurmd, as root and without systemd."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
+INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
+CORES = 8
+"""What the node says it has; SLURM is told to believe it."""
+_CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+AuthType=auth/munge
+AuthInfo=socket={root}/munge.socket,cred_expire=5
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool-%n
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/slurmd-%n.pid
+SlurmctldLogFile={root}/slurmctld.log
+SlurmdLogFile={root}/slurmd-%n.log
+SlurmctldParameters=enable_configless
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,requeue_delay=0
+ReturnToService=2
+EnforcePartLimits=ALL
+KillWait=5
+MinJobAge=300
+NodeName={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cores} RealMemory=1000 State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
+"""
+
+
+def lacking() -> str:
+    """What a test skips with; nothing where SLURM can be started."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    absent = [command for command in COMMANDS if shutil.which(command, path=path) is None]
+    if absent:
+        return f"{absent[0]} is not installed: {INSTALL}"
+    return "" if os.geteuid() == 0 else "SLURM's daemons are started as root here"
+
+
+@contextlib.contextmanager
+def running(root: Path, blind: Path | None = None) -> Iterator[dict[str, str]]:
+    """A SLURM that lasts as long as the block; gives the environment of its commands.
+
+    Args:
+        blind: a folder that the node does not see: an empty one lies over it there.
+    """
+    host = socket.gethostname().partition(".")[0]
+    environment = {
+        **os.environ,
+        "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
+        "SLURM_CONF": str(root / "slurm.conf"),
+    }
+    for name in ("state", f"spool-{host}"):
+        (root / name).mkdir(parents=True)
+    root.chmod(0o755)
+    (root / "munge.key").write_bytes(os.urandom(1024))
+    (root / "munge.key").chmod(0o600)
+    (root / "slurm.conf").write_text(_CONF.format(host=host, root=root, cores=CORES, ports=_free_ports(2)))
+    munged = ["munged", "--foreground", "--force", f"--key-file={root}/munge.key", f"--socket={root}/munge.socket"]
+    munged += [f"--{name}-file={root}/munged.{name}" for name in ("pid", "log", "seed")]
+    slurmd = ["slurmd", "-D", "-N", host]
+    if blind is not None:
+        blind.mkdir(exist_ok=True)
+        slurmd = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {blind} && exec {' '.join(slurmd)}"]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with (root / "daemons.log").open("ab") as log:
+            for command in (munged, ["slurmctld", "-D"], slurmd):
+                started.append(
+                    subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+                )
+                if command is munged:
+                    _wait_for((root / "munge.socket").exists, root, started)
+        _wait_for(lambda: " idle" in _states(environment), root, started)
+        yield environment
+    finally:
+        subprocess.run(["scancel", "--user=root"], env=environment, check=False, capture_output=True, timeout=60)
+        until = time.monotonic() + 20
+        while "|" in _jobs(environment) and time.monotonic() < until:
+            time.sleep(0.2)
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for(there: Callable[[], bool], root: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    until = time.monotonic() + 120
+    while not there():
+        dead = [process.args for process in started if process.poll() is not None]
+        if dead or time.monotonic() > until:
+            logs = "\n".join(path.read_text(errors="replace")[-1000:] for path in sorted(root.glob("*.log")))
+            raise RuntimeError(f"SLURM did not start ({dead or 'no answer'}):\n{logs}")
+        time.sleep(0.2)
+
+
+def _states(environment: dict[str, str]) -> str:
+    command = ["sinfo", "--noheader", "--format=%R %t"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def _jobs(environment: dict[str, str]) -> str:
+    command = ["squeue", "--noheader", "--format=%A|%T"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("127.0.0.1", 0))
+    ports = [int(item.getsockname()[1]) for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports

@@ -1,0 +1,154 @@
+"""Two nodes of two processes each, as torchrun starts them, all on this computer."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import UsageError
+from paper_repro.cells import planned
+from paper_repro.cells.tasks import Cell
+from paper_repro.launchers import group
+from paper_repro.training.fit import Fit
+from paper_repro.training.machine import Machine
+
+TINY = [
+    *("model.width=16", "model.num_steps=2", "data.window=32", "data.batch_size=2", "data.num_evaluation_batches=2"),
+    *("data.task.num_train=200", "data.task.num_test=20", "training.accumulate=4", "probes.accuracy=null"),
+    *("machine.checkpoint_every_steps=2", "machine.progress_every_seconds=0", "machine.compile=false"),
+]
+# The mean over four processes and that of four batches in one round differently, six steps amplify it.
+RELATIVE = 1e-5
+
+
+def node(rank: int, port: int, runs: Path, *words: str) -> subprocess.Popen[str]:
+    """``torchrun`` on one node, in a session of its own."""
+    own = [
+        "--nnodes=2",
+        "--nproc-per-node=2",
+        f"--node-rank={rank}",
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+    ]
+    script = [str(ROOT / "scripts" / "train.py"), "nrgpt/listops", *TINY, f"runs={runs}", *words]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *own, *script],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def nodes(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [node(rank, port, runs, "machine.nodes=2", "machine.devices=2", *words) for rank in range(2)]
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a node and all of its processes at once."""
+    for item in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+        item.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Weights and metrics of the cell on one process."""
+    folder = tmp_path_factory.mktemp("one")
+    cell = planned.single("nrgpt/listops", [*TINY, "training.steps=6", f"machine.cache={folder / 'cache'}"], 0)
+
+    class Report:
+        stop_requested = False
+
+        def progress(self, step: int, steps: int, loss: float) -> None:
+            pass
+
+        def check_lease(self) -> None:
+            pass
+
+    (outcome,) = Fit().run([Cell(cell.id, cell.config)], folder, Report())
+    return load_file(folder / cell.id / "weights.safetensors"), outcome.metrics
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_nodes_of_two_processes_equal_one_process(
+    strategy: str, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
+) -> None:
+    """With fsdp: shared out within a node, and the same on both (HSDP)."""
+    started = nodes(tmp_path, "training.steps=6", f"machine.strategy={strategy}")
+    said = [process.communicate(timeout=500)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    (path,) = tmp_path.rglob("record.json")
+    record = json.loads(path.read_text())
+    assert record["status"] == "finished", record
+    weights, metrics = one
+    assert {name: record["metrics"][name] for name in metrics} == pytest.approx(metrics, rel=RELATIVE)
+    found = load_file(path.parent / "weights.safetensors")
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
+        assert not float(distance) > RELATIVE, name
+
+
+def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Path) -> None:
+    first, second = nodes(tmp_path, "training.steps=100000")
+    until = time.monotonic() + 300
+    while not list(tmp_path.rglob("step-*.ckpt")):
+        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
+        time.sleep(0.1)
+    kill(second)
+    killed = time.monotonic()
+    said, _ = first.communicate(timeout=100)
+    assert time.monotonic() - killed < 60
+    assert first.returncode != 0
+    assert f"node 1 ({socket.gethostname()}, rank" in said and "was not heard of" in said, said
+    assert "start all nodes again, it goes on" in said
+    assert not list(tmp_path.rglob("record.json")) and list(tmp_path.rglob("step-*.ckpt"))
+    second.communicate()
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4"}, ("torchrun", 3, 4)),
+        ({"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, ("srun", 1, 2)),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, None),
+    ],
+)
+def test_a_process_knows_its_place(
+    environment: dict[str, str], place: tuple[str, int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert group.place() == place
+
+
+def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, recorder, tmp_path, monkeypatch):
+    several = cell(training__accumulate=4, machine__nodes=2, machine__devices=2)
+    with pytest.raises(UsageError, match=r"machine\.nodes=2: the same command .* torchrun or srun"):
+        Fit().run([several], tmp_path, recorder())
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"machine\.nodes=2 with machine\.devices=2 are 4 .*torchrun started 3"):
+        Fit().run([several], tmp_path, recorder())
+    for wrong in (0, "2", True):
+        with pytest.raises(UsageError, match=r"machine\.nodes="):
+            Machine(nodes=wrong)
