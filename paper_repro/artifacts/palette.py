@@ -1,10 +1,10 @@
 """The colours of all figures: one for each model, the same in every paper where models play the same part.
 
 A plain Transformer is ink, whichever its name; a model that descends an energy is blue; its variants and the other
-baselines have the colours between.  All figures keep a white ground, in a dark page too, and every colour of a line has
-a contrast of at least 3 to 1 against it.  The colours of the models of one paper can be told apart with any of the three
-kinds of colour blindness (``tests/artifacts/test_palette.py``); settings of one model share its colour and differ by
-line or marker.  No other file names a colour.
+baselines have the colours between.  All figures keep a white ground, in a dark page too, and every colour of a line
+has a contrast of at least 3 to 1 against it.  The colours of one paper's models can be told apart with any of the
+three kinds of colour blindness (``tests/artifacts/test_palette.py``); settings of one model share its colour and
+differ by line or marker.  No other file names a colour.
 """
 
 GROUND = "#FFFFFF"

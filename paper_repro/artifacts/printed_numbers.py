@@ -1,9 +1,10 @@
 """The paper's numbers in a figure: one look, one entry of the legend, and one rule for when they are drawn.
 
-**The rule.**  A printed number is drawn where ours and the paper's have the same unit.  They always have at a scale that
-is ``comparable``.  At a reduced scale they have if the quantity means the same with any data and size of model: a count
-of parameters, a share, a ratio, a pure number (``EVERYWHERE``).  A loss or a perplexity of another corpus with another
-tokenizer has another unit, whatever its name: such a number is not drawn, and the line below the figure gives it.
+**The rule.**  A printed number is drawn where ours and the paper's have the same unit.  They always have at a scale
+that is ``comparable``.  At a reduced scale they have if the quantity means the same with any data and size of model: a
+count of parameters, a share, a ratio, a pure number (``EVERYWHERE``).  A loss or a perplexity of another corpus with
+another tokenizer has another unit, whatever its name: such a number is not drawn, and the line below the figure gives
+it.
 """
 
 from collections.abc import Sequence
@@ -92,6 +93,9 @@ def _draw_line(axes: "Axes", one: PrintedNumber) -> None:
     else:
         axes.axhline(one.value, color=one.color, **STYLE)
         axes.plot([1.0], [one.value], transform=axes.get_yaxis_transform(), **end)
+        if one.color == palette.PAPER:  # no model's colour says whose number it is
+            place: Any = {"xy": (0.0, one.value), "xycoords": axes.get_yaxis_transform(), "fontsize": 6}
+            axes.annotate(one.label, xytext=(2, 2), textcoords="offset points", color=one.color, **place)
 
 
 def legend_entry() -> "Artist":

@@ -32,7 +32,9 @@ class Figure3b(PerplexityFigure):
             own = [row for row in rows if row["size"] == size]
             heights = {model: height for (model,), height in means(own, "model").items()}
             if "llama" in heights:
-                axes.axhline(heights["llama"], color=self.color("llama"), linestyle="--", linewidth=1, label=f"Llama{ending}")
+                axes.axhline(
+                    heights["llama"], color=self.color("llama"), linestyle="--", linewidth=1, label=f"Llama{ending}"
+                )
             points = [(place, heights[kind]) for place, kind in enumerate(kinds) if kind in heights]
             cem = [row for row in own if row["model"] in kinds]
             dots(axes, [kinds.index(row["model"]) for row in cem], cem, self.color(kinds[0]))

@@ -60,7 +60,9 @@ class ReuseFigure(PerplexityFigure):
     """From one pass or step to two: reuse of Llama's part, and CEM's with its preconditioners; a colour a model."""
 
     size = (8.0, 3.6)
-    marks = "Faint dots: seeds; rings and discs: means over seeds at T = 1 and T = 2; a bar leads from one to the other."
+    marks = (
+        "Faint dots: seeds; rings and discs: means over seeds at T = 1 and T = 2; a bar leads from one to the other."
+    )
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import values
 
@@ -26,11 +27,11 @@ class Figure(figures.Figure):
     size = (11.0, 2.9)
     marks = "Marks and lines: means over seeds; bars: one standard deviation over seeds to each side."
 
-    def floors(self) -> list[figures.FloorLine]:
+    def floors(self) -> list[FloorLine]:
         """Return each kernel's floors in its panel."""
         found = []
         for panel, kernel in enumerate(self.artifact.axes["kernel"].values):
-            found += figures.floor_lines(self.view, METRIC, {"kernel": kernel}, panel)
+            found += floor_lines(self.view, METRIC, {"kernel": kernel}, panel)
         return found
 
     def rows(self) -> list[Row]:

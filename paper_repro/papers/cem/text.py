@@ -51,7 +51,7 @@ class PerplexityFigure(figures.Figure):
 
 
 class ParametersFigure(PerplexityFigure):
-    """Perplexity against parameters, a mark for each model and size, with Llama's training tokens beside it (2a, 2b)."""
+    """Perplexity against parameters, a mark for each model and size, beside Llama's its training tokens (2a, 2b)."""
 
     size = (5.5, 3.8)
 
@@ -73,8 +73,16 @@ class ParametersFigure(PerplexityFigure):
                 style: Any = {"color": color, "label": self.label("model", model), "markersize": 6, "zorder": 3}
                 axes.plot(counts, [height for _, height in points], marker, **style)
             for (count, trained), height in points if model == "llama" else ():
-                text, corner = f"{count_text(trained)} tokens", (5, 6)
-                axes.annotate(text, (count, height), textcoords="offset points", xytext=corner, fontsize=7, ha="right")
+                text, corner = f"{count_text(trained)} tokens", (-9, 0)
+                axes.annotate(
+                    text,
+                    (count, height),
+                    textcoords="offset points",
+                    xytext=corner,
+                    fontsize=7,
+                    ha="right",
+                    va="center",
+                )
         axes.set(xlabel="parameters", ylabel=f"{self.split} perplexity")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.margins(0.15)

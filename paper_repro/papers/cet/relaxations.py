@@ -114,7 +114,11 @@ def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> Non
         steps, values = [row["step"] for row in own], [row["value"] for row in own]
         then = values[steps.index(trained)]
         fall = max(abs(values[0] - then), 1e-300)
-        style: Any = {"color": colormaps[palette.ORDERED](index / max(len(images) - 1, 1)), "linewidth": 0.8, "label": image}
+        style: Any = {
+            "color": colormaps[palette.ORDERED](index / max(len(images) - 1, 1)),
+            "linewidth": 0.8,
+            "label": image,
+        }
         left.plot(steps[1:], values[1:], **style)
         right.plot(steps[1:], [(value - then) / fall for value in values[1:]], **style)
     right.set_yscale("symlog", linthresh=1e-4)

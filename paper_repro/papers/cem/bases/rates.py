@@ -83,7 +83,9 @@ class RatesFigure(PerplexityFigure):
         axes.plot(rates, heights, marker, color=color, markersize=4, label=label)
         if best["rate"] != "":
             axes.plot(*_interpolant(rates, heights), color=color, linewidth=1)
-            axes.plot([best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor=palette.INK)
+            axes.plot(
+                [best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor=palette.GROUND
+            )
 
 
 class RatesTable(tables.Table):
