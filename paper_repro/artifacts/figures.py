@@ -5,13 +5,14 @@ import io
 import math
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paper_repro.artifacts import intervals, made_of
+from paper_repro.artifacts import intervals, made_of, palette, printed_numbers
 from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.floor_marks import FloorLine, draw_floors, floor_lines
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.base.files import write_atomically
 
@@ -22,45 +23,61 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-PAPER_COLOR, REFERENCE_COLOR, OWN_COLOR = "#222222", "#E08214", "#2166AC"
-FLOOR_COLOR = "#7A5195"
-FLOOR_LABEL: Any = {"textcoords": "offset points", "ha": "right", "fontsize": 6, "color": FLOOR_COLOR}
-FLOOR_LABEL_HEIGHT = 7
-"""Points from one label of a floor to the next above it."""
+COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
+"""Ticks of a logarithmic axis within a power of ten."""
 DOTS_PER_INCH = 160
 FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
 """Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
+LEGEND_FONT, LEGEND_LINE, LEGEND_HANDLE, LEGEND_CHARACTER = 8, 0.18, 0.48, 0.062
+"""Points; inches: the height of a line, the width of a handle with the space around it, and that of a character."""
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
+    "figure.facecolor": palette.GROUND,
     "legend.frameon": False,
     "svg.hashsalt": "paper_repro",
     "svg.fonttype": "none",
 }
 
 
-@dataclass(frozen=True)
-class FloorLine:
-    """A floor as a figure draws it."""
+class Margins(NamedTuple):
+    """Inches around the panels of an even grid, and between them."""
 
-    label: str
-    value: float
-    panel: int | None = None
-    """The index of its panel; None: in every one."""
+    left: float
+    right: float
+    top: float
+    bottom: float
+    across: float
+    down: float
 
 
 class Figure(ABC):
-    """One figure; the Python file beside the artifact's YAML holds a subclass."""
+    """One figure; the Python file beside the artifact's YAML holds a subclass.
 
+    Its labelled artists go into one legend above the panels, and the line below says scale, data, seeds and what the
+    marks are.  Floors and the paper's numbers are drawn by the base, see ``floors`` and ``printed``.
+    """
+
+    stem = "figure"
+    """The name of its files without their ending."""
+    marks: str
+    """What dots, lines and bars are, in a sentence or two."""
+    legend = True
+    """Whether what is labelled gets a legend; False where the panels name what they show."""
+    legend_title: str | None = None
+    floors_drawn = False
+    """Whether ``draw`` itself shows the artifact's floors."""
     size: tuple[float, float] = (7.0, 4.0)
     """Width and height in inches."""
     metric: str | None = None
     """The metric on the vertical axis, whose floors are drawn as lines; None where no panel shows one."""
     panels: slice = slice(None)
     """The panels that show it."""
+    margins: Margins | None = None
+    """Given for a grid of many panels: to ask each what its ticks and labels take costs as much as to draw them."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -74,16 +91,45 @@ class Figure(ABC):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         """Draw ``rows``, and nothing that is not in them."""
 
+    def appendix(self) -> "Figure | None":
+        """Return the figure of what the main one leaves out, with a ``stem`` of its own; None for most."""
+        return None
+
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        """Return the paper's numbers that belong to this figure; which of them are drawn, ``printed_numbers`` says."""
+        return []
+
     def footer(self, rows: Sequence[Row]) -> str:
-        """Return the line below the figure: scale, data, size of the models and number of seeds."""
-        return made_of.footer(self.view, rows)
+        """Return the lines below the figure: scale, data, size of the models, number of seeds; what its marks are; what
+        of the paper's numbers and of the floors is drawn.
+        """
+        told = [f"{made_of.footer(self.view, rows)}.", self.marks]
+        if rows:
+            told += [printed_numbers.sentence(self.view, self.printed(rows)), self._absent_floors()]
+        return " ".join(part for part in told if part)
+
+    def _absent_floors(self) -> str:
+        """Name the floors that have no line, with their numbers."""
+        lines = {line.label for line in self.floors()}
+        absent = []
+        for floor in self.view.floors if not self.floors_drawn else ():
+            values = {name: floor.samples(name) for name in floor.spec.metrics if name in self.artifact.metrics}
+            texts = [
+                f"{self.artifact.metrics[name].title} {intervals.mean(list(found.values())):.4g}"
+                for name, found in values.items()
+                if found
+            ]
+            if floor.spec.label not in lines and texts:
+                absent.append(f"{floor.spec.label} ({', '.join(texts)})")
+        listed = "; ".join(dict.fromkeys(absent))
+        return f"On no axis here: the floor{'s' if len(absent) > 1 else ''} {listed}." if absent else ""
 
     def floors(self) -> list[FloorLine]:
         """Return the lines of floors; a figure whose panels differ in data or metric gives each line its panel."""
         return [] if self.metric is None else floor_lines(self.view, self.metric)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write figure.csv, .png and .svg into ``folder``."""
+        """Write figure.csv, .png and .svg into ``folder``, and those of an appendix."""
         from matplotlib import rc_context, rcdefaults, rcParams
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -91,16 +137,25 @@ class Figure(ABC):
 
         rows = self.rows()
         lines = self.floors() if rows else []
-        contents = {"figure.csv": _csv(_with_floors(rows, lines))}
+        printed = self.printed(rows) if rows else []
+        shown = printed_numbers.drawn(self.view, printed) if printed else []
         png, svg = io.BytesIO(), io.BytesIO()
         with rc_context():
             rcdefaults()  # a user's own style must not change the bytes
             rcParams.update(STYLE)
-            canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout="constrained")
+            layout = "none" if self.margins else "constrained"
+            canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout=layout)
             self.draw(canvas, rows)
+            for axes in canvas.axes:
+                axes.minorticks_off()
             draw_floors(canvas.axes[self.panels], lines)
-            if text := self.footer(rows):
-                _write_below(canvas, text)
+            printed_numbers.draw(canvas.axes, shown)
+            legend = _draw_legend(canvas, self.legend_title, bool(shown)) if self.legend else 0.0
+            below = _write_below(canvas, self.footer(rows))
+            if self.margins:
+                _arrange(canvas, self.margins, legend, below)
+            else:
+                canvas.get_layout_engine().set(rect=(0, below, 1, 1 - below))  # type: ignore[union-attr, call-arg]
             # Not savefig, which draws each format once more to measure it.
             FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
@@ -111,106 +166,129 @@ class Figure(ABC):
                 left, bottom, width, height = (round(bound, 6) for bound in axes.get_position().bounds)
                 axes.set_position((left, bottom, width, height))
             FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None, "Creator": None})
-        contents |= {"figure.png": png.getvalue(), "figure.svg": svg.getvalue()}
-        for name, content in contents.items():
-            write_atomically(folder / name, content)
-        return [folder / name for name in contents]
+        table = _csv(_with_marks(rows, lines, printed))
+        contents = {".csv": table, ".png": png.getvalue(), ".svg": svg.getvalue()}
+        for ending, content in contents.items():
+            write_atomically(folder / f"{self.stem}{ending}", content)
+        other = self.appendix()
+        return [folder / f"{self.stem}{ending}" for ending in contents] + (other.write(folder) if other else [])
 
 
-def floor_lines(
-    view: View, metric: str, place: Mapping[str, str] | None = None, panel: int | None = None
-) -> list[FloorLine]:
-    """Return the floors of a metric, one for each floor and each data of the models at a (partial) place.
-
-    Their height is the mean over seeds.
-    """
-    found = []
-    for floor in view.floors:
-        here = [key for key in floor.plan.keys if (place or {}).items() <= dict(key).items()]
-        values = floor.samples(metric) if here else {}
-        if values:
-            found.append(FloorLine(floor.spec.label, round(intervals.mean(list(values.values())), 8), panel))
-    return list(dict.fromkeys(found))
-
-
-def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
-    """Draw each floor as a dotted line with its name at its right end.
-
-    Floors of one name that lie within the height of a line of text share a label; labels of others stand one above the
-    other.  Of a floor beyond limits that a figure has set, the name and the number stand at that edge.
-    """
-    for index, axes in enumerate(panels):
-        own = [line for line in lines if line.panel in (None, index)]
-        low, high = sorted(axes.get_ylim())
-        inside = [line for line in own if axes.get_autoscaley_on() or low <= line.value <= high]
-        for line in inside:
-            axes.axhline(line.value, color=FLOOR_COLOR, linestyle=":", linewidth=1.2)
-        for line, up in _labelled(axes, inside):
-            place: Any = {"xy": (1.0, line.value), "xycoords": axes.get_yaxis_transform(), "xytext": (-2, 2 + up)}
-            axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
-        beyond = [line for line in own if line not in inside]
-        for row, line in enumerate(beyond):
-            above = line.value > high
-            text = f"{line.label} {line.value:.3g}, {'above' if above else 'below'}"
-            step = FLOOR_LABEL_HEIGHT * row
-            place = {"xy": (1.0, float(above)), "xycoords": "axes fraction"}
-            shift = (-2, -FLOOR_LABEL_HEIGHT - step if above else 2 + step)
-            axes.annotate(text, xytext=shift, **place, **FLOOR_LABEL).set_in_layout(False)
-
-
-def _labelled(axes: "Axes", lines: Sequence[FloorLine]) -> list[tuple[FloorLine, float]]:
-    """Return the floors that get a label, from below to above, each with the points by which it is moved up.
-
-    Points are those of the axes before the layout, which makes them at most a little higher.
-    """
-    points = 72.0 / axes.figure.dpi
-    found: list[tuple[FloorLine, float]] = []
-    top, named = -math.inf, dict.fromkeys((line.label for line in lines), -math.inf)
-    for line in sorted(lines, key=lambda line: line.value):
-        height = points * float(axes.transData.transform((0.0, line.value))[1])
-        if height - named[line.label] < FLOOR_LABEL_HEIGHT:
-            continue
-        named[line.label] = height
-        up = max(0.0, top + FLOOR_LABEL_HEIGHT - height)
-        top = height + up
-        found.append((line, up))
-    return found
-
-
-def _with_floors(rows: Sequence[Row], lines: Sequence[FloorLine]) -> list[Row]:
-    """Return the rows of figure.csv, those of the floors last."""
-    if not lines:
-        return list(rows)
-    empty = dict.fromkeys(rows[0], "")
+def _with_marks(rows: Sequence[Row], lines: Sequence[FloorLine], printed: Sequence[PrintedNumber]) -> list[Row]:
+    """Return the rows of the CSV; those of the floors and of the paper's numbers last, in columns of their own."""
+    if not rows:
+        return []
+    names = [*rows[0], *(("floor", "floor_value") if lines else ()), *(("paper", "paper_value") if printed else ())]
+    empty = dict.fromkeys(names, "")
     return [
-        *({**row, "floor": "", "floor_value": ""} for row in rows),
+        *({**empty, **row} for row in rows),
         *({**empty, "floor": line.label, "floor_value": line.value} for line in lines),
+        *({**empty, "paper": one.label, "paper_value": one.value} for one in printed),
     ]
 
 
+def _draw_legend(canvas: "Canvas", title: str | None, with_paper: bool) -> float:
+    """Draw one legend above all panels, each label once, the paper's numbers last; return its height in inches."""
+    found: dict[str, Any] = {}
+    for axes in canvas.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if with_paper:
+        found[printed_numbers.LABEL] = printed_numbers.legend_entry()
+    if not found:
+        return 0.0
+    width = LEGEND_HANDLE + LEGEND_CHARACTER * max(map(len, found))
+    columns = max(1, min(len(found), int(float(canvas.get_figwidth()) / width)))
+    style: Any = {"fontsize": LEGEND_FONT, "title_fontsize": LEGEND_FONT, "columnspacing": 1.2, "borderaxespad": 0.2}
+    style |= {"alignment": "left", "ncols": columns, "title": title}
+    place = "upper left" if canvas.get_layout_engine() is None else "outside upper left"
+    canvas.legend(list(found.values()), list(found), loc=place, **style)
+    return LEGEND_LINE * (math.ceil(len(found) / columns) + bool(title))
+
+
+def _arrange(canvas: "Canvas", margins: Margins, legend: float, below: float) -> None:
+    """Set out an even grid of panels below a legend, in inches, and above a share of the figure for the footer."""
+    width, height = (float(inches) for inches in canvas.get_size_inches())
+    grid = canvas.axes[0].get_gridspec()
+    assert grid is not None
+    top, bottom = margins.top + legend, margins.bottom + below * height
+    across = (width - margins.left - margins.right - (grid.ncols - 1) * margins.across) / grid.ncols
+    down = (height - top - bottom - (grid.nrows - 1) * margins.down) / grid.nrows
+    canvas.subplots_adjust(
+        left=margins.left / width,
+        right=1 - margins.right / width,
+        top=1 - top / height,
+        bottom=bottom / height,
+        wspace=margins.across / across,
+        hspace=margins.down / down,
+    )
+
+
+def seeds_and_mean(
+    axes: "Axes",
+    points: Iterable[tuple[float, float]],
+    color: str,
+    label: str | None = None,
+    line: str = "-",
+    marker: str = "o",
+    hollow: bool = False,
+) -> None:
+    """Draw every (place, value) as a faint dot, and a line through the mean at each place.
+
+    Args:
+        line: its style; "" for marks that nothing ties.
+        hollow: whether the marks of the means are rings.
+    """
+    groups: dict[float, list[float]] = {}
+    for place, value in points:
+        groups.setdefault(place, []).append(value)
+    if not groups:
+        return
+    each = [(place, value) for place, values in groups.items() for value in values]
+    axes.scatter(*zip(*each, strict=True), s=8, color=color, alpha=0.35, linewidths=0)
+    places = sorted(groups)
+    means = [intervals.mean(groups[place]) for place in places]
+    style: Any = {"markersize": 4.5 if hollow else 3.5, "linewidth": 1.2, "linestyle": line or "none"}
+    style |= {"markerfacecolor": palette.GROUND} if hollow else {}
+    axes.plot(places, means, color=color, marker=marker, label=label, **style)
+
+
+def zero_line(axes: "Axes") -> None:
+    """Mark zero where the values come near it: a line far from them would flatten them."""
+    low, high = axes.dataLim.y0, axes.dataLim.y1
+    if low - 0.5 * (high - low) <= 0.0 <= high + 0.5 * (high - low):
+        axes.axhline(0.0, color=palette.RULE, linewidth=0.8, zorder=1)
+
+
 def log_ticks(axis: "Axis") -> None:
-    """Ticks at 1, 2 and 5 times the powers of ten of a logarithmic axis, written 2k, 5M."""
+    """Ticks at 1, 2 and 5 times the powers of ten of a logarithmic axis, and between these where few lie in its range;
+    written 2k, 5M.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ends = sorted(float(end) for end in axis.get_view_interval())
+    powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1) if ends[0] > 0 else ()
+    shown = [factor for power in powers for factor in COARSE if ends[0] <= factor * 10.0**power <= ends[1]]
+    axis.set_major_locator(LogLocator(subs=COARSE if len(shown) >= FEWEST_TICKS else FINE))
     axis.set_major_formatter(EngFormatter(sep=""))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _write_below(canvas: "Canvas", text: str) -> None:
-    """Make the figure higher by a strip below all that is drawn, and write a line of text, or several, into it.
+def _write_below(canvas: "Canvas", text: str) -> float:
+    """Make the figure higher by a strip below all that is drawn, write a text into it, and return its share of the
+    height.
 
-    A legend "outside lower" would lie on it: figures have theirs above or beside.
+    A legend "outside lower" would lie on it: figures have theirs above.
     """
+    if not text:
+        return 0.0
     width, height = (float(inches) for inches in canvas.get_size_inches())
     lines = textwrap.wrap(text, max(20, int(width / FOOTER_CHARACTER)))
     strip = FOOTER_LINE * len(lines) + 0.06
-    share = strip / (height + strip)
     canvas.set_size_inches(width, height + strip)
-    engine = canvas.get_layout_engine()
-    assert engine is not None
-    engine.set(rect=(0, share, 1, 1 - share))  # type: ignore[call-arg]
-    canvas.text(0.04 / width, 0.04 / (height + strip), "\n".join(lines), fontsize=6, color="#555555", va="bottom")
+    place = 0.04 / width, 0.04 / (height + strip)
+    canvas.text(*place, "\n".join(lines), fontsize=6, color=palette.SOFT, va="bottom")
+    return strip / (height + strip)
 
 
 def _csv(rows: Sequence[Row]) -> bytes:

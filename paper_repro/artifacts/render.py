@@ -61,11 +61,14 @@ def _kind(view: View, name: str | None, base: Any) -> Any:
 
 
 def _the_one(companion: ModuleType, base: Any) -> Any:
-    """Return the subclass of ``base`` that the companion file defines, if it defines one."""
+    """Return the subclass of ``base`` that the companion file defines, if it defines one; appendices do not count."""
     own = [
         value
         for value in vars(companion).values()
-        if isinstance(value, type) and issubclass(value, base) and value.__module__ == companion.__name__
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == companion.__name__
+        and getattr(value, "stem", Figure.stem) == Figure.stem
     ]
     if len(own) > 1:
         raise UsageError(

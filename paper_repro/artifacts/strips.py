@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paper_repro.artifacts import palette
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ def _read(content: bytes | None) -> Any:
 
 def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] = (), count: int = 0) -> None:
     """Draw images side by side, under each its error."""
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
+    axes.imshow(pixels, cmap=palette.PICTURE, vmin=0, vmax=1, interpolation="nearest", aspect="equal")
     axes.set_ylabel(label, rotation=0, ha="right", va="center")
     axes.set_yticks([])
     count = max(count, len(errors), 1)
     side = pixels.shape[1] / count
     for index in range(1, count):
-        axes.axvline(side * index - 0.5, color="white", linewidth=1.5)
+        axes.axvline(side * index - 0.5, color=palette.GROUND, linewidth=1.5)
     axes.set_xticks([side * (index + 0.5) for index in range(len(errors))], [f"{error:.3f}" for error in errors])
     axes.tick_params(length=0, labelsize=6)
     axes.grid(False)

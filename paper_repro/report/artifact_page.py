@@ -41,6 +41,7 @@ def artifact_page(result: Result, source: Source) -> bytes:
     ]
     parts = [("figure", "Figure", _figure(result)), ("table", "Table", _table(here, shown, source))]
     parts += [("summary", "Computed from the table", _summary(result)), ("claims", "Claims", claims_of(result))]
+    parts += [("appendix", "Appendix of the figure", _figure(result, "figure_appendix"))]
     notes = [tag("li", note) for note in document["notes"]]
     parts += [("notes", "Notes", tag("ul", notes, class_="notes") if notes else Markup())]
     parts += [("records", "Records", _records(result, shown, source))]
@@ -79,14 +80,14 @@ def _joined(links: Sequence[Markup]) -> list[Any]:
     return [part for one in links for part in (one, " ")][:-1]
 
 
-def _figure(result: Result) -> Markup:
-    """Return the figure as inline SVG with the numbers behind its marks; nothing where the artifact has none."""
-    content = result.files.get("figure.svg")
+def _figure(result: Result, stem: str = "figure") -> Markup:
+    """Return a figure as inline SVG with the numbers behind its marks; nothing where the artifact has none."""
+    content = result.files.get(f"{stem}.svg")
     if content is None:
         return Markup()
     try:
         root = drawing.read(content)
-        found = hover.marks(root, result.files.get("figure.csv", b""))
+        found = hover.marks(root, result.files.get(f"{stem}.csv", b""))
     except (drawing.DrawingError, ValueError) as error:
         return tag("p", f"The figure cannot be shown: {error}.", class_="missing")
     width = root.attrib.pop("width", "").removesuffix("pt")

@@ -18,7 +18,7 @@ from paper_repro.cells.records import SEAL, Record
 MOST_BYTES = 20_000_000
 """The size of a table or figure above which it is not read."""
 CELL = re.compile(r"[0-9a-f]{16}")
-FIGURES = ("figure.svg", "figure.csv")
+FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
 TABLES = ("table.csv", "table.md", "table.tex")
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 from paper_repro.artifacts import catalogue, figures, render, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, draw_floors
 from paper_repro.artifacts.views import View
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
@@ -192,17 +193,17 @@ def test_a_figure_without_records_shows_the_paper_alone(tmp_path: Path) -> None:
 
 def test_labels_of_floors_do_not_lie_on_one_another() -> None:
     lines = [
-        figures.FloorLine("Bigram count", 4.180, 0),
-        figures.FloorLine("Bigram count", 4.183, 0),
-        figures.FloorLine("Unigram count", 4.181, 0),
-        figures.FloorLine("Bigram count", 4.9, 0),
-        figures.FloorLine("Bigram count", 4.5, 1),
+        FloorLine("Bigram count", 4.180, 0),
+        FloorLine("Bigram count", 4.183, 0),
+        FloorLine("Unigram count", 4.181, 0),
+        FloorLine("Bigram count", 4.9, 0),
+        FloorLine("Bigram count", 4.5, 1),
     ]
     canvas = Canvas(figsize=(7.0, 4.0), dpi=figures.DOTS_PER_INCH, layout="constrained")
     left, right = canvas.subplots(1, 2)
     for axes in (left, right):
         axes.plot([0, 1], [3.0, 5.0])
-    figures.draw_floors([left, right], lines)
+    draw_floors([left, right], lines)
     canvas.draw_without_rendering()
     assert [label.get_text() for label in right.texts] == ["Bigram count"]
     assert [label.get_text() for label in left.texts] == ["Bigram count", "Unigram count", "Bigram count"]

@@ -11,7 +11,8 @@ from paper_repro.artifacts import catalogue, floors, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine, judge
-from paper_repro.artifacts.figures import Figure, FloorLine
+from paper_repro.artifacts.figures import Figure
+from paper_repro.artifacts.floor_marks import FloorLine
 from paper_repro.artifacts.guards import NOT_JUDGED, guarded
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.tables import Table

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 from paper_repro.artifacts.figures import Row
 from paper_repro.papers.cem.text import (
-    LLAMA_COLOR,
     MARKERS,
-    TWO_STEPS,
     PerplexityFigure,
     chosen,
     dots,
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
 class Figure3b(PerplexityFigure):
     """Perplexity with no, a shared and a per-head diagonal, a marker for each size; Llama's are dashed lines."""
 
+    marks = "Faint dots: seeds; marks and the dashed line: means over seeds."
+
     size = (5.0, 3.6)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
@@ -32,13 +32,15 @@ class Figure3b(PerplexityFigure):
             own = [row for row in rows if row["size"] == size]
             heights = {model: height for (model,), height in means(own, "model").items()}
             if "llama" in heights:
-                axes.axhline(heights["llama"], color=LLAMA_COLOR, linestyle="--", linewidth=1, label=f"Llama{ending}")
+                axes.axhline(
+                    heights["llama"], color=self.color("llama"), linestyle="--", linewidth=1, label=f"Llama{ending}"
+                )
             points = [(place, heights[kind]) for place, kind in enumerate(kinds) if kind in heights]
             cem = [row for row in own if row["model"] in kinds]
-            dots(axes, [kinds.index(row["model"]) for row in cem], cem, TWO_STEPS)
+            dots(axes, [kinds.index(row["model"]) for row in cem], cem, self.color(kinds[0]))
             if points:
-                axes.plot(*zip(*points, strict=True), marker=marker, color=TWO_STEPS, label=f"CEM attention{ending}")
+                places, values = zip(*points, strict=True)
+                axes.plot(places, values, marker, color=self.color(kinds[0]), label=f"CEM attention{ending}")
         axes.set_xticks(range(len(kinds)), labels=[self.label("model", kind) for kind in kinds])
         axes.set(xlabel="diagonal in the scores", ylabel=f"{self.split} perplexity")
-        if rows:
-            axes.legend(fontsize=8)
+        axes.margins(x=0.15)

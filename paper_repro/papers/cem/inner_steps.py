@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.figures import Row
 from paper_repro.papers.cem.text import MARKERS, chosen
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 TRAINED = 2
@@ -17,13 +16,14 @@ KINDS = {
     "energy_attention": "energy of attention",
     "energy_feed_forward": "energy of the MLPs",
 }
-COLORS = {"attention": "#E08214", "mlp": "#1B7837", "full": "#2166AC"}
+MODELS = ("attention", "mlp", "full")
 
 
 class InnerStepsFigure(figures.Figure):
     """Perplexity and both energies, each against T: dots are seeds, lines their means; the trained T is dashed."""
 
     size = (10.0, 3.4)
+    marks = "Faint dots: seeds; marks and lines: means over seeds; dashed: the number of steps of training."
     metric = "perplexity"
     panels = slice(1)
 
@@ -44,26 +44,19 @@ class InnerStepsFigure(figures.Figure):
         for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):
             own = [row for row in rows if row["kind"] == kind]
             for size, marker in zip(chosen(self.view, "size"), MARKERS, strict=False):
-                for model, color in COLORS.items():
-                    line = [row for row in own if (row["size"], row["model"]) == (size, model)]
-                    self._line(axes, line, color, marker, f"{self._label('model', model)}, {self._label('size', size)}")
-            axes.axvline(TRAINED, color="#999999", linestyle="--", linewidth=0.8)
+                for model in MODELS:
+                    line = [(row["steps"], row["value"]) for row in own if (row["size"], row["model"]) == (size, model)]
+                    label = f"{self._label('model', model)}, {self._label('size', size)}"
+                    color = palette.model(self.artifact.id, model)
+                    figures.seeds_and_mean(axes, line, color, label, marker=marker)
+            axes.axvline(TRAINED, color=palette.RULE, linestyle="--", linewidth=0.8)
             steps = sorted({row["steps"] for row in own})
             axes.set(xlabel="inner steps T at test time", title=title, xscale="log")
             axes.set_xticks(steps, labels=[str(number) for number in steps])
             axes.minorticks_off()
         if rows:
-            panels[0].legend(fontsize=7)
-
-    def _line(self, axes: "Axes", rows: Sequence[Row], color: str, marker: str, label: str) -> None:
-        by_steps: dict[int, list[float]] = {}
-        for row in rows:
-            by_steps.setdefault(row["steps"], []).append(row["value"])
-        if by_steps:
-            for steps, values in by_steps.items():
-                axes.plot([steps] * len(values), values, ".", color=color, markersize=3)
-            means = [sum(values) / len(values) for values in by_steps.values()]
-            axes.plot(list(by_steps), means, color=color, marker=marker, markersize=4, label=label)
+            panels[0].set_yscale("log")  # one model at T = 1 is far above all others
+            figures.log_ticks(panels[0].yaxis)
 
     def _label(self, axis: str, value: str) -> str:
         return self.artifact.axes[axis].values[value].label

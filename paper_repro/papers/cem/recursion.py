@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paper_repro.artifacts import palette
 from paper_repro.artifacts.claims import Judgement, Place
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.text import (
-    LLAMA_COLOR,
     MARKERS,
-    ONE_STEP,
-    TWO_STEPS,
     PerplexityFigure,
     chosen,
     dots,
@@ -22,45 +20,49 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-PRECONDITIONERS = {"none": "#E08214", "diagonal": "#1B7837", "diagonal_low_rank": "#2166AC"}
-AREAS = {"llama": "#F6C58F", "attention": "#A9CCE8", "mlp": "#A9CCE8", "mlp_matched": "#F4B6CC"}
+PRECONDITIONERS = {"none": ":", "diagonal": "--", "diagonal_low_rank": "-"}
+"""The line of each."""
 
 
 class StepsFigure(PerplexityFigure):
-    """Perplexity against T, a colour for each preconditioner and a marker for each size; Llama's are dashed lines."""
+    """Perplexity against T, a line for each preconditioner and a marker for each size; Llama's are level lines."""
 
     size = (6.5, 3.8)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         counts = {value: int(self.label("steps", value)) for value in self.artifact.axes["steps"].values}
+        (model,) = _own_models(self.view)
+        color = self.color(model)
         sizes = chosen(self.view, "size")
         for size, marker in zip(sizes, MARKERS, strict=False):
             own = [row for row in rows if row["size"] == size]
             for height in means((row for row in own if row["model"] == "llama"), "size").values():
-                axes.axhline(height, color=LLAMA_COLOR, linestyle="--", linewidth=1)
-            for kind, color in PRECONDITIONERS.items():
+                axes.axhline(height, color=self.color("llama"), linewidth=1)
+            for kind, style in PRECONDITIONERS.items():
                 line = [row for row in own if row["model"] != "llama" and row["preconditioner"] == kind]
                 dots(axes, [counts[row["steps"]] for row in line], line, color)
                 points = [(counts[steps], height) for (steps,), height in means(line, "steps").items()]
                 if points:
-                    axes.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4)
+                    axes.plot(*zip(*points, strict=True), style, color=color, marker=marker, markersize=4)
         steps = [counts[value] for value in chosen(self.view, "steps")]
         axes.set(xlabel="inner steps T", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(steps, labels=[str(count) for count in steps])
         axes.minorticks_off()
-        axes.plot([], [], "--", color=LLAMA_COLOR, label="Llama")
-        for kind, color in PRECONDITIONERS.items():
-            axes.plot([], [], color=color, label=f"P: {self.label('preconditioner', kind)}")
+        axes.plot([], [], color=self.color("llama"), linewidth=1, label="Llama")
+        for kind, style in PRECONDITIONERS.items():
+            label = f"{self.label('model', model)}, P: {self.label('preconditioner', kind)}"
+            axes.plot([], [], style, color=color, label=label)
         _name_sizes(self, axes)
-        if rows:
-            canvas.legend(fontsize=7, loc="outside right upper")
 
 
 class ReuseFigure(PerplexityFigure):
-    """From one pass or step (orange) to two (blue): reuse of Llama's part, and CEM's with its preconditioners."""
+    """From one pass or step to two: reuse of Llama's part, and CEM's with its preconditioners; a colour a model."""
 
     size = (8.0, 3.6)
+    marks = (
+        "Faint dots: seeds; rings and discs: means over seeds at T = 1 and T = 2; a bar leads from one to the other."
+    )
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
@@ -78,21 +80,19 @@ class ReuseFigure(PerplexityFigure):
         axes.set_ylabel(f"{self.split} perplexity")
         axes.use_sticky_edges = False  # of the bars, which would cut the markers at their ends
         _name_sizes(self, axes)
-        for color, label in ((ONE_STEP, "T = 1"), (TWO_STEPS, "T = 2")):
-            axes.plot([], [], "o", color=color, label=label)
-        if rows:
-            canvas.legend(fontsize=7, loc="outside right upper")
+        for face, label in ((palette.GROUND, "T = 1"), (palette.RULE, "T = 2")):
+            axes.plot([], [], "o", color=palette.RULE, markerfacecolor=face, label=label)
 
     def _pair(self, axes: "Axes", rows: Sequence[Row], place: float, model: str, marker: str) -> None:
-        heights = {steps: height for (steps,), height in means(rows, "steps").items()}
+        heights, color = {steps: height for (steps,), height in means(rows, "steps").items()}, self.color(model)
         if len(heights) == 2:
             low, high = sorted(heights.values())
-            axes.bar(place, high - low, 0.14, low, color=AREAS[model], zorder=1)
-        for steps, color in (("t1", ONE_STEP), ("t2", TWO_STEPS)):
+            axes.bar(place, high - low, 0.14, low, color=color, alpha=0.25, zorder=1)
+        for steps, face in (("t1", palette.GROUND), ("t2", color)):
             own = [row for row in rows if row["steps"] == steps]
             dots(axes, [place] * len(own), own, color)
             if steps in heights:
-                axes.plot([place], [heights[steps]], marker, color=color, markersize=5)
+                axes.plot([place], [heights[steps]], marker, color=color, markerfacecolor=face, markersize=6)
 
     def _title(self, model: str, kind: str) -> str:
         if model == "llama":
@@ -103,7 +103,7 @@ class ReuseFigure(PerplexityFigure):
 def _name_sizes(figure: PerplexityFigure, axes: "Axes") -> None:
     sizes = chosen(figure.view, "size")
     for size, marker in zip(sizes if len(sizes) > 1 else (), MARKERS, strict=False):
-        axes.plot([], [], marker, color="#777777", label=figure.label("size", size))
+        axes.plot([], [], marker, color=palette.RULE, label=figure.label("size", size))
 
 
 def judge_recursion_gains_more_than_reuse(view: View) -> Judgement:

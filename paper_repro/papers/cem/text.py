@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.guards import guarded
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PERPLEXITY = "perplexity"
-LLAMA_COLOR, ONE_STEP, TWO_STEPS = "#222222", "#E08214", "#2166AC"
 MARKERS = ("o", "s", "^", "D", "v")
 """By size."""
 
@@ -25,6 +24,7 @@ class PerplexityFigure(figures.Figure):
     """Its rows are the finished runs, one each, with place, parameters, tokens, seed and perplexity."""
 
     metric: str | None = PERPLEXITY
+    marks = "Faint dots: seeds; marks and lines: means over seeds."
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -46,9 +46,12 @@ class PerplexityFigure(figures.Figure):
     def label(self, axis: str, value: str) -> str:
         return self.artifact.axes[axis].values[value].label
 
+    def color(self, model: str) -> str:
+        return palette.model(self.artifact.id, model)
+
 
 class ParametersFigure(PerplexityFigure):
-    """Perplexity against parameters: each size's Llama tied to its variants, the training tokens above it (2a, 2b)."""
+    """Perplexity against parameters, a mark for each model and size, beside Llama's its training tokens (2a, 2b)."""
 
     size = (5.5, 3.8)
 
@@ -56,35 +59,33 @@ class ParametersFigure(PerplexityFigure):
         from matplotlib.ticker import EngFormatter
 
         axes = canvas.subplots()
-        styles = {"llama": ("D", "#C2185B")}
-        others = [model for model in self.artifact.axes["model"].values if model != "llama"]
-        styles |= dict(zip(others, (("o", TWO_STEPS), ("^", ONE_STEP)), strict=True))
+        models = self.artifact.axes["model"].values
         places: dict[tuple[str, ...], tuple[int, int]] = {
             (row["size"], row["model"]): (row["parameters"], row["tokens"]) for row in rows
         }
         heights = means(rows, "size", "model")
-        for size, model in heights:
-            if model != "llama" and (size, "llama") in heights:
-                ends = [(places[size, name][0], heights[size, name]) for name in ("llama", model)]
-                axes.plot(*zip(*ends, strict=True), color="#999999", linewidth=0.8, zorder=1)
-        for model, (marker, color) in styles.items():
-            own = [row for row in rows if row["model"] == model]
+        for model, marker in zip(models, ("D", "o", "^"), strict=True):
+            own, color = [row for row in rows if row["model"] == model], self.color(model)
             dots(axes, [row["parameters"] for row in own], own, color)
             points = [(places[found], height) for found, height in heights.items() if found[1] == model]
             if points:
-                label = self.label("model", model)
                 counts = [count for (count, _), _ in points]
-                axes.scatter(
-                    counts, [height for _, height in points], marker=marker, color=color, label=label, zorder=3
-                )
+                style: Any = {"color": color, "label": self.label("model", model), "markersize": 6, "zorder": 3}
+                axes.plot(counts, [height for _, height in points], marker, **style)
             for (count, trained), height in points if model == "llama" else ():
-                text, corner = f"{count_text(trained)} tokens", (5, 5)
-                axes.annotate(text, (count, height), textcoords="offset points", xytext=corner, fontsize=7)
+                text, corner = f"{count_text(trained)} tokens", (-9, 0)
+                axes.annotate(
+                    text,
+                    (count, height),
+                    textcoords="offset points",
+                    xytext=corner,
+                    fontsize=7,
+                    ha="right",
+                    va="center",
+                )
         axes.set(xlabel="parameters", ylabel=f"{self.split} perplexity")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.margins(0.15)
-        if rows:
-            axes.legend(fontsize=8)
 
 
 def tokens(view: View, place: Place) -> int:
@@ -110,7 +111,7 @@ def means(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], float]:
 def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str) -> None:
     """Draw every seed, faint."""
     if rows:
-        axes.scatter(places, [row[PERPLEXITY] for row in rows], s=8, color=color, alpha=0.3, linewidths=0)
+        axes.scatter(places, [row[PERPLEXITY] for row in rows], s=8, color=color, alpha=0.35, linewidths=0)
 
 
 def count_text(count: float) -> str:

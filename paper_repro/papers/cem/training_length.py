@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import intervals
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cem.text import (
     MARKERS,
-    ONE_STEP,
-    TWO_STEPS,
     PerplexityFigure,
     chosen,
     count_text,
@@ -20,10 +18,9 @@ from paper_repro.papers.cem.text import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-COLORS = {"mlp": TWO_STEPS, "attention": ONE_STEP}
+MODELS = ("mlp", "attention")
 Pair = tuple[dict[str, str], dict[str, str]]
 
 
@@ -31,6 +28,7 @@ class GainFigure(PerplexityFigure):
     """Nats that T = 2 gains over T = 1 against the tokens of training: dots are seeds, lines their means."""
 
     size = (5.0, 3.6)
+    marks = "Faint dots: seeds; marks and lines: means over seeds."
     metric = None
 
     def rows(self) -> list[Row]:
@@ -46,27 +44,16 @@ class GainFigure(PerplexityFigure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
-        axes.axhline(0, color="#999999", linestyle="--", linewidth=0.8)
+        axes.axhline(0, color=palette.RULE, linestyle="--", linewidth=0.8)
         for size, marker in zip(chosen(self.view, "size"), MARKERS, strict=False):
-            for model, color in COLORS.items():
-                own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
-                self._line(axes, own, color, marker, self.label("model", model))
+            for model in MODELS:
+                own = [(row["tokens"], row["gain"]) for row in rows if (row["size"], row["model"]) == (size, model)]
+                figures.seeds_and_mean(axes, own, self.color(model), self.label("model", model), marker=marker)
         axes.set(xlabel="tokens of training", ylabel="gain of T = 2 over T = 1 (nats)", xscale="log")
         counts = sorted({row["tokens"] for row in rows})
         axes.set_xticks(counts, labels=[count_text(count) for count in counts])
         axes.minorticks_off()
-        if rows:
-            axes.legend(fontsize=8)
-
-    def _line(self, axes: "Axes", rows: Sequence[Row], color: str, marker: str, label: str) -> None:
-        by_tokens: dict[int, list[float]] = {}
-        for row in rows:
-            by_tokens.setdefault(row["tokens"], []).append(row["gain"])
-        for count, values in by_tokens.items():
-            axes.plot([count] * len(values), values, ".", color=color, alpha=0.4)
-        if by_tokens:
-            heights = [intervals.mean(values) for values in by_tokens.values()]
-            axes.plot(list(by_tokens), heights, color=color, marker=marker, markersize=5, label=label)
+        axes.margins(x=0.1)
 
 
 def judge_pays_more_in_long_training(view: View) -> Judgement:

@@ -3,7 +3,7 @@
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly, tested
 from paper_repro.artifacts.shares import every, share
 from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, RelaxationFigure
+from paper_repro.papers.cet.relaxations import ENERGY_MARKS, EP, RelaxationFigure
 
 IMAGES = 16
 """Images of each model that are relaxed."""
@@ -15,6 +15,7 @@ STEP_SIZES = {"long": "step size 1", "tenth": "step size 0.1"}
 class Figure3(RelaxationFigure):
     size = (10.0, 4.0)
     name = "long"
+    marks = ENERGY_MARKS
     energies = True
 
 

@@ -5,7 +5,7 @@ import math
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
 from paper_repro.artifacts.intervals import student
 from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, RelaxationFigure, traces
+from paper_repro.papers.cet.relaxations import EP, IMAGE_MARKS, RelaxationFigure, traces
 
 FEWEST = 10
 """Images below which Fisher's interval says little."""
@@ -14,6 +14,7 @@ FEWEST = 10
 class Figure4(RelaxationFigure):
     size = (10.0, 6.0)
     name = "long"
+    marks = IMAGE_MARKS
     images = True
 
 

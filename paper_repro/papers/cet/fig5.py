@@ -3,7 +3,7 @@
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.shares import Counts, share
 from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, RelaxationFigure, traces
+from paper_repro.papers.cet.relaxations import ENERGY_MARKS, EP, IMAGE_MARKS, RelaxationFigure, traces
 
 NEAR = 0.01
 """Two energies are the same within this share of the image's whole fall."""
@@ -14,6 +14,7 @@ MOST = 0.9
 class Figure5(RelaxationFigure):
     size = (10.0, 9.0)
     name = "tenth"
+    marks = f"{ENERGY_MARKS} {IMAGE_MARKS}"
     energies = True
     images = True
 

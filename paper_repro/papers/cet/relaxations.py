@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.strips import draw_strip, strip
 from paper_repro.artifacts.views import View
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 EP = {"method": "ep"}
+ENERGY_MARKS = "Lines: one image each; dashed: the steps of training, T1."
+IMAGE_MARKS = "Rows of pictures: the same images; under each its mean squared error."
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class RelaxationFigure(figures.Figure):
     The images themselves are drawn from the attachments, figure.csv holds their errors.
     """
 
+    legend_title = "image"
     name: str
     energies = False
     images = False
@@ -111,16 +114,19 @@ def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> Non
         steps, values = [row["step"] for row in own], [row["value"] for row in own]
         then = values[steps.index(trained)]
         fall = max(abs(values[0] - then), 1e-300)
-        style: Any = {"color": colormaps["turbo"](index / max(len(images) - 1, 1)), "linewidth": 0.8, "label": image}
+        style: Any = {
+            "color": colormaps[palette.ORDERED](index / max(len(images) - 1, 1)),
+            "linewidth": 0.8,
+            "label": image,
+        }
         left.plot(steps[1:], values[1:], **style)
         right.plot(steps[1:], [(value - then) / fall for value in values[1:]], **style)
     right.set_yscale("symlog", linthresh=1e-4)
     for axes in (left, right):
         axes.set(xscale="log", xlabel="steps T")
-        axes.axvline(trained, color="#222222", linestyle="--", linewidth=0.8)
+        axes.axvline(trained, color=palette.RULE, linestyle="--", linewidth=0.8)
     left.set_ylabel("energy (no unit)")
     right.set_ylabel("(E(T) - E(T1)) / (E(0) - E(T1))")
-    left.legend(title="image", ncols=4, fontsize=6, title_fontsize=6)
 
 
 def _long(

@@ -10,6 +10,7 @@ from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import (
     LOSS,
+    MARKS,
     NOT_RUN,
     S1,
     TRANSFORMER,
@@ -38,6 +39,7 @@ class Figure4(figures.Figure):
     """Three panels: losses while one run trains, and final losses over batch sizes and over layers."""
 
     size = (10.0, 3.4)
+    marks = MARKS
     metric = LOSS
 
     def rows(self) -> list[Row]:
@@ -53,8 +55,6 @@ class Figure4(figures.Figure):
             over_logarithm(axes, own, label)
             if panel == "data":
                 axes.set_ylabel("validation loss (nats per token)")
-                if own:
-                    axes.legend(fontsize=8)
 
 
 def judge_data_batch_depth(view: View) -> Judgement:

@@ -1,9 +1,9 @@
 """EBT, figure 5: losses over parameters, FLOPs and width, and against a Transformer++ of equal cost."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.sparse_tables import SparseTable
@@ -19,8 +19,8 @@ from paper_repro.papers.ebt.equal_cost import (
     time_ratio,
 )
 from paper_repro.papers.ebt.learning import (
-    COLORS,
     LOSS,
+    MARKS,
     S1,
     TRANSFORMER,
     Size,
@@ -51,12 +51,15 @@ LAWS: dict[str, tuple[dict[str, str], Size]] = {
 PARAMETERS, FLOPS, RULE, WIDTH = LAWS
 PANELS = (PARAMETERS, FLOPS, WIDTH)
 LONGER = "steps over those of EBT"
+COSTS = (":", "--", "-.", (0, (1, 3)), (0, (5, 4)))
+"""The lines of equal costs, in ascending order."""
 
 
 class Figure5(figures.Figure):
     """Three panels of the paper; a fourth has Transformer++'s loss over longer training, EBT's marked at equal cost."""
 
     size = (9.0, 6.4)
+    marks = f"{MARKS} Last panel: upright lines, how many times EBT's steps cost as much as EBT."
     metric = LOSS
 
     def rows(self) -> list[Row]:
@@ -75,14 +78,12 @@ class Figure5(figures.Figure):
         panels = canvas.subplots(2, 2, sharey=True)
         for axes, panel in zip(panels.flat, (*PANELS, LONGER), strict=True):
             own = [row for row in rows if row["panel"] == panel]
-            draw_points(axes, own, names_of(self.view))
+            draw_points(axes, [row for row in own if not row["note"]], names_of(self.view))
             over_logarithm(axes, own, panel)
             if panel == LONGER:
                 _mark(axes, own)
         for axes in panels[:, 0]:
             axes.set_ylabel("validation loss (nats per token)")
-        if rows:
-            panels[0, 0].legend(fontsize=8)
 
 
 class ScalingTable(SparseTable):
@@ -163,10 +164,9 @@ def _mark(axes: "Axes", rows: Sequence[Row]) -> None:
     places = sorted({point["x"] for point in rows if point["model"] == TRANSFORMER})
     axes.set_xticks(places, labels=[short(place) for place in places])
     axes.minorticks_off()
+    color = palette.model("ebt", S1)
+    ours = [(point["x"], point[LOSS]) for point in rows if point["note"]]
+    figures.seeds_and_mean(axes, ours, color, line="")
     lines = sorted((point["x"], point["note"]) for point in rows if point["note"])
-    # Neighbours may stand close: their words begin at other ends.
-    for number, (place, note) in enumerate(dict.fromkeys(lines)):
-        axes.axvline(place, color=COLORS[S1], linestyle=":", linewidth=0.8)
-        height, end, side = ((0.02, "bottom", "right"), (0.98, "top", "left"))[number % 2]
-        mark: Any = {"rotation": 90, "fontsize": 6, "color": COLORS[S1], "ha": side, "va": end}
-        axes.text(place, height, note, transform=axes.get_xaxis_transform(), **mark)
+    for (place, note), style in zip(dict.fromkeys(lines), COSTS, strict=False):
+        axes.axvline(place, color=color, linestyle=style, linewidth=0.9, label=note)

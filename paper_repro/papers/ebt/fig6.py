@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.lines import fit_line
-from paper_repro.papers.ebt.learning import NOT_RUN
+from paper_repro.papers.ebt.learning import NOT_RUN, S2
 from paper_repro.papers.ebt.thinking import (
     VALIDATION,
     VALIDATION_LOSS,
@@ -27,8 +27,8 @@ from paper_repro.papers.ebt.thinking import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-PLACE = {"model": "s2"}
-KINDS = {"longer": ("#E08214", "thinking longer"), "best": ("#2166AC", "longer, with self-verification")}
+PLACE = {"model": S2}
+KINDS = {"longer": "thinking longer", "best": "longer, with self-verification"}
 
 
 class Table6(ThinkingTable):
@@ -43,32 +43,38 @@ class Figure6(figures.Figure):
     """Each set of each seed a dot, the means over seeds larger; the line is fitted to the means."""
 
     size = (6.4, 4.0)
+    marks = "Faint dots: seeds; rings and discs: means over seeds of each set; lines: fits to the means."
 
     def rows(self) -> list[Row]:
         return [row for seed, rows in _points(self.view).items() for row in rows]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
-        for kind, (color, label) in KINDS.items():
+        color = palette.model(self.artifact.id, S2)
+        for kind, label in KINDS.items():
             axes.scatter([row["shift"] for row in rows], [row[kind] for row in rows], s=8, color=color, alpha=0.35)
             means = {name: _means(rows, name, kind) for name in dict.fromkeys(row["set"] for row in rows)}
             if not means:
                 continue
             shifts, gains = zip(*means.values(), strict=True)
-            axes.scatter(shifts, gains, s=26, color=color, label=label, zorder=3)
+            size, face, style = (20, color, "-") if kind == "best" else (70, palette.GROUND, "--")
+            axes.scatter(shifts, gains, s=size, color=face, edgecolors=color, label=f"EBT, {label}", zorder=3)
+            line = None
             if len(means) > 1 and len(set(shifts)) > 1:
                 line = fit_line([math.log2(shift) for shift in shifts], gains)
                 ends = [min(shifts), max(shifts)]
-                axes.plot(ends, [line.at(math.log2(end)) for end in ends], color=color, linewidth=1)
-            for name, place in means.items() if kind == "best" else ():
-                axes.annotate(name, place, textcoords="offset points", xytext=(4, 5), fontsize=7)
-        axes.axhline(0, color="#999999", linewidth=0.8)
+                axes.plot(ends, [line.at(math.log2(end)) for end in ends], style, color=color, linewidth=1)
+            center = intervals.mean([height for _, height in means.values()])
+            for name, (shift, height) in means.items() if kind == "best" else ():
+                above = height > (line.at(math.log2(shift)) if line is not None else center)
+                side: Any = {"xytext": (0, 7 if above else -8), "va": "bottom" if above else "top"}
+                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, ha="center", **side)
+        figures.zero_line(axes)
         axes.set(xlabel="perplexity over that of validation", ylabel="perplexity gained (%)")
         if rows:
             axes.set_xscale("log")
             figures.log_ticks(axes.xaxis)
             axes.margins(x=0.12)
-            axes.legend(fontsize=8)
 
 
 def judge_thinking_more_ood(view: View) -> Judgement:

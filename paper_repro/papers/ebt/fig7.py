@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import NOT_RUN, TRANSFORMER
+from paper_repro.papers.ebt.learning import MARKS, NOT_RUN, S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import (
     At,
     Grid,
@@ -31,30 +32,32 @@ if TYPE_CHECKING:
 
 Chosen = Callable[[Grid], tuple[int, int]]
 """Steps and samples of a grid."""
-S2, RECURRENT, FULL = "s2", "recurrent", "one"
+RECURRENT, FULL = "recurrent", "one"
 TRAINED_STEPS, TRAINED_PASSES = 3, 3
 STYLES = {
-    "longer": ("#E08214", "-", "EBT, one sample"),
-    "best": ("#2166AC", "-", "EBT, best of {samples}"),
-    "oracle": ("#2166AC", ":", "EBT, best of {samples} by the next token"),
-    RECURRENT: ("#1B7837", "-", "Transformer++, blocks passed again"),
-    TRANSFORMER: ("#222222", "--", "Transformer++"),
+    "longer": (S2, "--", "EBT, one sample"),
+    "best": (S2, "-", "EBT, best of {samples}"),
+    "oracle": (S2, ":", "EBT, best of {samples} by the next token"),
+    RECURRENT: (RECURRENT, "-", "Transformer++, blocks passed again"),
+    TRANSFORMER: (TRANSFORMER, "-", "Transformer++"),
 }
+"""By series: the model, its line, and its name."""
 
 
 class Figure7(figures.Figure):
     """Panel a over evaluations, panel b over training tokens."""
 
     size = (10.0, 4.0)
+    marks = MARKS
 
-    def floors(self) -> list[figures.FloorLine]:
+    def floors(self) -> list[FloorLine]:
         """Return the bigram count's perplexity, as that of the models, in the left panel."""
         found = grids(self.view, _place(S2))
         names = foreign(next(iter(found.values()))) if found else []
-        each = [figures.floor_lines(self.view, f"{name}_loss", _place(S2)) for name in names]
+        each = [floor_lines(self.view, f"{name}_loss", _place(S2)) for name in names]
         if not names or not all(each):
             return []
-        return [figures.FloorLine(each[0][0].label, math.exp(intervals.mean([one.value for one, *_ in each])), 0)]
+        return [FloorLine(each[0][0].label, math.exp(intervals.mean([one.value for one, *_ in each])), 0)]
 
     def rows(self) -> list[Row]:
         return [*_over_evaluations(self.view), *_over_training(self.view)]
@@ -62,26 +65,27 @@ class Figure7(figures.Figure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         left, right = canvas.subplots(1, 2)
         own = {panel: [row for row in rows if row["panel"] == panel] for panel in ("evaluations", "training")}
-        for series, (color, style, label) in STYLES.items():
+        for series, (model, style, label) in STYLES.items():
+            color = palette.model(self.artifact.id, model)
             line = [row for row in own["evaluations"] if row["series"] == series]
             text = label.format(samples=line[0]["samples"]) if line else ""
             if series == TRANSFORMER and line:
                 left.axhline(intervals.mean([row["value"] for row in line]), color=color, linestyle=style, label=text)
             elif line:
-                _line(left, line, color, style, text)
+                _line(left, line, color, style, text, series == "longer")
         left.set(xlabel="function evaluations a token", ylabel="perplexity, other distributions", yscale="log")
         for series in ("longer", "best"):
             line = [row for row in own["training"] if row["series"] == series]
             if line:
-                _line(right, line, STYLES[series][0], "-", STYLES[series][2].format(samples=line[0]["samples"]))
-        right.axhline(0, color="#999999", linewidth=0.8)
+                model, style, label = STYLES[series]
+                text = label.format(samples=line[0]["samples"])
+                _line(right, line, palette.model(self.artifact.id, model), style, text, series == "longer")
+        figures.zero_line(right)
         right.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
         for axes, found in zip((left, right), own.values(), strict=True):
             if found:
                 axes.set_xscale("log")
                 figures.log_ticks(axes.xaxis)
-                above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2}
-                axes.legend(fontsize=7, **above if axes is left else {})
         if own["evaluations"]:
             figures.log_ticks(left.yaxis)
 
@@ -196,8 +200,5 @@ def _over_training(view: View) -> Iterator[Row]:
                 yield _row("training", series, samples, tokens, seed, value)
 
 
-def _line(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:
-    places = sorted({row["x"] for row in rows})
-    axes.plot([row["x"] for row in rows], [row["value"] for row in rows], ".", color=color, markersize=3, alpha=0.4)
-    means = [intervals.mean([row["value"] for row in rows if row["x"] == place]) for place in places]
-    axes.plot(places, means, color=color, linestyle=style, marker="o", markersize=3, label=label)
+def _line(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str, hollow: bool) -> None:
+    figures.seeds_and_mean(axes, [(row["x"], row["value"]) for row in rows], color, label, style, hollow=hollow)

@@ -21,6 +21,8 @@ class Figure8(figures.Figure):
     """
 
     size = (9.0, 5.6)
+    marks = "Rows: the same images; beside each the PSNR of all test images."
+    floors_drawn = True
 
     def rows(self) -> list[Row]:
         metric = f"{LEVEL}_psnr"

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.scaling import PowerLaw, fit_power_law
-from paper_repro.papers.ebt.learning import COLORS, FEWEST_SIZES, NOT_RUN, S1, TRANSFORMER, compared
+from paper_repro.papers.ebt.learning import FEWEST_SIZES, MARKS, NOT_RUN, TRANSFORMER, compared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 LOSS = "test_loss"
-MODELS = {"transformer": COLORS[TRANSFORMER], "ebt": COLORS[S1]}
+MODELS = (TRANSFORMER, "ebt")
 PANELS = {"width": "width", "trunk_parameters": "non-embedding parameters"}
 
 
@@ -33,6 +33,7 @@ class FigureB1(figures.Figure):
     """Loss over width and over parameters; every seed a dot, a line through the means."""
 
     size = (8.0, 3.6)
+    marks = MARKS
     metric = LOSS
 
     def rows(self) -> list[Row]:
@@ -46,19 +47,14 @@ class FigureB1(figures.Figure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         labels = {name: value.label for name, value in self.artifact.axes["model"].values.items()}
         for axes, (panel, title) in zip(canvas.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
-            for model, color in MODELS.items():
-                own = [row for row in rows if row["panel"] == panel and row["model"] == model]
-                places = sorted({row["x"] for row in own})
-                means = [intervals.mean([row["loss"] for row in own if row["x"] == place]) for place in places]
-                axes.plot([row["x"] for row in own], [row["loss"] for row in own], ".", color=color, alpha=0.4)
-                axes.plot(places, means, "o-", color=color, markersize=4, label=labels[model])
+            for model in MODELS:
+                own = [(row["x"], row["loss"]) for row in rows if (row["panel"], row["model"]) == (panel, model)]
+                figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), labels[model])
             axes.set(xlabel=title)
             if rows:
                 axes.set(xscale="log")
                 figures.log_ticks(axes.xaxis)
         canvas.axes[0].set_ylabel("test loss (Smooth L1)")
-        if rows:
-            canvas.axes[0].legend(fontsize=7)
 
 
 def judge_video_scaling(view: View) -> Judgement:

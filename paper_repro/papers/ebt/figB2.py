@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.strips import draw_strip, strip
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 EBT = {"model": "ebt"}
-STYLES = {"goes_on": ("#222222", "goes on"), "still": ("#1B7837", "stands still"), "cut": ("#C2185B", "is cut")}
+KINDS = {"goes_on": "goes on", "still": "stands still", "cut": "is cut"}
 QUANTITIES = {"energy": "energy of the predicted frame,\nless the seed's mean", "loss": "its loss (Smooth L1)"}
 
 
@@ -28,6 +28,8 @@ class FigureB2(figures.Figure):
     """
 
     size = (8.0, 5.4)
+    marks = "Thin lines: seeds; strong lines: means over seeds; pictures: one clip of each kind, of the first seed."
+    legend_title = "a clip that"
 
     def rows(self) -> list[Row]:
         rows = []
@@ -48,7 +50,7 @@ class FigureB2(figures.Figure):
         drawn = self._drawn(rows)
         upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[3, 2])[:, 0]
         for axes, (quantity, label) in zip(upper.subplots(1, 2), QUANTITIES.items(), strict=True):
-            for kind, (color, name) in STYLES.items():
+            for (kind, name), color in zip(KINDS.items(), palette.SERIES, strict=False):
                 own = [row for row in drawn if row["kind"] == kind]
                 frames = sorted({row["frame"] for row in own})
                 for seed in sorted({row["seed"] for row in own}):
@@ -57,9 +59,8 @@ class FigureB2(figures.Figure):
                 means = [intervals.mean([row[quantity] for row in own if row["frame"] == frame]) for frame in frames]
                 axes.plot(frames, means, color=color, label=name)
             axes.set(xlabel="frame", ylabel=label)
-        upper.axes[1].legend(fontsize=8)
         seed = rows[0]["seed"]
-        for axes, (kind, (_, name)) in zip(lower.subplots(len(STYLES), 1), STYLES.items(), strict=True):
+        for axes, (kind, name) in zip(lower.subplots(len(KINDS), 1), KINDS.items(), strict=True):
             pixels = strip(self.view, f"{kind}.png", EBT, seed)
             if pixels is not None:
                 draw_strip(axes, pixels, name, count=pixels.shape[1] // pixels.shape[0])

@@ -4,25 +4,26 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import NOT_RUN, TRANSFORMER
+from paper_repro.papers.ebt.learning import NOT_RUN, S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Seeds, above, difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-PLACE = {"model": "s2"}
+PLACE = {"model": S2}
 ATTACHMENT = "token_energies.json"
 SCORES = {
-    ("s2", "energy"): ("#2166AC", "EBT, energy"),
-    ("s2", "entropy"): ("#92C5DE", "EBT, entropy"),
-    (TRANSFORMER, "entropy"): ("#BBBBBB", "Transformer++, entropy"),
-    (TRANSFORMER, "loss"): ("#222222", "Transformer++, loss"),
+    (S2, "energy"): (True, "EBT, energy"),
+    (S2, "entropy"): (False, "EBT, entropy"),
+    (TRANSFORMER, "loss"): (True, "Transformer++, loss"),
+    (TRANSFORMER, "entropy"): (False, "Transformer++, entropy"),
 }
+"""What is thresholded: whether its bars are full, and its name."""
 MOST_TOKENS = 24
 
 
@@ -30,6 +31,7 @@ class FigureB3(figures.Figure):
     """Above: energies of two texts by token and step. Below: AUROC of each set, by what is thresholded."""
 
     size = (10.0, 7.0)
+    marks = "Heat maps: one seed; bars: means over seeds, from guessing at 0.5; dots: seeds."
 
     def rows(self) -> list[Row]:
         return [*_energies(self.view), *_aurocs(self.view)]
@@ -110,7 +112,7 @@ def _heat_map(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> Any
     grid = [[0.0] * places for _ in range(steps)]
     for row in rows:
         grid[row["step"]][row["place"]] = row["value"]
-    image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=low, vmax=high)
+    image = axes.imshow(grid, aspect="auto", cmap=palette.ORDERED, vmin=low, vmax=high)
     labels = [row["token"].replace("\n", "\\n").replace("$", r"\$") for row in rows if row["step"] == 0]
     axes.set_xticks(range(places), labels, rotation=60, fontsize=7)
     axes.set_yticks(range(steps))
@@ -122,17 +124,22 @@ def _heat_map(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> Any
 def _bars(axes: "Axes", rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys(row["set"] for row in rows))
     width = 0.8 / len(SCORES)
-    for index, ((model, score), (color, label)) in enumerate(SCORES.items()):
+    for index, ((model, score), (full, label)) in enumerate(SCORES.items()):
+        color = palette.model("ebt", model)
         own = [row for row in rows if row["series"] == f"{model} {score}"]
         for position, name in enumerate(names):
             values = [row["value"] for row in own if row["set"] == name]
             if values:
                 x = position + (index - (len(SCORES) - 1) / 2) * width
                 mean, named = intervals.mean(values), position == 0
-                axes.bar(x, mean - 0.5, width, bottom=0.5, color=color, label=label if named else None)
-                axes.plot([x] * len(values), values, ".", color="#D6604D", markersize=3)
-    axes.axhline(0.5, color="#999999", linewidth=0.8)
+                style: Any = {
+                    "color": color if full else palette.GROUND,
+                    "edgecolor": color,
+                    "hatch": "" if full else "////",
+                }
+                axes.bar(x, mean - 0.5, 0.9 * width, bottom=0.5, label=label if named else None, **style)
+                dot: Any = {"color": palette.GROUND, "markeredgecolor": color, "markersize": 4, "clip_on": False}
+                axes.plot([x] * len(values), values, "o", **dot)
+    axes.axhline(0.5, color=palette.RULE, linewidth=0.8)
     axes.set_xticks(range(len(names)), names)
     axes.set(ylabel="AUROC against validation", ylim=(0, 1.02))
-    if names:
-        axes.legend(fontsize=7, ncols=len(SCORES))

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import Judgement, Place
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.lines import Line, fit_line
-from paper_repro.papers.ebt.learning import NOT_RUN
+from paper_repro.papers.ebt.learning import NOT_RUN, S2
 from paper_repro.papers.ebt.thinking import (
     ThinkingTable,
     above,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FEW, MANY = 2, 10
 FURTHER = 1000
 """By how much Llama 3's data exceed the paper's."""
-COLORS = {FEW: "#E08214", MANY: "#2166AC"}
+LINES = {FEW: "--", MANY: "-"}
 PLACES_OF_THE_LINE = 25
 
 
@@ -49,6 +49,7 @@ class FigureB4(figures.Figure):
     """Panel a: measured. Panel b: the line through the best of ten, dashed where nothing was measured."""
 
     size = (10.0, 4.0)
+    marks = "Faint dots: seeds; marks and lines left: means over seeds; band: 95 % interval of the line."
 
     def rows(self) -> list[Row]:
         measured = _rows(self.view)
@@ -70,24 +71,21 @@ class FigureB4(figures.Figure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         left, right = canvas.subplots(1, 2)
         measured = [row for row in rows if row["kind"] == "measured"]
-        for samples, color in COLORS.items():
-            own = [row for row in measured if row["samples"] == samples]
-            if own:
-                places = sorted({row["tokens"] for row in own})
-                means = [intervals.mean([row["gain"] for row in own if row["tokens"] == place]) for place in places]
-                left.plot(places, means, color=color, marker="o", markersize=3, label=f"best of {samples}")
-                left.plot([row["tokens"] for row in own], [row["gain"] for row in own], ".", color=color, alpha=0.4)
+        color = palette.model(self.artifact.id, S2)
+        for samples, line in LINES.items():
+            own = [(row["tokens"], row["gain"]) for row in measured if row["samples"] == samples]
+            figures.seeds_and_mean(left, own, color, f"EBT, best of {samples}", line, hollow=samples == FEW)
         many = [row for row in measured if row["samples"] == MANY]
-        right.plot([row["tokens"] for row in many], [row["gain"] for row in many], ".", color=COLORS[MANY])
-        _draw_line(right, [row for row in rows if row["kind"] != "measured"])
+        right.scatter([row["tokens"] for row in many], [row["gain"] for row in many], s=8, color=color, alpha=0.35)
+        _draw_line(right, [row for row in rows if row["kind"] != "measured"], color)
         left.set(xlabel="training tokens", ylabel="perplexity gained over one sample (%)", title="measured")
         right.set(xlabel="training tokens", title="EXTRAPOLATION beyond the solid line")
         for axes in (left, right) if measured else ():
-            axes.axhline(0, color="#999999", linewidth=0.8)
+            figures.zero_line(axes)
             axes.set_xscale("log")
-            axes.legend(fontsize=8)
         if measured:
             figures.log_ticks(left.xaxis)
+            right.xaxis.set_major_formatter(left.xaxis.get_major_formatter())
 
 
 def judge_less_adversarial_with_data(view: View) -> Judgement:
@@ -108,7 +106,7 @@ def judge_less_adversarial_with_data(view: View) -> Judgement:
 
 
 def _place(length: str) -> Place:
-    return {"model": "s2", "length": length}
+    return {"model": S2, "length": length}
 
 
 def _rows(view: View) -> list[Row]:
@@ -116,7 +114,7 @@ def _rows(view: View) -> list[Row]:
     for length in view.artifact.axes["length"].values:
         for seed, grid in grids(view, _place(length)).items():
             steps = most(grid).steps
-            for samples in COLORS:
+            for samples in LINES:
                 gain = round(mean_gain(grid, (steps, 1), (steps, samples)), 8)
                 tokens = trained_tokens(view, _place(length))
                 row = {"kind": "measured", "samples": samples, "tokens": tokens, "seed": seed, "gain": gain}
@@ -131,17 +129,16 @@ def _line(rows: Sequence[Row]) -> Line | None:
     return fit_line([math.log10(row["tokens"]) for row in many], [row["gain"] for row in many])
 
 
-def _draw_line(axes: "Axes", rows: Sequence[Row]) -> None:
+def _draw_line(axes: "Axes", rows: Sequence[Row], color: str) -> None:
     fitted = [row for row in rows if row["kind"] == "fitted"]
     beyond = fitted[-1:] + [row for row in rows if row["kind"] == "extrapolated"]
     for part, style, label in (
-        (fitted, "-", "line through best of 10"),
-        (beyond, "--", "extrapolation, 95 % interval"),
+        (fitted, "-", "line through the best of 10"),
+        (beyond, ":", "extrapolation"),
     ):
         if part:
-            axes.plot(
-                [row["tokens"] for row in part], [row["gain"] for row in part], style, color="#2166AC", label=label
-            )
+            points = [row["tokens"] for row in part], [row["gain"] for row in part]
+            axes.plot(*points, style, color=color, linewidth=2, label=label)
     if beyond and all(row["low"] != "" for row in beyond):
         low, high = ([row[end] for row in beyond] for end in ("low", "high"))
-        axes.fill_between([row["tokens"] for row in beyond], low, high, color=COLORS[MANY], alpha=0.15, linewidth=0)
+        axes.fill_between([row["tokens"] for row in beyond], low, high, color=color, alpha=0.15, linewidth=0)

@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, Place, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.denoising import DIT, EBT, LEVELS, Passed, passed
+from paper_repro.papers.ebt.learning import MARKS
 from paper_repro.papers.ebt.thinking import above, difference
 
 if TYPE_CHECKING:
@@ -20,9 +22,9 @@ SHARE = 0.01
 PAPER_PASSES = {"in": 1, "out": 3}
 """Passes at each level, as the paper takes them."""
 STYLES = {
-    "ebt": ("#2166AC", "-", "EBT, passes of one step"),
-    "dit": ("#C2185B", "-", "DiT, passes through every time"),
-    "dit_short": ("#C2185B", ":", "DiT, one pass through some times"),
+    "ebt": ("ebt", "-", "EBT, passes of one step"),
+    "dit": ("dit", "-", "DiT, passes through every time"),
+    "dit_short": ("dit", ":", "DiT, one pass through some times"),
 }
 
 
@@ -30,6 +32,7 @@ class FigureB6(figures.Figure):
     """One panel for each level of noise."""
 
     size = (10.0, 4.0)
+    marks = MARKS
 
     def rows(self) -> list[Row]:
         rows = []
@@ -42,9 +45,9 @@ class FigureB6(figures.Figure):
                         rows.append(_row(level, series, one.evaluations, one.seed, one.psnr))
         return rows
 
-    def floors(self) -> list[figures.FloorLine]:
+    def floors(self) -> list[FloorLine]:
         """Return the floors of each level in its panel."""
-        each = [figures.floor_lines(self.view, f"{level}_psnr", None, panel) for panel, level in enumerate(LEVELS)]
+        each = [floor_lines(self.view, f"{level}_psnr", None, panel) for panel, level in enumerate(LEVELS)]
         return [line for lines in each for line in lines]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
@@ -54,8 +57,6 @@ class FigureB6(figures.Figure):
             if rows:
                 axes.set_xscale("log")
                 figures.log_ticks(axes.xaxis)
-        if rows:
-            canvas.axes[0].legend(fontsize=7)
 
 
 def judge_fewer_passes_for_a_psnr(view: View) -> Judgement:
@@ -98,13 +99,9 @@ def _within(one: Passed, baseline: Passed) -> bool:
 
 
 def _draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
-    for series, (color, style, label) in STYLES.items():
-        own = [row for row in rows if row["series"] == series]
-        places = sorted({row["evaluations"] for row in own})
-        means = [intervals.mean([row["psnr"] for row in own if row["evaluations"] == place]) for place in places]
-        axes.plot([row["evaluations"] for row in own], [row["psnr"] for row in own], ".", color=color, alpha=0.4)
-        if places:
-            axes.plot(places, means, style, color=color, marker="o", markersize=4, label=label)
+    for series, (model, style, label) in STYLES.items():
+        own = [(row["evaluations"], row["psnr"]) for row in rows if row["series"] == series]
+        figures.seeds_and_mean(axes, own, palette.model("ebt", model), label, style, hollow=series == "dit_short")
 
 
 def _row(level: str, series: str, evaluations: int, seed: int, psnr: float) -> Row:

@@ -9,6 +9,7 @@ from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import (
     LOSS,
+    MARKS,
     NOT_RUN,
     S1,
     S2,
@@ -35,6 +36,7 @@ class FigureC1(figures.Figure):
     """Validation losses of both while they train."""
 
     size = (5.5, 3.6)
+    marks = MARKS
     metric = LOSS
 
     def rows(self) -> list[Row]:
@@ -45,8 +47,6 @@ class FigureC1(figures.Figure):
         draw_points(axes, rows, names_of(self.view))
         over_logarithm(axes, rows, "training tokens")
         axes.set_ylabel("validation loss (nats per token)")
-        if rows:
-            axes.legend(fontsize=8)
 
 
 def judge_s2_scales_like_s1(view: View) -> Judgement:

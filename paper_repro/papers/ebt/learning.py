@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import intervals
+from paper_repro.artifacts import intervals, palette
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, Place, tested
-from paper_repro.artifacts.figures import Row, log_ticks
+from paper_repro.artifacts.figures import Row, log_ticks, seeds_and_mean
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.intervals import Interval, student
 from paper_repro.artifacts.views import View
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 LOSS = "val_loss"
 TRANSFORMER, S1, S2 = "transformer", "s1", "s2"
-COLORS = {TRANSFORMER: "#222222", S1: "#2166AC", S2: "#C2185B"}
+MODELS = (TRANSFORMER, S1, S2)
+MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 FEWEST_SIZES = 3
 """Different sizes that a power law with an error needs."""
 MOST_TICKS = 4
@@ -211,12 +212,9 @@ def curve_rows(view: View, panel: str, models: Sequence[str], place: Place) -> l
 
 def draw_points(axes: "Axes", rows: Sequence[Row], names: Mapping[str, str]) -> None:
     """Draw a panel's points: every seed a dot, a line through the means."""
-    for model, color in COLORS.items():
-        own = [row for row in rows if row["model"] == model]
-        if own:
-            places, heights = [row["x"] for row in own], [row[LOSS] for row in own]
-            axes.scatter(places, heights, s=8, color=color, alpha=0.4, linewidths=0)
-            axes.plot(*means(own), color=color, marker="o", markersize=3, linewidth=1.2, label=names[model])
+    for model in MODELS:
+        points = [(row["x"], row[LOSS]) for row in rows if row["model"] == model]
+        seeds_and_mean(axes, points, palette.model("ebt", model), names.get(model))
 
 
 def over_logarithm(axes: "Axes", rows: Sequence[Row], label: str) -> None:

@@ -13,6 +13,7 @@ from paper_repro.metrics.learning_rate import optimal_learning_rate
 from paper_repro.papers.ebt.learning import (
     FEWEST_SIZES,
     LOSS,
+    MARKS,
     S1,
     S2,
     TRANSFORMER,
@@ -37,6 +38,7 @@ class RatesFigure(figures.Figure):
     """A panel for learning rates and one for alpha, a line a model."""
 
     size = (8.0, 3.4)
+    marks = MARKS
     metric = LOSS
 
     def rows(self) -> list[Row]:
@@ -53,8 +55,6 @@ class RatesFigure(figures.Figure):
             draw_points(axes, own, names_of(self.view))
             over_logarithm(axes, own, panel)
             axes.xaxis.set_major_formatter("{x:g}")
-            if own:
-                axes.legend(fontsize=8)
             if panel == RATE:
                 axes.set_ylabel("validation loss (nats per token)")
 

@@ -4,26 +4,29 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, Order, Side, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 CELLS = 81
+BOARDS = "boards"
 BY_GIVENS = "boards_of_"
 RULES = "rules"
 RANKED = ("ebt", "rnn", "feed_forward")
 """The order that is claimed, the best first."""
-COLORS = {"feed_forward": "#1B7837", "rnn": "#E08214", "ebt": "#2166AC", "ebt_free": "#92C5DE", "rules": "#888888"}
 
 
 class Figure5(figures.Figure):
     """Share of boards solved over the number of blanks: the mean over seeds, and each seed as a point."""
 
     size = (6.4, 3.8)
+    marks = "Faint dots: seeds; marks and lines: means over seeds, by the blanks of a board."
+    floors_drawn = True
 
     def rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -36,6 +39,17 @@ class Figure5(figures.Figure):
                     solved = round(100 * share, 6)
                     rows.append({"model": place["model"], "blanks": CELLS - count, "seed": seed, "solved": solved})
         return rows + self._rules(sorted({CELLS - row["blanks"] for row in rows}, reverse=True))
+
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        """Return each model's printed share, which is that of all boards."""
+        metric = self.artifact.metrics[BOARDS]
+        found = []
+        for key in self.view.points:
+            model = dict(key)["model"]
+            if (number := self.view.printed(key, BOARDS)) is not None:
+                label, color = self.artifact.axes["model"].values[model].label, palette.model(self.artifact.id, model)
+                found.append(PrintedNumber(label, number.mean, metric.unit, color=color))
+        return found
 
     def _rules(self, givens: Sequence[int]) -> list[Row]:
         """Return what rules alone solve, which need no training."""
@@ -51,17 +65,10 @@ class Figure5(figures.Figure):
         axes = canvas.add_subplot()
         models = {name: value.label for name, value in self.artifact.axes["model"].values.items()}
         for model, label in {**models, RULES: self.artifact.floors[RULES].label}.items():
-            own = [row for row in rows if row["model"] == model]
-            if not own:
-                continue
-            color = COLORS[model]
-            blanks = sorted({row["blanks"] for row in own})
-            means = [intervals.mean([row["solved"] for row in own if row["blanks"] == count]) for count in blanks]
-            axes.plot(blanks, means, "--" if model == RULES else "-", color=color, linewidth=1.2, label=label)
-            axes.plot([row["blanks"] for row in own], [row["solved"] for row in own], ".", color=color, alpha=0.5)
+            own = [(row["blanks"], row["solved"]) for row in rows if row["model"] == model]
+            color = palette.FLOOR if model == RULES else palette.model(self.artifact.id, model)
+            figures.seeds_and_mean(axes, own, color, label, ":" if model == RULES else "-")
         axes.set(xlabel="blanks of a test board", ylabel="boards solved (%)", ylim=(-3, 103))
-        if rows:
-            axes.legend()
 
 
 def judge_sudoku_order(view: View) -> Judgement:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts import figures, palette, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly, tested
-from paper_repro.artifacts.figures import OWN_COLOR, REFERENCE_COLOR, Row
+from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.intervals import compare, mean, student
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.metrics.scaling import ExponentGap, PowerLaw, exponent_gap, fit_power_law
@@ -85,6 +86,7 @@ class FigureD1(figures.Figure):
     """Loss against training FLOPs, with the two power laws."""
 
     size = (6.0, 3.8)
+    marks = "Lines: power laws through the printed losses of all seeds, over FLOPs that are counted by formula."
 
     def rows(self) -> list[Row]:
         rows: list[Row] = []
@@ -95,18 +97,26 @@ class FigureD1(figures.Figure):
                 rows.append({**place, "flops": flops, "loss": loss, "fitted_loss": round(law.loss(flops), 6)})
         return rows
 
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        """Return every printed loss at its FLOPs."""
+        labels, unit = self.artifact.axes["model"].values, self.artifact.metrics["loss"].unit
+        found = []
+        for row in rows:
+            color = palette.model(self.artifact.id, row["model"])
+            label = labels[row["model"]].label
+            found.append(PrintedNumber(label, row["loss"], unit, at=row["flops"], color=color, tied=False))
+        return found
+
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.add_subplot()
-        for model, color in ((TRANSFORMER, REFERENCE_COLOR), (EBT, OWN_COLOR)):
+        for model in (TRANSFORMER, EBT):
             own = [row for row in rows if row["model"] == model]
-            label = self.artifact.axes["model"].values[model].label
-            flops = [row["flops"] for row in own]
-            axes.plot(flops, [row["loss"] for row in own], "o", color=color, markersize=4, label=f"{label}, printed")
-            axes.plot(flops, [row["fitted_loss"] for row in own], color=color, linewidth=1, label=f"{label}, power law")
+            label = f"{self.artifact.axes['model'].values[model].label}, power law"
+            points = [row["flops"] for row in own], [row["fitted_loss"] for row in own]
+            axes.plot(*points, color=palette.model(self.artifact.id, model), linewidth=1, label=label)
         axes.set(xscale="log", yscale="log", xlabel="training FLOPs (rebuilt)", ylabel="loss (nats per token)")
         axes.set_yticks([3, 3.5, 4, 4.5, 5], labels=["3", "3.5", "4", "4.5", "5"])
         axes.minorticks_off()
-        axes.legend()
 
 
 def judge_scaling_rate_gap(view: View) -> Judgement:

@@ -6,14 +6,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts.figures import OWN_COLOR, PAPER_COLOR, REFERENCE_COLOR, Figure, Row
+from paper_repro.artifacts import palette
+from paper_repro.artifacts.figures import Figure, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure as Canvas
 
-ENERGY_COLORS = "PRGn_r"
 TOKENS_IN_A_PANEL = 24
 MOST_TOKEN_CHARACTERS = 14
 DENOISED = {"psnr": "PSNR (dB)", "energy": "energy (no unit)"}
@@ -27,6 +27,9 @@ class ThoughtFigure(Figure):
         rows: all that is drawn.
         title: of the whole figure.
     """
+
+    marks = ""
+    legend = False
 
     def __init__(self, rows: Sequence[Row], title: str) -> None:
         self.given, self.title = list(rows), title
@@ -56,7 +59,9 @@ class TokenEnergies(ThoughtFigure):
         every = canvas.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, places in zip(every, panels, strict=True):
             values = [[energies[place, step] for place in places] for step in range(steps)]
-            drawn = axes.imshow(values, cmap=ENERGY_COLORS, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+            drawn = axes.imshow(
+                values, cmap=palette.SIGNED, vmin=low, vmax=high, aspect="auto", interpolation="nearest"
+            )
             axes.grid(False)
             axes.set_xlim(-0.5, len(panels[0]) - 0.5)  # a token is as wide in the last panel as in the first
             labels = [tokens[place] for place in places]
@@ -110,12 +115,12 @@ class DenoisedImage(ThoughtFigure):
         upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[1, 2])[:, 0]
         panels = upper.subplots(1, len(names), squeeze=False)[0]
         for axes, name, picture in zip(panels, names, self.pictures, strict=True):
-            axes.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.imshow(picture, cmap=palette.PICTURE, vmin=0, vmax=1, interpolation="nearest")
             axes.set_title(name, fontsize=8)
             axes.axis("off")
         steps = [row["step"] for row in rows]
         for axes, (name, label) in zip(lower.subplots(1, 2), DENOISED.items(), strict=True):
-            axes.plot(steps, [row[name] for row in rows], "o-", color=OWN_COLOR, markersize=3)
+            axes.plot(steps, [row[name] for row in rows], "o-", color=palette.BLUE, markersize=3)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set(xlabel="after step", ylabel=label)
         canvas.suptitle(self.title, fontsize=10)
@@ -145,7 +150,7 @@ class Surfaces(ThoughtFigure):
 
 
 def _draw_curves(axes: "Axes", rows: Sequence[Row]) -> None:
-    style = {"random": (PAPER_COLOR, 0.6, "random lines"), "path": (OWN_COLOR, 1.6, "line of the path")}
+    style = {"random": (palette.INK, 0.6, "random lines"), "path": (palette.BLUE, 1.6, "line of the path")}
     for over, (color, width, label) in style.items():
         own = [row for row in rows if (row["kind"], row["over"]) == ("curve", over)]
         for line in sorted({row["line"] for row in own}):
@@ -161,9 +166,9 @@ def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
     xs, ys = (sorted({row[name] for row in plane}) for name in ("x", "y"))
     energies = {(row["x"], row["y"]): row["energy"] for row in plane}
     values = [[energies[x, y] for x in xs] for y in ys]
-    drawn = axes.pcolormesh(xs, ys, values, cmap=ENERGY_COLORS, shading="nearest", rasterized=True)
+    drawn = axes.pcolormesh(xs, ys, values, cmap=palette.SIGNED, shading="nearest", rasterized=True)
     if min(energies.values()) < max(energies.values()):
-        axes.contour(xs, ys, values, levels=10, colors=PAPER_COLOR, linewidths=0.4, linestyles="solid", alpha=0.6)
+        axes.contour(xs, ys, values, levels=10, colors=palette.INK, linewidths=0.4, linestyles="solid", alpha=0.6)
     path = [row for row in rows if row["kind"] == "path"]
     _draw_path(axes, [row["x"] for row in path], [row["y"] for row in path])
     kind = "random direction" if rows[0]["over"] == "random" else "direction of the path"
@@ -174,10 +179,19 @@ def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
 
 def _draw_path(axes: "Axes", x: Sequence[float], y: Sequence[float]) -> None:
     """Draw the descent's points, the first one hollow, the last one a star."""
-    axes.plot(x, y, "-o", color=REFERENCE_COLOR, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
-    axes.plot(x[:1], y[:1], "o", color="white", markeredgecolor=REFERENCE_COLOR, markersize=6, label="start", zorder=4)
+    axes.plot(x, y, "-o", color=palette.VERMILION, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
     axes.plot(
-        x[-1:], y[-1:], "*", color=REFERENCE_COLOR, markeredgecolor=PAPER_COLOR, markersize=11, label="end", zorder=4
+        x[:1],
+        y[:1],
+        "o",
+        color=palette.GROUND,
+        markeredgecolor=palette.VERMILION,
+        markersize=6,
+        label="start",
+        zorder=4,
+    )
+    axes.plot(
+        x[-1:], y[-1:], "*", color=palette.VERMILION, markeredgecolor=palette.INK, markersize=11, label="end", zorder=4
     )
 
 
@@ -185,15 +199,15 @@ def _draw_board(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> "
     cells = {(row["row"], row["column"]): row for row in rows}
     sides = range(1, 10)
     values = [[cells[row, column]["energy"] for column in sides] for row in sides]
-    drawn = axes.imshow(values, cmap=ENERGY_COLORS, vmin=low, vmax=high, extent=(0.5, 9.5, 9.5, 0.5))
+    drawn = axes.imshow(values, cmap=palette.SIGNED, vmin=low, vmax=high, extent=(0.5, 9.5, 9.5, 0.5))
     for (row, column), cell in cells.items():
         weight = "bold" if cell["given"] else "normal"
         share = (cell["energy"] - low) / ((high - low) or 1)
-        color = "white" if abs(share - 0.5) > 0.4 else PAPER_COLOR
+        color = palette.GROUND if abs(share - 0.5) > 0.4 else palette.INK
         axes.text(column, row, str(cell["digit"]), ha="center", va="center", fontsize=8, weight=weight, color=color)
     for border in (3.5, 6.5):
-        axes.axhline(border, color=PAPER_COLOR, linewidth=0.8)
-        axes.axvline(border, color=PAPER_COLOR, linewidth=0.8)
+        axes.axhline(border, color=palette.INK, linewidth=0.8)
+        axes.axvline(border, color=palette.INK, linewidth=0.8)
     axes.set(xticks=sides, yticks=sides, xlabel="column", ylabel="row")
     axes.tick_params(labelsize=7)
     axes.grid(False)

@@ -1,13 +1,13 @@
 """nGPT, figure 1: validation loss while GPT and nGPT train."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, note_best, runs, tokens_per_step
+from paper_repro.papers.ngpt.runs import LOSS, chosen, note_best, runs, tokens_per_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -20,6 +20,9 @@ class Figure1(figures.Figure):
     """Loss against tokens seen, one line a run of the first seed; the longest runs are drawn strong."""
 
     metric = LOSS
+    marks = (
+        "Lines: one run of the first seed each; strong: the longest, faint: shorter ones with a cosine of their own."
+    )
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -50,11 +53,10 @@ class Figure1(figures.Figure):
             label = self.artifact.axes["model"].values[model].label if strong else None
             points = [(row["tokens"], row[LOSS]) for row in own]
             width, depth = (1.6, 1.0) if strong else (0.9, 0.5)
-            axes.plot(*zip(*points, strict=True), color=COLORS[model], linewidth=width, alpha=depth, label=label)
+            style: Any = {"color": palette.model(self.artifact.id, model), "linewidth": width, "alpha": depth}
+            axes.plot(*zip(*points, strict=True), **style, label=label)
         axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        if rows:
-            axes.legend()
 
 
 def judge_tenth_of_the_iterations(view: View) -> Judgement:

@@ -4,18 +4,19 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts import figures, palette, tables
 from paper_repro.artifacts.figures import Row
+from paper_repro.papers.ngpt.runs import MARKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "lengths.json"
-COLORS = {"gpt": "#1B7837", "gpt_qk": "#7FBF7B", "ngpt": "#762A83"}
 
 
 class Figure13(figures.Figure):
     size = (5.0, 3.4)
+    marks = MARKS
 
     def rows(self) -> list[Row]:
         """Return the perplexity of every trained model at every length; at scale paper up to 32 times the
@@ -30,23 +31,14 @@ class Figure13(figures.Figure):
         return rows
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        from matplotlib.ticker import NullFormatter
-
         axes = canvas.subplots()
         for model, value in self.artifact.axes["model"].values.items():
-            own = [row for row in rows if row["model"] == model]
-            for index, seed in enumerate(sorted({row["seed"] for row in own})):
-                curve = [(row["length"], row["perplexity"]) for row in own if row["seed"] == seed]
-                label = value.label if index == 0 else None
-                axes.plot(*zip(*curve, strict=True), color=COLORS[model], marker="o", markersize=3, label=label)
+            own = [(row["length"], row["perplexity"]) for row in rows if row["model"] == model]
+            figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), value.label)
         axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)", ylabel="perplexity")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
+        figures.log_ticks(axes.yaxis)
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        if rows:
-            axes.legend()
 
 
 class Table13(tables.Table):

@@ -5,14 +5,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, tables
+from paper_repro.artifacts import figures, intervals, palette, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.judgements import negate
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, context_of, note_best, runs
+from paper_repro.papers.ngpt.runs import LOSS, chosen, context_of, note_best, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +29,15 @@ class Figure2(figures.Figure):
     """One panel a context: every run as a dot, a line through the best mean over seeds of each budget."""
 
     size = (9.0, 3.6)
+    marks = (
+        "Faint dots: all runs; lines: the best mean over seeds of each budget. The paper's diamond: where nGPT would "
+        "reach the loss of GPT's longest run by the printed speedup."
+    )
 
-    def floors(self) -> list[figures.FloorLine]:
+    def floors(self) -> list[FloorLine]:
         """Return each context's floor in its panel: windows of another length are other data."""
         contexts = [context for context in chosen(self.view, "context") if any(runs(self.view, context=context))]
-        each = (figures.floor_lines(self.view, LOSS, {"context": name}, panel) for panel, name in enumerate(contexts))
+        each = (floor_lines(self.view, LOSS, {"context": name}, panel) for panel, name in enumerate(contexts))
         return list(itertools.chain.from_iterable(each))
 
     def rows(self) -> list[Row]:
@@ -55,12 +61,27 @@ class Figure2(figures.Figure):
             for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
                 for model in chosen(self.view, "model"):
                     line = [row for row in own if (row["size"], row["model"]) == (size, model)]
-                    _curve(axes, line, COLORS[model], style, self._label(model, size))
+                    _curve(axes, line, palette.model(self.artifact.id, model), style, self._label(model, size))
             axes.set(xscale="log", xlabel="training tokens", title=context_of(self.view, context))
             figures.log_ticks(axes.xaxis)
         panels[0].set_ylabel("final validation loss (nats per token)")
-        if rows:
-            panels[0].legend()
+
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        """Return, for each context, GPT's longest run and the tokens at which nGPT would have its loss: a ratio of
+        tokens, which has no scale.
+        """
+        found = []
+        for panel, context in enumerate(dict.fromkeys(row["context"] for row in rows)):
+            word = f"speedup_{context.removeprefix('c')}"
+            speedup = self.artifact.summary[word].published if word in self.artifact.summary else None
+            best = [row for row in rows if (row["kind"], row["context"], row["size"]) == ("best", context, SIZE)]
+            longest = max((row for row in best if row["model"] == "gpt"), key=lambda row: row["tokens"], default=None)
+            if speedup is None or longest is None:
+                continue
+            label, color = f"speedup {speedup:g}", palette.model(self.artifact.id, CANDIDATE)
+            for tokens in (longest["tokens"] / speedup, longest["tokens"]):
+                found.append(PrintedNumber(label, longest[LOSS], "ratio of tokens", panel, tokens, color=color))
+        return found
 
     def _label(self, model: str, size: str) -> str:
         label = self.artifact.axes["model"].values[model].label

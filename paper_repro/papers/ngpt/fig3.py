@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
-from paper_repro.artifacts.figures import FloorLine, Row
+from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
-from paper_repro.papers.ngpt.runs import COLORS, Run, chosen, context_of, runs
+from paper_repro.papers.ngpt.runs import MARKS, Run, chosen, context_of, runs
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 MEAN, OUR_MEAN = "downstream_mean", "continuations_mean"
@@ -28,6 +28,8 @@ ACCURACY = "accuracy"
 
 class Figure3(figures.Figure):
     """Two lines of three panels for each context: every seed as a dot, a line through the means of each model."""
+
+    marks = MARKS
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
@@ -54,25 +56,26 @@ class Figure3(figures.Figure):
             for size, style in STYLES.items():
                 for model in chosen(self.view, "model"):
                     points = [row for row in own if (row["size"], row["model"]) == (size, model)]
-                    _curve(axes, points, COLORS[model], style, self._label(model, size))
+                    places = [(row["tokens"], row[ACCURACY]) for row in points]
+                    color = palette.model(self.artifact.id, model)
+                    figures.seeds_and_mean(axes, places, color, self._label(model, size), style)
             title = self.artifact.metrics[task].title
             axes.set_title(f"{title}\n{context_of(self.view, context)}", fontsize=7)
             if own:
                 axes.set_xscale("log")
+                figures.log_ticks(axes.xaxis)
             else:
                 axes.text(0.5, 0.5, "n/a", ha="center", transform=axes.transAxes)
         for axes in panels[-COLUMNS:]:
             axes.set_xlabel("training tokens")
         ours = ", our docstring continuations" if OUR_MEAN in self.tasks else ""
         canvas.supylabel(f"zero-shot accuracy (%){ours}", fontsize=9)
-        if rows:
-            panels[0].legend(fontsize=7)
 
     def floors(self) -> list[FloorLine]:
         return [
             line
             for panel, (context, task) in enumerate(self._places())
-            for line in figures.floor_lines(self.view, task, {"context": context}, panel)
+            for line in floor_lines(self.view, task, {"context": context}, panel)
         ]
 
     def _places(self) -> list[tuple[str, str]]:
@@ -130,15 +133,3 @@ def _above(view: View, models: dict[str, list[Run]], metric: str) -> Judgement:
     )
     found = intervals.compare(ours, other)
     return tested(found, f"{found.mean:+.2f} points [{found.low:+.2f}, {found.high:+.2f}]", 0.0)
-
-
-def _curve(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:
-    if not rows:
-        return
-    axes.scatter([row["tokens"] for row in rows], [row[ACCURACY] for row in rows], s=8, color=color, alpha=0.3)
-    by_tokens: dict[int, list[float]] = {}
-    for row in rows:
-        by_tokens.setdefault(row["tokens"], []).append(row[ACCURACY])
-    tokens = sorted(by_tokens)
-    means = [intervals.mean(by_tokens[count]) for count in tokens]
-    axes.plot(tokens, means, style, color=color, marker="o", markersize=3, linewidth=1.2, label=label)

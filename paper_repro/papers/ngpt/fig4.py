@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from paper_repro.artifacts import figures
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
@@ -34,7 +35,8 @@ class Figure4(InspectionFigure):
     """Input table above, output table below; norms, sorted eigenvalues over their median, dot products of rows."""
 
     attachment = "embeddings.json"
-    size = (11.0, 6.0)
+    size = (11.0, 5.6)
+    margins = figures.Margins(left=0.62, right=0.1, top=0.1, bottom=0.48, across=0.72, down=0.55)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         edges = series.content["edges"]
@@ -50,24 +52,25 @@ class Figure4(InspectionFigure):
                 yield {"table": table, "quantity": "dot", **row}
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        panels, shades = canvas.subplots(len(TABLES), 3), colors(rows)
+        panels, shades = canvas.subplots(len(TABLES), 3), colors(self.series)
         for line, (table, title) in zip(panels, TABLES.items(), strict=True):
             own = {name: [row for row in rows if (row["table"], row["quantity"]) == (table, name)] for name in _PANELS}
             draw_bins(line[0], own["norm"], shades)
             draw_curve(line[1], own["eigenvalue"], shades)
             draw_bins(line[2], own["dot"], shades, density=True)
             _label(line, title)
-        if rows:
-            panels[0][1].legend()
 
 
 _PANELS = ("norm", "eigenvalue", "dot")
 
 
 def _label(line: "Sequence[Axes]", title: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     line[0].set(xscale="log", xlabel="norm", ylabel=f"share of the {title} embeddings")
     line[1].set(yscale="log", xlabel="rank over width", ylabel=f"{title}: eigenvalue over the median")
     line[2].set(yscale="log", xlabel="dot product of two rows", ylabel="density of the pairs")
+    line[2].xaxis.set_major_locator(MaxNLocator(5))
     label_powers(line[0].xaxis)
     label_powers(line[1].yaxis)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from paper_repro.artifacts import palette
 from paper_repro.artifacts.figures import Row
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
@@ -26,26 +27,24 @@ COLUMNS = 4
 
 
 class Figure5(InspectionFigure):
-    """Condition numbers against the layer, dotted after renormalising; below, histograms of the layers inspected."""
+    """Condition numbers against the layer, dotted after renormalising; histograms of single layers in the appendix."""
 
     attachment = "matrices.json"
+    size = (12.0, 5.0)
+    marks = "Marks and lines: means over seeds."
+
+    def appendix(self) -> "Appendix5":
+        return Appendix5(self.source)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         for kind, matrices in series.content["conditions"].items():
             for matrix, values in matrices.items():
                 for layer, value in enumerate(values, start=1):
                     yield _row(f"condition {kind}", matrix, layer, {"low": layer, "high": layer, "value": value})
-        for layer, matrices in series.content["layers"].items():
-            for matrix, found in matrices.items():
-                for quantity in HISTOGRAMS:
-                    for row in bins(series.content["edges"], found[quantity]):
-                        yield _row(quantity, matrix, int(layer), row)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        layers = sorted({row["layer"] for row in rows if row["quantity"] in HISTOGRAMS})
-        lines, shades = 2 + len(HISTOGRAMS) * len(layers), colors(rows)
-        canvas.set_size_inches(12.0, 2.5 * lines)
-        panels = canvas.subplots(lines, COLUMNS)
+        shades = colors(self.series)
+        panels = canvas.subplots(2, COLUMNS)
         for index, (matrix, title) in enumerate(MATRICES.items()):
             axes = panels[index // COLUMNS][index % COLUMNS]
             for kind, line in KINDS.items():
@@ -54,14 +53,30 @@ class Figure5(InspectionFigure):
             axes.set(yscale="log", title=title, ylabel="" if index % COLUMNS else "condition number")
             label_powers(axes.yaxis)
             count_layers(axes)
-        panels[1][-1].axis("off")
-        if rows:
-            handles, labels = panels[0][0].get_legend_handles_labels()
-            count = len(shades)  # the solid lines come first
-            title = "dotted: vectors along D made unit"
-            panels[1][-1].legend(handles[:count], labels[:count], title=title, loc="center")
-        below = [(layer, quantity) for layer in layers for quantity in HISTOGRAMS]
-        for line, (layer, quantity) in zip(panels[2:], below, strict=True):
+        panels[1][-1].set_visible(False)
+        panels[0][0].plot([], [], KINDS["renormalized"], color=palette.RULE, label="after making vectors along D unit")
+
+
+class Appendix5(InspectionFigure):
+    """Histograms of the layers inspected, a line for each layer and quantity."""
+
+    stem = "figure_appendix"
+    attachment = "matrices.json"
+    marks = "Outlines: histograms, the mean over seeds of the share in each bin."
+
+    def rows_of(self, series: Series) -> Iterator[Row]:
+        for layer, matrices in series.content["layers"].items():
+            for matrix, found in matrices.items():
+                for quantity in HISTOGRAMS:
+                    for row in bins(series.content["edges"], found[quantity]):
+                        yield _row(quantity, matrix, int(layer), row)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        shades = colors(self.series)
+        lines = [(layer, quantity) for layer in sorted({row["layer"] for row in rows}) for quantity in HISTOGRAMS]
+        canvas.set_size_inches(12.0, max(2.5, 2.3 * len(lines)))
+        panels = canvas.subplots(max(1, len(lines)), COLUMNS, squeeze=False, sharey="row")
+        for line, (layer, quantity) in zip(panels, lines, strict=False):
             for axes, (matrix, title) in zip(line, ATTENTION.items(), strict=True):
                 place = (quantity, matrix, layer)
                 own = [row for row in rows if (row["quantity"], row["matrix"], row["layer"]) == place]

@@ -1,11 +1,12 @@
 """nGPT, figure 6 with 14: eigen learning rates and scaling factors by layer, and their histograms over four sweeps."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
@@ -19,10 +20,10 @@ from paper_repro.papers.ngpt.inspection import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 BASE = "base"
+PRINTED_FOR = {"small": "0.5B", "large": "1B"}
 SIZES = (BASE, "size_1b")
 """The runs of figure 6; the others, named after what they change, are of figure 14."""
 VECTORS = {
@@ -34,6 +35,8 @@ VECTORS = {
     "s_z": "s_z",
 }
 BY_LAYER = {"alpha_A": "-", "alpha_M": "--"}, {"s_u": "-", "s_nu": "--"}, {"s_qk": "-", "|s_qk|": "--"}
+VARIED = {BASE: "", "lr": "learning rate"}
+"""What a sweep varies, where the beginning of its runs' names does not say it."""
 MODEST = (0.1, 0.4)
 STABLE = 1.5
 """Largest layer's mean |s_qk| over the smallest's, up to which it is stable; ours, the paper names no number."""
@@ -52,52 +55,85 @@ class Steps(tables.Table):
 
 
 class Figure6(InspectionFigure):
-    """Means by layer and s_z above; below, every vector's histogram, a column for each sweep."""
+    """Means by layer, and s_z; the histograms of figure 14 in the appendix."""
 
     attachment = "scales.json"
+    size = (12.0, 3.6)
+    marks = "Marks, lines and the outline of s_z: means over seeds."
+
+    def appendix(self) -> "Appendix6":
+        return Appendix6(self.source)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         run = series.place.get("run", BASE)
+        if run not in SIZES:
+            return
         for vector, values in series.content["means"].items():
             for layer, value in enumerate(values, start=1):
                 curve = {"low": layer, "high": layer, "value": value}
                 yield {"run": run, "quantity": "mean", "vector": vector, "layer": layer, **curve}
-        for vector, found in series.content["shares"].items():
-            for row in bins(series.content["edges"][vector], found):
-                yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
+        yield from (row for row in _histograms(series) if row["vector"] == "s_z")
+
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        """Return the printed mean eigen learning rates of the runs that the scale has, which have no unit."""
+        if not hasattr(self, "view"):
+            return []
+        found, drawn = [], {row["run"] for row in rows}
+        for run, size in zip(SIZES, ("small", "large"), strict=True):
+            for vector in ("alpha_A", "alpha_M"):
+                number = self.artifact.summary[f"{vector}_{size}"].published
+                if number is not None and run in drawn:
+                    found.append(PrintedNumber(f"{VECTORS[vector]} of {PRINTED_FOR[size]}", number, "pure number"))
+        return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        shades, histograms = colors(rows), [row for row in rows if row["quantity"] == "histogram"]
+        panels, shades = canvas.subplots(1, len(BY_LAYER) + 1), colors(self.series)
+        for axes, vectors in zip(panels, BY_LAYER, strict=False):
+            for vector, line in vectors.items():
+                own = [row for row in rows if (row["quantity"], row["vector"]) == ("mean", vector)]
+                draw_curve(axes, own, shades, line)
+            styles = {"-": "solid", "--": "dashed"}
+            axes.set_title(", ".join(f"{VECTORS.get(name, name)} {styles[line]}" for name, line in vectors.items()))
+            count_layers(axes)
+        panels[0].set_ylabel("mean over the vector")
+        draw_bins(panels[-1], [row for row in rows if row["quantity"] == "histogram"], shades, density=True)
+        panels[-1].set(title="s_z", xlabel="s_z", ylabel="density")
+
+
+class Appendix6(InspectionFigure):
+    """Every vector's histogram, a column for each sweep."""
+
+    stem = "figure_appendix"
+    attachment = "scales.json"
+    size = (12.0, 13.0)
+    marks = (
+        "Outlines: histograms, the mean over seeds of the density in each bin; a column for each thing that is varied."
+    )
+
+    def rows_of(self, series: Series) -> Iterator[Row]:
+        return _histograms(series)
+
+    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+        shades = colors(self.series)
         sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
-        canvas.set_size_inches(12.0, 17.0)
-        first = [row for row in rows if row["run"] in SIZES]
-        parts: Any = canvas.subfigures(2, 1, height_ratios=(1, len(VECTORS)))
-        _means(parts[0].subplots(1, len(BY_LAYER) + 1), first, shades)
-        panels = parts[1].subplots(len(VECTORS), len(sweeps), squeeze=False)
+        panels = canvas.subplots(len(VECTORS), len(sweeps), squeeze=False)
         for line, (vector, title) in zip(panels, VECTORS.items(), strict=True):
             for axes, sweep in zip(line, sweeps, strict=True):
-                runs = [row for row in histograms if row["vector"] == vector]
+                runs = [row for row in rows if row["vector"] == vector]
                 draw_bins(axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True)
                 axes.set(xlabel=title, ylabel="density" if axes is line[0] else "")
+                axes.locator_params(nbins=4)
+                axes.grid(False)
         for axes, sweep in zip(panels[0], sweeps, strict=True):
-            axes.set_title("" if sweep == BASE else sweep)
-            if axes.get_legend_handles_labels()[0]:
-                axes.set_ylim(top=1.3 * axes.get_ylim()[1])  # room for two lines above the bars
-                axes.legend(fontsize=7, loc="upper right")
+            axes.set_title(VARIED.get(sweep, sweep))
 
 
-def _means(panels: "Sequence[Axes]", rows: Sequence[Row], shades: dict[str, str]) -> None:
-    for axes, vectors in zip(panels, BY_LAYER, strict=False):
-        for vector, line in vectors.items():
-            own = [row for row in rows if (row["quantity"], row["vector"]) == ("mean", vector)]
-            draw_curve(axes, own, shades, line)
-        styles = {"-": "solid", "--": "dashed"}
-        axes.set_title(", ".join(f"{VECTORS.get(name, name)} {styles[line]}" for name, line in vectors.items()))
-        count_layers(axes)
-    panels[0].set_ylabel("mean over the vector")
-    logits = [row for row in rows if (row["quantity"], row["vector"]) == ("histogram", "s_z")]
-    draw_bins(panels[-1], logits, shades, density=True)
-    panels[-1].set(title="s_z", ylabel="density")
+def _histograms(series: Series) -> Iterator[Row]:
+    """Yield the bins of a series' vectors."""
+    run = series.place.get("run", BASE)
+    for vector, found in series.content["shares"].items():
+        for row in bins(series.content["edges"][vector], found):
+            yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
 
 
 def judge_modest_steps(view: View) -> Judgement:

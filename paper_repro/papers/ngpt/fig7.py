@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, tables
+from paper_repro.artifacts import figures, palette, tables
 from paper_repro.artifacts.brackets import bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
-from paper_repro.papers.ngpt.runs import COLORS, LOSS, chosen, note_best, runs
+from paper_repro.papers.ngpt.runs import LOSS, MARKS, chosen, note_best, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +23,10 @@ FEWEST_RATES = 3
 
 
 class Figure7(figures.Figure):
-    """One panel for each context and budget: the mean loss over seeds against the rate, a line a model."""
+    """One panel for each context and budget: the loss against the rate, a line a model."""
 
     size = (10.0, 5.2)
+    marks = MARKS
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -45,15 +47,13 @@ class Figure7(figures.Figure):
                     self._panel(axes, own)
                 else:
                     axes.set_axis_off()
-        if rows:
-            panels[0][0].legend(fontsize=7)
 
     def _panel(self, axes: "Axes", own: Sequence[Row]) -> None:
         for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
             for model in chosen(self.view, "model"):
-                points = _means([row for row in own if (row["size"], row["model"]) == (size, model)])
+                points = [(row["rate"], row[LOSS]) for row in own if (row["size"], row["model"]) == (size, model)]
                 label = self.artifact.axes["model"].values[model].label
-                axes.plot(*points, style, color=COLORS[model], marker="o", markersize=3, label=label)
+                figures.seeds_and_mean(axes, points, palette.model(self.artifact.id, model), label, style)
         axes.set(xlabel="initial learning rate", ylabel="final validation loss")
         axes.set_title(f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens", fontsize=8)
         axes.set_xscale("log")
@@ -61,6 +61,16 @@ class Figure7(figures.Figure):
         axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.tick_params(axis="x", labelsize=7)
+
+    def floors(self) -> list[FloorLine]:
+        """Return each context's floor in its panels: windows of another length are other data."""
+        budgets = len(chosen(self.view, "budget"))
+        return [
+            line
+            for number, context in enumerate(chosen(self.view, "context"))
+            for panel in range(budgets)
+            for line in floor_lines(self.view, LOSS, {"context": context}, number * budgets + panel)
+        ]
 
 
 class Optima(tables.Table):

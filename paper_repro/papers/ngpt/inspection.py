@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.guards import guarded
@@ -16,8 +16,6 @@ from paper_repro.artifacts.views import View
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-
-COLORS = ("#222222", "#E08214", "#2166AC", "#1B7837", "#B2182B", "#762A83", "#999999", "#35978F")
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,8 @@ class InspectionFigure(figures.Figure):
     """
 
     attachment: str
+    marks = "Lines: means over seeds."
+    margins = figures.Margins(left=0.75, right=0.1, top=0.32, bottom=0.48, across=0.45, down=0.75)
 
     def __init__(self, source: View | Sequence[Series]) -> None:
         if isinstance(source, View):
@@ -44,6 +44,7 @@ class InspectionFigure(figures.Figure):
             self.series: Sequence[Series] = list(_of_records(source, self.attachment))
         else:
             self.series = source
+        self.source = source
 
     def footer(self, rows: Sequence[Row]) -> str:
         """Return the figure's line of an artifact; the series of a single model name it themselves."""
@@ -84,10 +85,12 @@ def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[Row]:
         yield {"low": edges[index], "high": edges[index + 1], "value": shares[index]}
 
 
-def colors(rows: Iterable[Row]) -> dict[str, str]:
-    """Return a colour for each series, in the order of the rows."""
-    labels = dict.fromkeys(row["series"] for row in rows)
-    return {label: COLORS[index % len(COLORS)] for index, label in enumerate(labels)}
+def colors(series: Sequence[Series]) -> dict[str, str]:
+    """Return a colour for each series: its model's where each has a model of its own, else one after the other."""
+    models = [one.place.get("model", "") for one in series]
+    if all(models) and len(set(models)) == len(models):
+        return {one.label: palette.model("ngpt", model) for one, model in zip(series, models, strict=True)}
+    return {one.label: palette.SERIES[index % len(palette.SERIES)] for index, one in enumerate(series)}
 
 
 def by_series(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -114,11 +117,13 @@ def draw_curve(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], lin
         axes.plot(places, values, line, color=shades[label], label=label, marker=marker, markersize=3, linewidth=1.2)
 
 
-def label_powers(axis: "Axis") -> None:
-    """Set few and plain labels on a logarithmic axis: 1, 2 and 5 times powers of ten."""
+def label_powers(axis: "Axis", most: int = 5) -> None:
+    """Set few and plain labels on a logarithmic axis: 1, 2 and 5 times powers of ten, no more than a few of them."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = sorted(axis.get_view_interval())
+    decades = math.log10(high / low) if low > 0 else 1.0
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= most + 1 else (1,), numticks=most))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 

@@ -1,4 +1,4 @@
-"""What figures 1, 2 and 7 share: finished runs of a view, their tokens, and the colours of the models."""
+"""What figures 1, 2, 3 and 7 share: finished runs of a view and their tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import FinishedRun
 
 LOSS = "val_loss"
-COLORS = {"gpt": "#222222", "gpt_qk": "#E08214", "ngpt": "#2166AC"}
+MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 
 
 @dataclass(frozen=True)

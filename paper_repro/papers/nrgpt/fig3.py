@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, tables
+from paper_repro.artifacts import figures, intervals, palette, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.guards import guarded
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
 
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 
 ACCURACY = "accuracy"
 LOSSES = {"train_loss": "--", "val_loss": "-"}
+LOSS_NAMES = {"train_loss": "training", "val_loss": "validation"}
+LOSS_MARKS = {"train_loss": "", "val_loss": "o"}
 MODELS = ("rgpt_parallel", "ff1", "ff2w")
 PARITY = 1.5
 """Factor of parameters within which two transitions count as alike."""
-COLORS = {"rgpt_parallel": "#E08214", "ff1": "#2166AC", "ff2w": "#1B7837"}
 CURVE_POINTS = 60
 
 
@@ -47,16 +50,20 @@ class Transitions(tables.Table):
 
 
 class Figure3(figures.Figure):
-    """Accuracy of every run, the logistic fit and its 80 % point above; mean losses below."""
+    """Accuracy of every run, the logistic fit, its 80 % point and the printed one above; mean losses below."""
 
     size = (10.0, 5.4)
+    marks = (
+        "Above: a dot is a run, the curve a logistic fit to them, the star where it passes 80 % of right answers (none "
+        "where it does not). Below: means over seeds."
+    )
 
-    def floors(self) -> list[figures.FloorLine]:
+    def floors(self) -> list[FloorLine]:
         """Return the floor of answers in the panels above, that of losses in those below."""
         found = []
         for panel in range(len(MODELS)):
-            found += figures.floor_lines(self.view, ACCURACY, None, panel)
-            found += figures.floor_lines(self.view, "val_loss", None, len(MODELS) + panel)
+            found += floor_lines(self.view, ACCURACY, None, panel)
+            found += floor_lines(self.view, "val_loss", None, len(MODELS) + panel)
         return found
 
     def rows(self) -> list[Row]:
@@ -83,8 +90,9 @@ class Figure3(figures.Figure):
         panels = canvas.subplots(2, len(MODELS), sharex=True, sharey="row")
         for column, model in enumerate(MODELS):
             own = [row for row in rows if row["model"] == model]
-            _accuracies(panels[0][column], own, COLORS[model])
-            _losses(panels[1][column], own, COLORS[model])
+            color = palette.model(self.artifact.id, model)
+            self._accuracies(panels[0][column], own, color)
+            _losses(panels[1][column], own, color)
             panels[0][column].set(title=self.artifact.axes["model"].values[model].label, ylim=(-0.02, 1.02))
             panels[1][column].set(xlabel="parameters")
             if rows:
@@ -92,8 +100,32 @@ class Figure3(figures.Figure):
                 figures.log_ticks(panels[1][column].xaxis)
         panels[0][0].set_ylabel("accuracy")
         panels[1][0].set_ylabel("loss (nats per token)")
-        if rows:
-            panels[1][0].legend()
+        for metric, line in LOSSES.items():
+            label = f"{LOSS_NAMES[metric]} loss"
+            panels[1][0].plot([], [], line, color=palette.RULE, marker=LOSS_MARKS[metric], markersize=3, label=label)
+
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        """Return the printed transitions, upright lines at their parameters."""
+        found = []
+        for panel, model in enumerate(MODELS):
+            number = self.artifact.summary[f"transition_{model}"].published
+            if number is not None:
+                label, color = self.artifact.axes["model"].values[model].label, palette.model(self.artifact.id, model)
+                found.append(PrintedNumber(label, number, "parameters", panel, upright=True, color=color))
+        return found
+
+    def _accuracies(self, axes: "Axes", rows: Sequence[Row], color: str) -> None:
+        runs = [row for row in rows if row["metric"] == ACCURACY]
+        fit = [row for row in rows if row["metric"] == "fit"]
+        star = [row for row in rows if row["metric"] == "transition"]
+        axes.axhline(THRESHOLD, color=palette.RULE, linestyle="--", linewidth=0.8, label=f"{100 * THRESHOLD:g} % right")
+        if (answers := _answers(self.view)) is not None:
+            label = f"chance, one of {answers} answers"
+            axes.axhline(1 / answers, color=palette.RULE, linestyle=(0, (5, 5)), linewidth=0.8, label=label)
+        axes.scatter([row["parameters"] for row in runs], [row["value"] for row in runs], s=12, color=color, alpha=0.6)
+        axes.plot([row["parameters"] for row in fit], [row["value"] for row in fit], color=color, linewidth=1)
+        places, heights = [row["parameters"] for row in star], [row["value"] for row in star]
+        axes.plot(places, heights, "*", color=color, markeredgecolor=palette.INK, markersize=13)
 
 
 def judge_listops_parity(view: View) -> Judgement:
@@ -192,14 +224,12 @@ def _row(metric: str, model: str, parameters: float | None, seed: int | str, val
     return {"metric": metric, "model": model, "parameters": size, "seed": seed, "value": round(value, 8)}
 
 
-def _accuracies(axes: "Axes", rows: Sequence[Row], color: str) -> None:
-    runs = [row for row in rows if row["metric"] == ACCURACY]
-    fit = [row for row in rows if row["metric"] == "fit"]
-    star = [row for row in rows if row["metric"] == "transition"]
-    axes.scatter([row["parameters"] for row in runs], [row["value"] for row in runs], s=12, color=color, alpha=0.6)
-    axes.plot([row["parameters"] for row in fit], [row["value"] for row in fit], color=color, linewidth=1)
-    places, heights = [row["parameters"] for row in star], [row["value"] for row in star]
-    axes.plot(places, heights, "*", color="#F1C40F", markeredgecolor="#222222", markersize=13)
+def _answers(view: View) -> int | None:
+    """Return how many answers a question has: the modulus of the task."""
+    for point in view.points.values():
+        for cell in point.cells.values():
+            return int(cell.config["data"]["task"]["modulus"])
+    return None
 
 
 def _losses(axes: "Axes", rows: Sequence[Row], color: str) -> None:
@@ -210,5 +240,4 @@ def _losses(axes: "Axes", rows: Sequence[Row], color: str) -> None:
                 sizes.setdefault(row["parameters"], []).append(row["value"])
         points = sorted((size, intervals.mean(values)) for size, values in sizes.items())
         if points:
-            label = metric.partition("_")[0]
-            axes.plot(*zip(*points, strict=True), line, color=color, marker="o", markersize=3, label=label)
+            axes.plot(*zip(*points, strict=True), line, color=color, marker=LOSS_MARKS[metric], markersize=3)

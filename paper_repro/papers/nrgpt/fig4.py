@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 BEST = "best_val_loss"
 PANELS = {BEST: "best validation loss", "train_loss": "training loss at the end"}
-COLORS = {"gpt": "#222222", "rgpt_parallel": "#E08214", "ff1": "#2166AC", "ff2w": "#1B7837"}
 NRGPT = ("ff1", "ff2w")
 MARGIN = 0.03
 """Relative; what "parity" is taken to allow, the paper names no number."""
@@ -29,6 +28,7 @@ class Figure4(figures.Figure):
     """Runs as faint dots, the better half of each size; a line through the best mean over seeds of each size."""
 
     size = (9.0, 3.6)
+    marks = "Faint dots: the better half of each size's runs; lines: the best mean over seeds of each size."
     metric = BEST
     panels = slice(1)
 
@@ -58,11 +58,9 @@ class Figure4(figures.Figure):
         for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
             for model, spec in self.artifact.axes["model"].values.items():
                 own = [row for row in rows if (row["metric"], row["model"], row["drawn"]) == (metric, model, 1)]
-                _curve(axes, own, COLORS[model], spec.label)
+                _curve(axes, own, palette.model(self.artifact.id, model), spec.label)
             axes.set(xscale="log", xlabel="parameters", ylabel=f"{title} (nats per character)")
             figures.log_ticks(axes.xaxis)
-        if rows:
-            panels[0].legend()
 
 
 def _row(metric: str, kind: str, place: Place, parameters: float, seed: int | str, value: float, drawn: bool) -> Row:
@@ -74,7 +72,14 @@ def _curve(axes: "Axes", rows: Sequence[Row], color: str, label: str) -> None:
     runs = [row for row in rows if row["kind"] == "run"]
     best = sorted((row["parameters"], row["value"]) for row in rows if row["kind"] == "best")
     if runs:
-        axes.scatter([row["parameters"] for row in runs], [row["value"] for row in runs], s=8, color=color, alpha=0.25)
+        axes.scatter(
+            [row["parameters"] for row in runs],
+            [row["value"] for row in runs],
+            s=8,
+            color=color,
+            alpha=0.35,
+            linewidths=0,
+        )
     if best:
         axes.plot(*zip(*best, strict=True), color=color, marker="o", markersize=3, linewidth=1.2, label=label)
 

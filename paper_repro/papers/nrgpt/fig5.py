@@ -19,6 +19,8 @@ COLUMNS, LINES = 46, 24
 
 class Figure5(figures.Figure):
     size = (11.0, 3.0)
+    marks = "One text of each model, of the first seed; above it, its scores."
+    legend = False
 
     def rows(self) -> list[Row]:
         """Return every text of the first seed, model by model; ``drawn`` says which of them the figure shows."""

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.brackets import bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.fig4 import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -22,6 +21,7 @@ class RatesFigure(figures.Figure):
     """Every run as a dot, a line through the means over seeds of each model."""
 
     size = (5.0, 3.6)
+    marks = "Faint dots: seeds; marks and lines: means over seeds."
     metric = LOSS
 
     def rows(self) -> list[Row]:
@@ -35,20 +35,10 @@ class RatesFigure(figures.Figure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         for model, spec in self.artifact.axes["model"].values.items():
-            groups: dict[float, list[float]] = {}
-            for row in rows:
-                if row["model"] == model:
-                    groups.setdefault(row["rate"], []).append(row[LOSS])
-            if groups:
-                color, rates = COLORS[model], sorted(groups)
-                for rate in rates:
-                    axes.scatter([rate] * len(groups[rate]), groups[rate], s=8, color=color, alpha=0.4, linewidths=0)
-                means = [intervals.mean(groups[rate]) for rate in rates]
-                axes.plot(rates, means, color=color, marker="o", markersize=3, linewidth=1.2, label=spec.label)
+            own = [(row["rate"], row[LOSS]) for row in rows if row["model"] == model]
+            figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), spec.label)
         axes.set(xscale="log", xlabel="initial learning rate", ylabel="best validation loss (nats per token)")
         figures.log_ticks(axes.xaxis)
-        if rows:
-            axes.legend()
 
 
 def judge_best_rate_is_bracketed(view: View) -> Judgement:

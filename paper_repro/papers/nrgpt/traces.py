@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.shares import every
@@ -34,6 +34,7 @@ class EnergyFigure(figures.Figure):
     """Energy of every token against the recurrence, one panel each for total, attention and feed-forward."""
 
     size = (11.0, 3.2)
+    marks = "Lines: one token each, coloured by its place in the text."
 
     def rows(self) -> list[Row]:
         """Return the energies of the first seed that has a trace."""
@@ -58,7 +59,7 @@ class EnergyFigure(figures.Figure):
         tokens: dict[int, list[Row]] = {}
         for row in rows:
             tokens.setdefault(row["token"], []).append(row)
-        colors = colormaps["viridis"]
+        colors = colormaps[palette.ORDERED]
         for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
             for token, own in tokens.items():
                 color = colors(token / max(1, len(tokens) - 1))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts import intervals, palette, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.intervals import Interval
@@ -13,9 +13,7 @@ from paper_repro.cells.tasks import DIVERGED
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
 from paper_repro.papers.cem.text import (
     MARKERS,
-    ONE_STEP,
     PERPLEXITY,
-    TWO_STEPS,
     PerplexityFigure,
     chosen,
     count_text,
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-COLORS = {"llama": ONE_STEP, "full": TWO_STEPS}
 AT_OR_BELOW = 0.01
 """Relative; what "at or below" allows: about the standard deviation between seeds of small models (median 1.1 %)."""
 
@@ -37,6 +34,7 @@ class RatesFigure(PerplexityFigure):
     """Perplexity against the initial rate with its interpolant, and a star at its lowest point."""
 
     size = (6.0, 4.0)
+    marks = "Faint dots: seeds; discs: means over seeds; lines: Akima interpolants, their lowest points starred."
 
     def rows(self) -> list[Row]:
         """Return the runs, those that diverged without a perplexity; then for each sweep its optimum, or why it has
@@ -64,17 +62,15 @@ class RatesFigure(PerplexityFigure):
         for size, model in _sweeps(self.view):
             own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
             if own:
-                self._curve(axes, own, COLORS[model], MARKERS[sizes.index(size)])
+                self._curve(axes, own, self.color(model), MARKERS[sizes.index(size)])
         axes.set(xlabel="initial learning rate", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(sorted({row["rate"] for row in rows if row["kind"] == "run"}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-        if rows:
-            axes.legend(fontsize=7)
 
     def _curve(self, axes: "Axes", rows: Sequence[Row], color: str, marker: str) -> None:
         runs = [row for row in rows if row["kind"] == "run" and row[PERPLEXITY] != ""]
-        axes.scatter([row["rate"] for row in runs], [row[PERPLEXITY] for row in runs], s=8, color=color, alpha=0.3)
+        axes.scatter([row["rate"] for row in runs], [row[PERPLEXITY] for row in runs], s=8, color=color, alpha=0.35)
         (best,) = (row for row in rows if row["kind"] == "optimum")
         label = f"{self.label('model', best['model'])}, {self.label('size', best['size'])}"
         label += f" ({count_text(best['parameters'])})" + (f": {best['note']}" if best["note"] else "")
@@ -87,7 +83,9 @@ class RatesFigure(PerplexityFigure):
         axes.plot(rates, heights, marker, color=color, markersize=4, label=label)
         if best["rate"] != "":
             axes.plot(*_interpolant(rates, heights), color=color, linewidth=1)
-            axes.plot([best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor="black")
+            axes.plot(
+                [best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor=palette.GROUND
+            )
 
 
 class RatesTable(tables.Table):
