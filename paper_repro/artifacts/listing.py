@@ -26,9 +26,9 @@ def listing(runs: Path, results: Path) -> str:
     An artifact whose file has an error is listed as faulty; the error's one line stands below the table.
     """
     rows, missing, faults = [], {}, []
-    for name in catalogue.find():
+    for name, path in catalogue.find().items():
         try:
-            artifact = catalogue.load(name)
+            artifact = catalogue.load_file(path)
         except UsageError as error:
             rows.append([name, "faulty, see below"])
             faults.append(f"{name} is faulty: {error}")
@@ -52,8 +52,8 @@ def listing(runs: Path, results: Path) -> str:
 def published_listing(results: Path) -> str:
     """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
     rows = []
-    for name in catalogue.find():
-        artifact = catalogue.load(name)
+    for name, path in catalogue.find().items():
+        artifact = catalogue.load_file(path)
         folder = _judged_folder(artifact, results)
         title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
         scale, ground = ("-", "-") if folder is None else (folder.name, _document(folder)["made_of"])
