@@ -65,7 +65,7 @@ def published_listing(results: Path) -> str:
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest."""
-    estimates = estimate(plan.cells, roots)
+    estimates = estimate(plan.cells, roots, kept=roots[0])
     rows: list[list[str]] = []
     reasons: list[str] = []
     total = 0.0
