@@ -7,6 +7,7 @@
 """
 
 import dataclasses
+import fnmatch
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,22 @@ def _scan(pattern: str, what: str) -> dict[str, Path]:
                 raise UsageError(f"duplicate {what} id '{name}': {found[name]} and {path}")
             found[name] = path
     return found
+
+
+def matching(word: str) -> list[str]:
+    """Return the ids that a word names: an artifact, a paper with all of its artifacts, or a pattern such as ``cem/*``.
+
+    Raises:
+        UsageError: there are none; with the nearest artifact or paper.
+    """
+    found = find()
+    if word in found:
+        return [word]
+    pattern = f"{word.rstrip('/')}/*" if "/" not in word.rstrip("/") else word
+    if chosen := fnmatch.filter(found, pattern):
+        return chosen
+    papers = {name.partition("/")[0] for name in found}
+    raise UsageError(f"unknown artifact {word!r}{nearest(word, [*found, *papers])}; --list shows them all")
 
 
 def load(name: str) -> Artifact:

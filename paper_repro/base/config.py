@@ -84,6 +84,16 @@ def experiments() -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
+def experiment_titles() -> dict[str, str]:
+    """Return each experiment's first line of comment, which says what it is."""
+    titles = {}
+    for name in experiments():
+        lines = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        comments = (line[1:].strip() for line in lines if line.startswith("#") and not line.startswith("# @package"))
+        titles[name] = next(comments, "")
+    return titles
+
+
 def is_experiment(name: str) -> bool:
     """Return whether ``conf/experiment`` holds a file of that name; cheaper than to list them all."""
     return (CONF / "experiment" / f"{name}.yaml").is_file()

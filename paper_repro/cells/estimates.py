@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.counted import Counts, shape
 from paper_repro.cells.planned import PlannedCell
@@ -13,6 +14,8 @@ from paper_repro.cells.tasks import Cost, task_of
 
 UNMEASURED_RATE = 5e10
 """FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
+UNMEASURED_GPU_RATE = 4.7e13
+"""The same of a GPU: 15 % of the peak of an A100 with bf16 products."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,27 @@ def estimate(
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
                 rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
-    rate = sorted(rates)[len(rates) // 2] if rates else UNMEASURED_RATE
+    rate = sorted(rates)[len(rates) // 2] if rates else None
     result = {}
     for cell in cells:
         cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
-        expected = sum(known) / len(known) if known else _work(cost) / rate
+        expected = sum(known) / len(known) if known else _work(cost) / (rate or unmeasured_rate(cell.config))
         result[cell.id] = Estimate(cost, expected)
     return result
+
+
+def unmeasured_rate(config: Mapping[str, Any]) -> float:
+    """Return the FLOPs per second assumed of the machine that a config names: a CPU core, or all GPUs of a cell."""
+    machine: Mapping[str, Any] = config.get(MACHINE) or {}
+    if machine.get("accelerator") not in ("gpu", "cuda"):
+        return UNMEASURED_RATE
+    return UNMEASURED_GPU_RATE * devices(machine)
+
+
+def devices(machine: Mapping[str, Any]) -> int:
+    """Return how many devices a cell has by its ``machine`` section."""
+    given = machine.get("devices", 1)
+    return len(given) if isinstance(given, list) else given if isinstance(given, int) and given > 0 else 1
 
 
 def _work(cost: Cost | None) -> float:

@@ -31,6 +31,11 @@ class PlannedCell:
     missing: str = ""
     """What data is absent, and how to get it; such a cell cannot be run."""
 
+    @property
+    def name(self) -> str:
+        """The values of its axes and its seed, for people."""
+        return " ".join([*(value for _, value in self.key), f"seed {self.seed}"])
+
     @cached_property
     def probes(self) -> dict[str, str]:
         """The id of each probe that is to measure the weights, by its name."""
