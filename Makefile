@@ -12,10 +12,14 @@ OLD := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/inductor/default ATEN_CPU_CAPA
 AVX2 := TORCHINDUCTOR_CACHE_DIR=$(abspath $(VENV))/inductor/avx2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
 NUMERICS := --fast tests/models tests/kernels tests/training
 
-.PHONY: reproduce report docs verify test test-fast test-processors lint stress clean
+.PHONY: reproduce environment report docs verify test test-fast test-processors lint stress clean
 
+STARTED := $(shell date +%s)
 reproduce: $(VENV)/.ready
 	$(BIN)/python scripts/reproduce.py cem/table3 scale=$(SCALE)
+	@echo "make reproduce took $$(( $$(date +%s) - $(STARTED) )) seconds"
+
+environment: $(VENV)/.ready
 
 # The site of all results; open site/index.html. It needs no network.
 SITE ?= site
@@ -50,14 +54,22 @@ lint: $(VENV)/.ready
 stress: $(VENV)/.ready
 	$(PYTEST) -m stress
 
-# An environment without .ready is half built: it goes, and the next one is built from nothing.
+# Built beside, and moved when whole: an installation that fails leaves what was there.  Commands and activate name the
+# folder that they lie in, so their text is changed for the move.
+PART := $(abspath $(VENV)).part
+RIGHT_PYTHON := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+OTHER := give one, for example: make $(or $(MAKECMDGOALS),reproduce) PYTHON=python3.12
 $(VENV)/.ready: constraints.txt pyproject.toml setup.py
-	[ -e $@ ] || rm -rf $(VENV)
-	rm -f $@
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@command -v $(PYTHON) >/dev/null || { echo "error: there is no $(PYTHON) here; Python 3.11 or 3.12 is needed: $(OTHER)" >&2; exit 1; }
+	@$(PYTHON) -c '$(RIGHT_PYTHON)' || { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 or 3.12 is needed: $(OTHER)" >&2; exit 1; }
+	rm -rf $(PART)
+	$(PYTHON) -m venv $(PART)
+	$(PART)/bin/pip install -q -c constraints.txt torch
+	$(PART)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	grep -lIs '$(PART)' $(PART)/bin/* $(PART)/pyvenv.cfg | xargs sed -i.part 's|$(PART)|$(abspath $(VENV))|g'
+	rm -rf $(PART)/bin/*.part $(PART)/pyvenv.cfg.part $(VENV)
+	mv $(PART) $(VENV)
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(PART)

@@ -8,12 +8,17 @@ what else belongs into the file.  The file names the commit, says whether the co
 sealed with the hash of its content, as records of cells are.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import argparse
 import json
 import platform
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch

@@ -9,6 +9,12 @@ Ids are looked up in runs=DIR (default: runs/) and among the committed results. 
 for wrong usage.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import sys
 from collections.abc import Sequence
 

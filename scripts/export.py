@@ -16,9 +16,14 @@ first line writes, and a finished cell as well:
 Exit codes: 0, or 2 where nothing was written.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError

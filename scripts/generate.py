@@ -18,10 +18,15 @@ CHECKPOINT is the folder of a cell (record.json and weights.safetensors), or the
 Texts go to the standard output, messages to the standard error.  Exit codes as train.py's.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.command_line import Options, run_main

@@ -15,11 +15,16 @@ CHECKPOINT is the folder of a finished cell (record.json and weights.safetensors
 No data are needed.  The files drawn are named on the standard error.  Exit codes as train.py's.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -31,6 +31,12 @@ An interrupted preparation goes on with the same command, and a missing or damag
 Exit codes: 0 done, 2 wrong usage or data, 130 interrupted.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import sys
 from collections.abc import Iterator, Sequence
 

@@ -9,9 +9,14 @@ record (weights, checkpoints, texts) moves with it.  Records that have their id 
 may be interrupted and repeated.  Exit codes as reproduce.py's.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from paper_repro.base import identity
 from paper_repro.base.command_line import parse, run_main

@@ -10,9 +10,14 @@ where papers and code disagree, and the measured speeds.  The same results give 
 Exit codes: 0 done, 2 wrong usage or a damaged table, 130 interrupted.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from paper_repro.base.command_line import RESULTS, ROOT, parse, run_main
 from paper_repro.base.errors import UsageError, nearest

@@ -5,8 +5,11 @@
     reproduce.py cem/table3 seeds=0,1            other seeds
     reproduce.py cem/table3 optimizer.lr=0.003   an altered run: own folder, not judged against the paper
     reproduce.py cem/table3 runs=DIR             another folder for records, tables and figures
-    reproduce.py --list                          every artifact, its scales, its data and the results there are
-    reproduce.py cem/table3 --plan               the cells and what they cost; runs nothing
+    reproduce.py cem/table3 ebt/table2           several, one after another; cem, or cem/*, is all of that paper
+    reproduce.py --list                          every artifact, its scales, its data and the results there are;
+                                                 --list cem, those of one paper
+    reproduce.py cem/table3 --plan               the settings and what their cells cost; runs nothing
+    reproduce.py cem/table3 --cells              each cell: id, setting, seed, status, and the path of its record
     reproduce.py cem/table3 --config model=t2,kernel=rbf scale=cpu seed=0
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
@@ -24,15 +27,21 @@ Exit codes: 0 all done, 1 some cells failed, diverged, lack their data or differ
 config, 130 interrupted.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import shutil
 import sys
+import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import catalogue
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.launchers import group, options
 
 if TYPE_CHECKING:
@@ -40,21 +49,25 @@ if TYPE_CHECKING:
     from paper_repro.artifacts.plan import Plan
     from paper_repro.cells.runner import Result
 
-FLAGS = (
-    *("--list", "--plan", "--config", "--render", "--publish", "--fill", "--verify", "--decide", "--cancel"),
-    *("--help", "-h"),
+HELP = ("--help", "-h")
+ACTIONS = (
+    *("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--decide"),
+    "--cancel",
 )
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
+READING = ("--render", "--publish")
+"""The options that take what a runs folder holds."""
+INSTEAD = "--render shows the committed results where there are any"
 
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
-    words = parse(_with_hours(arguments), FLAGS, SETTINGS)
+    words = parse(_with_hours(arguments), (*HELP, *ACTIONS), SETTINGS)
     if slurm and (own := words.flags - {"--fill", "--cancel"}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
-    if words.flags & {"--help", "-h"} or not arguments:
+    if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
     actions = sorted(words.flags)
@@ -63,22 +76,47 @@ def main(arguments: Sequence[str]) -> int:
     if "--list" in words.flags:
         from paper_repro.artifacts.listing import listing
 
-        print(listing(words.runs, RESULTS))
+        print(listing(words.runs, RESULTS, _chosen(words)))
         return 0
     if "--verify" in words.flags:
         return _verify(words)
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
+    action = actions[0] if actions else ""
+    if action in READING and "runs" in words.settings and not words.runs.is_dir():
+        raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so {action} has nothing to read")
+    artifacts = [catalogue.load(name) for name in _chosen(words)]
+    if action in ("", "--fill", "--render") and len(artifacts) > 1:
+        for artifact in artifacts:  # what is wrong with the last of them is found before the first is run
+            _plan(artifact, words)
     if (code := group.followed()) is not None:
         return code
+    codes = []
     with group.leading():
-        return max([_one(name, words, actions[0] if actions else "", slurm) for name in words.names])
+        for artifact in artifacts:
+            codes.append(_one(artifact, words, action, slurm))
+            if codes[-1] == INTERRUPTED:
+                break
+    return max(codes)
 
 
-def _one(name: str, words: Words, action: str, slurm: options.Slurm | None = None) -> int:
+def _chosen(words: Words) -> list[str]:
+    """Return the artifacts that the names mean, each once, in their order."""
+    return list(dict.fromkeys(name for word in words.names for name in catalogue.matching(word)))
+
+
+def _plan(artifact: "Artifact", words: Words) -> "Plan":
     from paper_repro.artifacts import plan as plans
 
-    artifact = catalogue.load(name)
+    if "hours" in words.settings:
+        raise UsageError("--hours goes with --decide")
+    if "seed" in words.settings:
+        raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
+    return plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
+
+
+def _one(artifact: "Artifact", words: Words, action: str, slurm: options.Slurm | None = None) -> int:
+    started = time.monotonic()
     if action == "--config":
         from paper_repro.artifacts.explain import explain
 
@@ -86,11 +124,12 @@ def _one(name: str, words: Words, action: str, slurm: options.Slurm | None = Non
         return 0
     if action == "--decide":
         return _decide(artifact, words)
-    if "hours" in words.settings:
-        raise UsageError("--hours goes with --decide")
-    if "seed" in words.settings:
-        raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
-    plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
+    plan = _plan(artifact, words)
+    if action == "--cells":
+        from paper_repro.artifacts.listing import cells_table
+
+        print(cells_table(plan, words.runs, RESULTS))
+        return 0
     if action == "--plan":
         from paper_repro.artifacts.listing import plan_table
 
@@ -102,7 +141,9 @@ def _one(name: str, words: Words, action: str, slurm: options.Slurm | None = Non
         for path in publish(plan, words.runs, RESULTS):
             print(path)
         return 0
-    code = 0
+    if action == "--render":
+        _show(plan, words.runs)
+        return 0
     if slurm:
         from paper_repro.launchers import slurm as cluster
 
@@ -110,14 +151,19 @@ def _one(name: str, words: Words, action: str, slurm: options.Slurm | None = Non
         if action == "--cancel":
             return cluster.cancel(sweep)
         result = _said(cluster.run(sweep, slurm))
-    elif action != "--render":
+    else:
         result = _run(plan, words.runs, fill=action == "--fill")
-    if action != "--render":
-        if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
-            return result.exit_code
-        code = result.exit_code
+    if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
+        return result.exit_code
+    if all(cell.missing for cell in plan.cells):
+        print(f"{artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
+        return result.exit_code
     _show(plan, words.runs)
-    return code
+    from paper_repro.artifacts.closing import closing
+
+    taken = time.monotonic() - started
+    print(closing(artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
+    return result.exit_code
 
 
 def _with_hours(arguments: Sequence[str]) -> list[str]:
@@ -151,7 +197,7 @@ def _verify(words: Words) -> int:
     if given := [*words.overrides, *(f"{key}=" for key in words.settings if key not in ("scale", "runs"))]:
         raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
     published = Published(RESULTS)
-    chosen = verification.choose(words.names, words.settings.get("scale"), published)
+    chosen = verification.choose(_chosen(words), words.settings.get("scale"), published)
     rows = []
     for number, one in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {one.artifact.id} {one.place} seed {one.cell.seed}", file=sys.stderr)

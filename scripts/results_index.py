@@ -4,13 +4,18 @@ results_index.py            write all; the head of an experiment's config says w
 results_index.py --check    write nothing; exit code 1 if one of them is not current
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import json
 import math
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate

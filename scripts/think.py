@@ -30,11 +30,16 @@ terminal energies are coloured, low ones green; $NO_COLOR turns colours off.  Fi
 error.  Exit codes as train.py's.
 """
 
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
+
 import argparse
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.command_line import Options, run_main

@@ -3,10 +3,17 @@
     train.py cem/gaussian_process model=cem/gp_recursive model.block.num_steps=2 data.kernel=matern seed=1
     train.py cem/gaussian_process training.steps=200 runs=DIR
     train.py cem/gaussian_process training.steps=200 --config      the resolved config with the origin of each value
+    train.py --list                                                every experiment, with what it is in one line
 
 The record goes to runs/cells/<cell>/record.json, the weights beside it; the same command again finds it done, and after
 an interruption goes on from the last checkpoint.  Exit codes as reproduce.py's.
 """
+
+import runpy
+from pathlib import Path
+
+if __name__ == "__main__":  # before what another Python lacks is imported
+    runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import sys
 from collections.abc import Sequence
@@ -18,10 +25,17 @@ SETTINGS = ("seed", "runs")
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = parse(arguments, ("--config", "--help", "-h"), SETTINGS)
+    words = parse(arguments, ("--config", "--list", "--help", "-h"), SETTINGS)
     if words.flags & {"--help", "-h"} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
+    if "--list" in words.flags:
+        from paper_repro.base.config import experiment_titles
+
+        titles = experiment_titles()
+        width = max(map(len, titles))
+        print("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
+        return 0
     if len(words.names) != 1:
         raise UsageError("give one experiment, for example cem/gaussian_process")
 

@@ -138,3 +138,124 @@ def test_help_names_every_setting_and_exit_code() -> None:
     found = _run("reproduce.py", "--help")
     for word in ("scale=", "seeds=", "runs=DIR", "--list", "--plan", "--render", "--publish", "Exit codes: 0"):
         assert word in found.stdout
+
+
+READY = (["--list"], ["--help"], ["cem/tabel3"], ["cem/table3", "--rendr"], ["cem/table3", "scale=huge"])
+
+
+@pytest.mark.parametrize("words", READY, ids=" ".join)
+def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str]) -> None:
+    code = (
+        "import runpy, sys\n"
+        "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'torch', 'lightning', 'matplotlib', 'hydra', 'omegaconf', 'pandas', 'scipy'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    line = [sys.executable, "-c", f"import sys; sys.argv = sys.argv[1:]\n{code}"]
+    found = subprocess.run(
+        [*line, str(ROOT / "scripts" / "reproduce.py"), *words], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr[-300:]
+
+
+def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
+    first = _run("reproduce.py", "cem/table3", "--plan", "scale=smoke", f"runs={tmp_path}")
+    assert first.returncode == 0, first.stderr
+    told = ["-X", "importtime"]
+    command = [sys.executable, *told, str(ROOT / "scripts" / "reproduce.py"), "cem/table3", "--plan", "scale=smoke"]
+    second = subprocess.run([*command, f"runs={tmp_path}"], capture_output=True, text=True, check=False)
+    assert second.stdout == first.stdout
+    assert not re.search(r"\| +(torch|lightning)$", second.stderr, re.MULTILINE)
+
+
+def test_a_plan_names_its_machine_and_counts_with_its_speed() -> None:
+    from paper_repro.artifacts import listing
+    from paper_repro.artifacts.plan import make
+    from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, unmeasured_rate
+
+    plan = make(listing.catalogue.load("nrgpt/table2"), "paper")
+    assert "GPU(s)" in listing._machine_of(plan)
+    config = {"machine": {"accelerator": "gpu", "devices": 8}}
+    assert unmeasured_rate(config) == 8 * UNMEASURED_GPU_RATE > 1000 * unmeasured_rate({"machine": {}})
+    assert unmeasured_rate({"machine": {"accelerator": "gpu", "devices": [0, 2]}}) == 2 * UNMEASURED_GPU_RATE
+
+
+def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu")
+    assert found.returncode == 0
+    (row,) = [line for line in found.stdout.splitlines() if "kernel=rbf, model=t2 " in line]
+    identity, _, seed, status, path = re.split(r" {2,}", row.strip())
+    assert (identity, seed, status) == ("95071d22e59ea75a", "0", "finished (reference)")
+    assert path.endswith(f"results/cells/{identity}/record.json")
+    assert len(re.findall("^[0-9a-f]{16} ", found.stdout, re.MULTILINE)) == 35, (
+        "30 settings, and the floor of 5 kernels"
+    )
+
+
+def test_cells_without_a_result_or_without_data_say_so(
+    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = here("reproduce.py", "cem/table3", "--cells", "training.steps=7", f"runs={tmp_path}")
+    assert "not run" in found.stdout and "finished" not in found.stdout.replace("floor", "")
+    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path)
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    found = here("reproduce.py", "ngpt/fig7", "--cells", "training.steps=7", f"runs={tmp_path}")
+    assert found.returncode == 0 and "no data" in found.stdout and "run: python scripts/prepare_data.py" in found.stdout
+
+
+def test_a_paper_or_a_pattern_names_all_of_its_artifacts(
+    here: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    def listed(*words: str) -> list[str]:
+        return re.findall(r"^(\w+/\w+) ", here("reproduce.py", "--list", *words).stdout, re.MULTILINE)
+
+    everything = listed()
+    assert listed("cem") == listed("cem/*") == listed("cem/") == [name for name in everything if name[:4] == "cem/"]
+    assert listed("cem/table3", "ebt/table?", "cem/table3") == ["cem/table3", "ebt/table1", "ebt/table2", "ebt/table3"]
+    wrong = here("reproduce.py", "cemm")
+    assert wrong.returncode == 2 and "did you mean 'cem'?" in wrong.stderr
+    wrong = here("reproduce.py", "--list", "cem/x*")
+    assert wrong.returncode == 2 and "unknown artifact 'cem/x*'" in wrong.stderr
+
+
+def test_of_several_artifacts_the_last_is_checked_before_the_first_is_run(
+    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    found = here("reproduce.py", "ebt/tableD1", "ngpt/fig7", "scale=nothing", f"runs={tmp_path / 'runs'}")
+    assert found.returncode == 2 and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("flag", ["--render", "--publish"])
+def test_a_folder_that_is_not_there_holds_nothing_to_read(
+    flag: str, here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    found = here("reproduce.py", "ebt/tableD1", flag, f"runs={tmp_path / 'absent'}")
+    assert found.returncode == 2 and f"runs={tmp_path / 'absent'}: there is no such folder" in found.stderr
+    assert not (tmp_path / "absent").exists()
+
+
+def test_where_no_cell_has_its_data_the_command_is_told_and_no_table_is_written(
+    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "data")
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    found = here("reproduce.py", "ngpt/fig7", "scale=smoke", f"runs={tmp_path / 'runs'}")
+    assert found.returncode == 1 and not found.stdout
+    assert "run: python scripts/prepare_data.py" in found.stderr and "no table is written" in found.stderr
+    assert not (tmp_path / "runs" / "ngpt").exists()
+
+
+def test_a_run_closes_with_its_cells_its_time_and_its_claims(tmp_path: Path) -> None:
+    found = _run("reproduce.py", "ebt/tableD1", f"runs={tmp_path}")
+    last = found.stderr.strip().splitlines()[-1]
+    where = re.escape(str(tmp_path / "ebt/tableD1/exact/table.md"))
+    assert re.fullmatch(rf"ebt/tableD1: 10 cells, \d+ s, \d of 4 claims hold.*; look at {where}", last), last
+
+
+def test_train_lists_every_experiment_with_a_line(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    from paper_repro.base.config import experiments
+
+    lines = here("train.py", "--list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == experiments()
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)

@@ -118,6 +118,8 @@ class Restriction:
 
     def runs(self, key: Key) -> bool:
         """Return whether a point of the axes' product is inside."""
+        if not self.only and not self.any_of:
+            return True
         place = dict(key)
 
         def inside(restriction: dict[str, list[str]]) -> bool:
@@ -226,20 +228,23 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
 
 def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key]) -> Iterator[str]:
     """Yield what is wrong where two overrides set one key at a point that is run, and nothing says which one wins."""
-    seen: set[tuple[str, str]] = set()
+    told: set[tuple[str, str]] = set()
+    looked_at: dict[tuple[int, int], object] = {}
+    """Pairs of groups, which most points share with others; they are kept, so that no other group gets their id."""
     settled = {item.key for item in scale.over_axes.items}
     for key in run:
         values = [axes[axis].values[value] for axis, value in key]
-        own = [value.overrides.items for value in values]
-        beside = [_beside(value, key) for value in values]
-        last = [value.at_scale.get(word, Overrides()).items for value in values]
-        pairs = itertools.chain(
-            itertools.product(scale.overrides.items, itertools.chain(*own, *beside)), *map(_across, (own, beside, last))
-        )
-        for first, second in pairs:
+        own = [value.overrides.items for value in values if value.overrides.items]
+        beside = [_beside(value, key) for value in values if value.beside]
+        last = [value.at_scale[word].items for value in values if word in value.at_scale]
+        groups = [(scale.overrides.items, group) for group in (*own, *beside)]
+        groups += itertools.chain.from_iterable(itertools.combinations(part, 2) for part in (own, beside, last))
+        fresh = [pair for pair in groups if (id(pair[0]), id(pair[1])) not in looked_at]
+        looked_at.update(((id(pair[0]), id(pair[1])), pair) for pair in fresh)
+        for first, second in itertools.chain.from_iterable(itertools.starmap(itertools.product, fresh)):
             places = (first.said, second.said)
-            if places not in seen and first.key not in settled and _undecided(first, second):
-                seen.add(places)
+            if places not in told and first.key not in settled and _undecided(first, second):
+                told.add(places)
                 yield (
                     f"{second.said}: {first.source} sets {first.key} for the same cells (scale {word}); say which one "
                     "wins with 'over_axes' in the scale, or 'at_scale' or 'beside' in the axis value"
@@ -249,11 +254,6 @@ def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key
 def _beside(value: AxisValue, key: Key) -> tuple[Override, ...]:
     found = (value.beside.get(axis, {}).get(other, Overrides()).items for axis, other in key)
     return tuple(itertools.chain.from_iterable(found))
-
-
-def _across(holders: Sequence[Sequence[Override]]) -> Iterator[tuple[Override, Override]]:
-    for one, other in itertools.combinations(holders, 2):
-        yield from itertools.product(one, other)
 
 
 def _undecided(first: Override, second: Override) -> bool:

@@ -7,6 +7,7 @@
 """
 
 import dataclasses
+import fnmatch
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from paper_repro.artifacts.claims import Claim, check_predicate
 from paper_repro.artifacts.derived import derivation_problem
 from paper_repro.artifacts.names import place_problems
 from paper_repro.base import typed_yaml
-from paper_repro.base.config import experiments
+from paper_repro.base.config import experiments, is_experiment
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
@@ -62,6 +63,22 @@ def _scan(pattern: str, what: str) -> dict[str, Path]:
                 raise UsageError(f"duplicate {what} id '{name}': {found[name]} and {path}")
             found[name] = path
     return found
+
+
+def matching(word: str) -> list[str]:
+    """Return the ids that a word names: an artifact, a paper with all of its artifacts, or a pattern such as ``cem/*``.
+
+    Raises:
+        UsageError: there are none; with the nearest artifact or paper.
+    """
+    found = find()
+    if word in found:
+        return [word]
+    pattern = f"{word.rstrip('/')}/*" if "/" not in word.rstrip("/") else word
+    if chosen := fnmatch.filter(found, pattern):
+        return chosen
+    papers = {name.partition("/")[0] for name in found}
+    raise UsageError(f"unknown artifact {word!r}{nearest(word, [*found, *papers])}; --list shows them all")
 
 
 def load(name: str) -> Artifact:
@@ -159,17 +176,23 @@ def _judged(spec: Metric | Column) -> bool:
 
 def _bases_of(own: Node) -> list[Node]:
     """Return the files below one, the nearest first."""
-    found, names = list[Node](), list[str]()
+    found, names, known = list[Node](), list[str](), None
     while LIKE in (entries := own.items()):
-        name, known = str(entries[LIKE].plain()), known_bases()
+        name, known = str(entries[LIKE].plain()), known or known_bases()
         if name not in known:
             raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
         if name in names:
             raise entries[LIKE].error(f"'{name}' is like itself")
-        own = typed_yaml.read(known[name])
+        own = _read_once(known[name], known[name].stat().st_mtime_ns)
         names.append(name)
         found.append(own)
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def _read_once(path: Path, changed: int) -> Node:
+    """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
+    return typed_yaml.read(path)
 
 
 def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
@@ -200,8 +223,8 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
             raise entries["metrics"].items()[name].error(problem)
     for name in artifact.columns.keys() & artifact.metrics.keys():
         raise entries["columns"].error(f"'{name}' is both a metric and a column")
-    if artifact.experiment not in (known := experiments()):
-        hint = nearest(artifact.experiment, known)
+    if not is_experiment(artifact.experiment):
+        hint = nearest(artifact.experiment, experiments())
         raise entries["experiment"].error(f"unknown experiment '{artifact.experiment}'{hint}")
     for name, problem in floors.problems(artifact.floors, artifact.axes, artifact.metrics, list(artifact.scales)):
         raise entries["floors"].items()[name].error(problem)

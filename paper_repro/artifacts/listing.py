@@ -15,20 +15,26 @@ from paper_repro.artifacts.judgements import VERDICTS
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.estimates import estimate
+from paper_repro.base.identity import MACHINE
+from paper_repro.cells import measurements
+from paper_repro.cells.estimates import devices, estimate, unmeasured_rate
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.progress import duration
+from paper_repro.cells.records import record_path
 
 
-def listing(runs: Path, results: Path) -> str:
-    """List every artifact: id, title, scales, whether its data is present, and the scales that have results.
+def listing(runs: Path, results: Path, names: Sequence[str] = ()) -> str:
+    """List every artifact, or those of the ids: title, scales, whether data is present, and the scales that have
+    results.
 
     An artifact whose file has an error is listed as faulty; the error's one line stands below the table.
     """
     rows, missing, faults = [], {}, []
-    for name in catalogue.find():
+    for name, path in catalogue.find().items():
+        if names and name not in names:
+            continue
         try:
-            artifact = catalogue.load(name)
+            artifact = catalogue.load_file(path)
         except UsageError as error:
             rows.append([name, "faulty, see below"])
             faults.append(f"{name} is faulty: {error}")
@@ -52,8 +58,8 @@ def listing(runs: Path, results: Path) -> str:
 def published_listing(results: Path) -> str:
     """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
     rows = []
-    for name in catalogue.find():
-        artifact = catalogue.load(name)
+    for name, path in catalogue.find().items():
+        artifact = catalogue.load_file(path)
         folder = _judged_folder(artifact, results)
         title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
         scale, ground = ("-", "-") if folder is None else (folder.name, _document(folder)["made_of"])
@@ -65,7 +71,7 @@ def published_listing(results: Path) -> str:
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest."""
-    estimates = estimate(plan.cells, roots)
+    estimates = estimate(plan.cells, roots, kept=roots[0])
     rows: list[list[str]] = []
     reasons: list[str] = []
     total = 0.0
@@ -91,10 +97,48 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
-        f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), "
-        "estimated from records where there are any; FLOPs are those of the matrix products, forward and backward",
+        f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
+        f"{_machine_of(plan)}; estimated from records where there are any, else from "
+        f"{unmeasured_rate(plan.cells[0].config):.2g} FLOPs a second; FLOPs are those of the matrix products, forward "
+        "and backward",
     ]
     return "\n".join(lines)
+
+
+def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
+    """Show each cell of a plan, those of its floors too: id, setting, seed, status, and the path of its record.
+
+    The status is that of the user's own cell; where there is none, that of the committed reference, said so.
+    """
+    rows, absent = list[list[str]](), dict[str, None]()
+    for cell in plan.all_cells:
+        setting = ", ".join(f"{axis}={value}" for axis, value in cell.key) or "-"
+        status, path = "not run", "-"
+        for root in (runs, reference):
+            if (found := measurements.find(root, cell)) is not None:
+                lacking = f", to measure: {', '.join(found.lacking)}" if found.lacking else ""
+                whose = " (reference)" if root == reference else ""
+                status, path = f"{found.record.status}{lacking}{whose}", _shown(record_path(root, cell.id))
+                break
+        if cell.missing:
+            status = "no data" if path == "-" else status
+            absent[cell.missing] = None
+        rows.append([cell.id, setting, str(cell.seed), status, path])
+    table = tabulate(rows, ["cell", "setting", "seed", "status", "record"], tablefmt="simple", disable_numparse=True)
+    return "\n".join([table, *absent])
+
+
+def _shown(path: Path) -> str:
+    """Return a path as seen from the working folder, where it lies in there."""
+    here = Path.cwd()
+    return str(path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path)
+
+
+def _machine_of(plan: Plan) -> str:
+    machine = plan.cells[0].config.get(MACHINE) or {}
+    if machine.get("accelerator") not in ("gpu", "cuda"):
+        return f"{machine.get('threads', 1) or 'all'} thread(s) of a CPU"
+    return f"{devices(machine)} GPU(s)"
 
 
 def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:

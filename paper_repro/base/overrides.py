@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
-
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.typed_yaml import Node
 
 COMMAND = "the command line"
 TIMES, AXIS = "times", "axis"
+MISSING = "???"
+"""OmegaConf's word for a value that somebody has yet to give; to import omegaconf takes a third of a second."""
 _OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
 """Keys whose values are of several kinds; ``cells.machine_section`` checks them."""
 

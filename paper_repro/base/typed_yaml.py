@@ -6,6 +6,7 @@ key by key there, anything else is replaced, and a list with the tag ``!more`` c
 """
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -204,7 +205,7 @@ def build(kind: type[T], node: Node) -> T:
     own = getattr(kind, "from_yaml", None)
     if own is not None:
         return typing.cast(T, own(node))
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     required = [
         name
@@ -219,6 +220,11 @@ def build(kind: type[T], node: Node) -> T:
         raise
     except ValueError as error:
         raise node.error(str(error)) from error
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def entries(node: Node, required: Sequence[str] = (), optional: Sequence[str] = ()) -> dict[str, Node]:

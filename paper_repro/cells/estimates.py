@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
+from paper_repro.cells.counted import Counts, shape
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cost, task_of
 
 UNMEASURED_RATE = 5e10
 """FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
+UNMEASURED_GPU_RATE = 4.7e13
+"""The same of a GPU: 15 % of the peak of an A100 with bf16 products."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +45,32 @@ def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
     return [task_of(config).cost(config) for config in configs]
 
 
-def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path], count: Count = count_here) -> dict[str, Estimate]:
+def estimate(
+    cells: Sequence[PlannedCell], roots: Sequence[Path], count: Count = count_here, kept: Path | None = None
+) -> dict[str, Estimate]:
     """Estimate every cell; the result maps a cell's id to its estimate.
 
     Every point is checked.  Cells of one shape (same config but for the machine and what may vary within a stack) are
     counted once.  The seconds of a cell are the mean of the records of its shape below ``roots``.  Where there are
     none, its FLOPs are divided by the rate (FLOPs per second) of the plan's other cells that have records.
 
+    Args:
+        count: counts those that were never counted; called in any case, and perhaps with nothing to do.
+        kept: the runs folder in which counts are kept (see ``counted``); None: all is counted anew.
+
     Raises:
         UsageError: a config that cannot be built.
     """
-    shapes = {cell.id: _shape(cell) for cell in cells}
-    of_shapes: dict[str, Mapping[str, Any]] = {}
-    others, checked = [], set()
+    shapes = {cell.id: shape(cell) for cell in cells}
+    of_shapes: dict[str, PlannedCell] = {}
+    others, checked = list[PlannedCell](), set()
     for cell in cells:
         if shapes[cell.id] not in of_shapes:
-            of_shapes[shapes[cell.id]] = cell.config
+            of_shapes[shapes[cell.id]] = cell
         elif cell.key not in checked:
-            others.append(cell.config)
+            others.append(cell)
         checked.add(cell.key)
-    costs = dict(zip(of_shapes, count(list(of_shapes.values()), others), strict=True))
+    costs = dict(zip(of_shapes, _counted(list(of_shapes.values()), others, count, kept), strict=True))
     found = _records(cells, roots)
     seconds: dict[str, list[float]] = {}
     rates = []
@@ -71,23 +79,48 @@ def estimate(cells: Sequence[PlannedCell], roots: Sequence[Path], count: Count =
             seconds.setdefault(shapes[cell.id], []).append(record.seconds)
             if record.seconds > 0:
                 rates.append(_work(costs[shapes[cell.id]]) / record.seconds)
-    rate = sorted(rates)[len(rates) // 2] if rates else UNMEASURED_RATE
+    rate = sorted(rates)[len(rates) // 2] if rates else None
     result = {}
     for cell in cells:
         cost, known = costs[shapes[cell.id]], seconds.get(shapes[cell.id])
-        expected = sum(known) / len(known) if known else _work(cost) / rate
+        expected = sum(known) / len(known) if known else _work(cost) / (rate or unmeasured_rate(cell.config))
         result[cell.id] = Estimate(cost, expected)
     return result
+
+
+def unmeasured_rate(config: Mapping[str, Any]) -> float:
+    """Return the FLOPs per second assumed of the machine that a config names: a CPU core, or all GPUs of a cell."""
+    machine: Mapping[str, Any] = config.get(MACHINE) or {}
+    if machine.get("accelerator") not in ("gpu", "cuda"):
+        return UNMEASURED_RATE
+    return UNMEASURED_GPU_RATE * devices(machine)
+
+
+def devices(machine: Mapping[str, Any]) -> int:
+    """Return how many devices a cell has by its ``machine`` section."""
+    given = machine.get("devices", 1)
+    return len(given) if isinstance(given, list) else given if isinstance(given, int) and given > 0 else 1
 
 
 def _work(cost: Cost | None) -> float:
     return float(cost.step_flops * cost.steps) if cost is not None else 0.0
 
 
-def _shape(cell: PlannedCell) -> str:
-    stack: Mapping[str, object] = cell.config.get(identity.MACHINE, {}).get("stack") or {}
-    varying = list(stack.get("over", ()))  # type: ignore[call-overload]
-    return identity.fingerprint(configs.without(cell.config, [identity.MACHINE, "seed", *varying]))
+def _counted(
+    cells: Sequence[PlannedCell], others: Sequence[PlannedCell], count: Count, kept: Path | None
+) -> list[Cost | None]:
+    """Return what the cells cost, those of known cost from the file that is kept."""
+    if kept is None:
+        return count([cell.config for cell in cells], [cell.config for cell in others])
+    known = Counts(kept)
+    new = [cell for cell in cells if not known.has_cost(cell)]
+    unchecked = [cell for cell in others if not known.was_checked(cell)]
+    for cell, cost in zip(new, count([c.config for c in new], [c.config for c in unchecked]), strict=True):
+        known.keep(cell, cost)
+    for cell in unchecked:
+        known.keep_checked(cell)
+    known.write()
+    return [known.cost(cell) for cell in cells]
 
 
 def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Record]:

@@ -16,9 +16,12 @@ class Job:
 
     @property
     def label(self) -> str:
-        first = self.cells[0]
-        shared = [value for axis, value in first.key if all((axis, value) in cell.key for cell in self.cells)]
-        return " ".join(shared) or first.id[:8]
+        """What the cells have in common: values of axes, and the seeds."""
+        shared = [pair for pair in self.cells[0].key if all(pair in cell.key for cell in self.cells)]
+        seeds = sorted({cell.seed for cell in self.cells})
+        last = f"-{seeds[-1]}" if len(seeds) > 1 and seeds[-1] - seeds[0] == len(seeds) - 1 else ""
+        numbers = f"{seeds[0]}{last}" if last else ",".join(map(str, seeds))
+        return " ".join([*(value for _, value in shared), f"seed{'s' if len(seeds) > 1 else ''} {numbers}"])
 
 
 def jobs(cells: Sequence[PlannedCell]) -> list[Job]:

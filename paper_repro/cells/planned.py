@@ -1,6 +1,6 @@
 """One cell before it is run: its place in an artifact, its resolved config and the identity that follows from both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,11 @@ class PlannedCell:
     missing: str = ""
     """What data is absent, and how to get it; such a cell cannot be run."""
 
+    @property
+    def name(self) -> str:
+        """The values of its axes and its seed, for people."""
+        return " ".join([*(value for _, value in self.key), f"seed {self.seed}"])
+
     @cached_property
     def probes(self) -> dict[str, str]:
         """The id of each probe that is to measure the weights, by its name."""
@@ -50,14 +55,20 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     """
     check_machine(config)
     settings, hashes = identity.settings(config), dict[str, str]()
-    root = (config.get(MACHINE) or {}).get("data_root")
-    for role, name in sorted(identity.files_of(config).items()):
-        path = find_data(name, root)
-        if path is None or not path.is_file():
-            command = identity.reader_of(config).get("prepare") or ""
+    for role, found in file_hashes(config).items():
+        if found is None:
+            command, name = identity.reader_of(config).get("prepare") or "", identity.files_of(config)[role]
+            root = (config.get(MACHINE) or {}).get("data_root")
             return PlannedCell(key, seed, config, settings, settings, absent(name, root, command))
-        hashes[role] = _hash_once(path)
+        hashes[role] = found
     return PlannedCell(key, seed, config, settings, identity.weights(config, hashes))
+
+
+def file_hashes(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the SHA-256 of each file that a config's ``data.files`` names, by role; None where it is absent."""
+    root = (config.get(MACHINE) or {}).get("data_root")
+    found = {role: find_data(name, root) for role, name in sorted(identity.files_of(config).items())}
+    return {role: None if path is None or not path.is_file() else _hash_once(path) for role, path in found.items()}
 
 
 _HASHES: dict[tuple[str, int, int], str] = {}

@@ -63,6 +63,7 @@ class Pool:
     ) -> None:
         self._runs, self._servers, self._fill = runs, servers, fill
         self._todo, self._estimates = list(todo), estimates
+        self._names = {cell.id: cell.name for job in todo for cell in job.cells}
         self._sweep, self._display, self._count = sweep, display, count
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, _Running] = {}
@@ -169,7 +170,8 @@ class Pool:
             return
         self._sweep.failed += 1
         noun = "diverged" if event["status"] == DIVERGED else event["status"]
-        self._display.say(f"cell {event['cell']} {noun}: {event['note']}")
+        name = self._names.get(event["cell"], "")
+        self._display.say(f"{name} (cell {event['cell']}) {noun}: {event['note']}")
 
     def _hear_server(self, server: ServerProcess) -> None:
         for worker in server.hear():

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.processes import cause, memory_kills
-from paper_repro.cells.estimates import Configs
+from paper_repro.cells.estimates import Configs, Count
 from paper_repro.cells.tasks import Cost
 
 
@@ -170,16 +171,20 @@ class Servers:
         for server in self._servers:
             server.kill()
 
-    def count(self, configs: Configs, others: Configs) -> list[Cost | None]:
+    def counting(self, devices: Mapping[str, Any]) -> Count:
+        """Return ``count`` on a machine that must have the devices that a config asks for."""
+        return partial(self.count, devices=devices)
+
+    def count(self, configs: Configs, others: Configs, devices: Mapping[str, Any]) -> list[Cost | None]:
         """Return what cells of these configs cost; check of the others whether they can be built.
 
         A worker counts: this process imports no torch.
 
         Raises:
-            UsageError: a config that cannot be built, or a machine without the devices that the first one asks for.
+            UsageError: a config that cannot be built, or a machine without the devices that ``devices`` asks for.
         """
-        server = self.of(configs[0])
-        worker = server.fork(count=configs, check=others, devices=configs[0])
+        server = self.of(devices)
+        worker = server.fork(count=configs, check=others, devices=devices)
         os.set_blocking(worker.pipe, True)
         events = worker.events()
         os.close(worker.pipe)

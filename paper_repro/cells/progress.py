@@ -7,6 +7,9 @@ from types import TracebackType
 from typing import TextIO
 
 PLAIN_EVERY_SECONDS = 10.0
+HOUR = 3600
+DAY = 24 * HOUR
+YEAR = 365 * DAY
 
 
 @dataclass
@@ -21,15 +24,20 @@ class Sweep:
     """Expected work of the cells to run, in any unit that is proportional to time."""
     work_done: float = 0.0
     running: dict[int, "RunningJob"] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
+    first: tuple[float, float] | None = None
+    """When work was first seen to be done, and how much: what came before was start, such as imports."""
 
     def eta_seconds(self) -> float | None:
-        """Return seconds left, from the work done since the start; None before there is any."""
+        """Return seconds left, from the work done since the first of it was seen; None before there is more."""
         finished = self.work_done + sum(job.work * job.fraction for job in self.running.values())
-        elapsed = time.monotonic() - self.started
-        if finished <= 0.0 or elapsed < 1.0:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = (now, finished) if finished > 0.0 else None
             return None
-        return max(0.0, elapsed * (self.work_total - finished) / finished)
+        elapsed, done = now - self.first[0], finished - self.first[1]
+        if done <= 0.0 or elapsed < 1.0:
+            return None
+        return max(0.0, elapsed * (self.work_total - finished) / done)
 
     def line(self) -> str:
         running = sum(job.cells for job in self.running.values())
@@ -116,4 +124,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 48 * HOUR:
+        return f"{seconds / HOUR:.1f} h"
+    if seconds < 2 * YEAR:
+        return f"{seconds / DAY:,.0f} days"
+    return f"{seconds / YEAR:,.0f} years"

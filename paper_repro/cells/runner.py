@@ -145,5 +145,5 @@ def run_cells(
     todo = [cell for cell in cells if not cell.missing and not is_done(runs, cell)]
     check_loggers(cell.config for cell in todo)
     with Servers(runs) as servers:
-        estimates = estimate(todo, roots, servers.count) if todo else {}
+        estimates = estimate(todo, roots, servers.counting(todo[0].config), runs) if todo else {}
         return run(told(cells, todo), runs, estimates=estimates, servers=servers, fill=fill, share=share)

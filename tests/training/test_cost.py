@@ -8,9 +8,10 @@ import torch
 from paper_repro.artifacts import catalogue, listing, plan
 from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import planned
+from paper_repro.cells import counted, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
-from paper_repro.cells.tasks import task_of
+from paper_repro.cells.tasks import Cost, task_of
+from paper_repro.training import cost
 from paper_repro.training.cost import measure
 
 TABLE3 = {
@@ -127,3 +128,26 @@ def test_every_point_is_checked_also_where_only_the_first_of_its_shape_is_counte
     ]
     with pytest.raises(UsageError, match="did you mean 'matern'"):
         estimate(cells, [])
+
+
+def test_seeds_rates_and_steps_are_counted_once_and_models_and_batches_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    monkeypatch.setattr(cost, "_COUNTED", {})
+    monkeypatch.setattr(cost, "_count", lambda built: counted.append(built) or (2, 3, 5))
+
+    def parts(*overrides: str, seed: int = 0) -> Cost:
+        return measure(compose("cem/gaussian_process", overrides, seed))
+
+    first = parts()
+    assert parts(seed=1) == parts("optimizer.lr=0.1") == first and len(counted) == 1
+    assert parts("training.steps=9") == dataclasses.replace(first, steps=9) and len(counted) == 1
+    assert parts("+training.accumulate=4").step_flops == 4 * first.step_flops and len(counted) == 1
+    for number, other in enumerate(("model.width=8", "data.batch_size=9", "machine.implementation=reference"), start=2):
+        parts(other)
+        assert len(counted) == number
+
+
+def test_seeds_share_an_estimate(tmp_path: Path) -> None:
+    cells = [planned.single("ngpt/speedup", [], seed) for seed in (0, 1)]
+    assert cells[0].config["data"]["seed"] != cells[1].config["data"]["seed"]
+    assert counted.shape(cells[0]) == counted.shape(cells[1])

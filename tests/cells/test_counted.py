@@ -1,0 +1,113 @@
+"""What cells were counted to cost is kept, and counted again where something that it follows from has changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.cells import counted
+from paper_repro.cells.estimates import estimate
+from paper_repro.cells.planned import PlannedCell, single
+from paper_repro.cells.tasks import Cost
+
+COST = Cost(parameters=7, multiply_adds=11, step_flops=13, steps=17, memory_bytes=19)
+
+
+class Counting:
+    """Counts nothing but how often it is asked."""
+
+    def __init__(self, cost: Cost | None = COST) -> None:
+        self.cost = cost
+        self.asked: list[tuple[int, int]] = []
+        """Configs to count, and others to check."""
+
+    def __call__(self, configs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> list[Cost | None]:
+        self.asked.append((len(configs), len(others)))
+        return [self.cost for _ in configs]
+
+
+def cell(*overrides: str, seed: int = 0, place: str = "one") -> PlannedCell:
+    return replace(single("cem/gaussian_process", overrides, seed), key=(("place", place),))
+
+
+def ask(cells: Sequence[PlannedCell], runs: Path, cost: Cost | None = COST) -> tuple[list[tuple[int, int]], list[Any]]:
+    counting = Counting(cost)
+    found = estimate(cells, [], counting, runs)
+    return counting.asked, [found[one.id].cost for one in cells]
+
+
+def test_what_was_counted_once_is_not_counted_again(tmp_path: Path) -> None:
+    cells = [cell(), cell(seed=1), cell("data.kernel=matern", place="two"), cell("model.width=8", place="three")]
+    assert ask(cells, tmp_path) == ([(2, 1)], [COST] * 4)  # kernels vary within a stack: one shape
+    assert ask(cells, tmp_path, cost=None) == ([(0, 0)], [COST] * 4)
+    assert ask([cell(seed=5)], tmp_path, cost=None) == ([(0, 0)], [COST])
+
+
+def test_another_config_of_a_known_shape_is_checked_before_its_cost_is_taken(tmp_path: Path) -> None:
+    ask([cell()], tmp_path)
+    asked, _ = ask([cell(), cell("data.kernel=matern", place="two")], tmp_path)
+    assert asked == [(0, 1)]
+    asked, _ = ask([cell("data.kernel=periodic")], tmp_path)  # the first of its shape in this plan
+    assert asked == [(1, 0)]
+
+
+def test_a_task_that_counts_nothing_is_remembered_as_such(tmp_path: Path) -> None:
+    assert ask([cell()], tmp_path, cost=None) == ([(1, 0)], [None])
+    assert ask([cell()], tmp_path) == ([(0, 0)], [None])
+
+
+@pytest.mark.parametrize(
+    "override", ["model.width=9", "training.steps=5", "machine.implementation=reference", "data.batch_size=50"]
+)
+def test_what_a_count_follows_from_is_part_of_its_key(override: str, tmp_path: Path) -> None:
+    ask([cell()], tmp_path)
+    assert ask([cell(override)], tmp_path)[0] == [(1, 0)]
+
+
+def test_where_things_lie_and_how_many_run_is_not(tmp_path: Path) -> None:
+    ask([cell()], tmp_path)
+    assert ask([cell("machine.workers=7", "machine.data_workers=1")], tmp_path)[0] == [(0, 0)]
+
+
+def test_another_data_file_is_counted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask([cell()], tmp_path)
+    monkeypatch.setattr(counted, "file_hashes", lambda _: {"text": "0" * 64})
+    assert ask([cell()], tmp_path)[0] == [(1, 0)]
+
+
+def test_other_code_counts_anew_and_the_old_counts_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask([cell("model.width=9")], tmp_path)
+    monkeypatch.setattr(counted, "_stamp", lambda: "other code")
+    assert ask([cell()], tmp_path)[0] == [(1, 0)]
+    assert ask([cell("model.width=9")], tmp_path)[0] == [(1, 0)]
+
+
+def test_the_stamp_follows_the_files_that_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "models" / "one.py"
+    path.parent.mkdir()
+    path.write_text("width = 1\n")
+    monkeypatch.setattr("paper_repro.__path__", [str(tmp_path)])
+    first = counted._stamp()
+    assert counted._stamp() == first
+    path.write_text("width = 2\n")
+    assert counted._stamp() != first
+
+
+def test_a_damaged_file_and_a_folder_that_takes_nothing_cost_a_count_each(tmp_path: Path) -> None:
+    ask([cell()], tmp_path)
+    path = tmp_path / "cache" / "costs.json"
+    path.write_bytes(path.read_bytes().replace(b"13", b"14"))
+    assert ask([cell()], tmp_path)[0] == [(1, 0)]
+    (tmp_path / "file").write_text("")
+    assert ask([cell()], tmp_path / "file") == ([(1, 0)], [COST])
+
+
+def test_a_refused_config_is_not_kept_as_checked(tmp_path: Path) -> None:
+    def refuse(configs: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> list[Cost | None]:
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        estimate([cell()], [], refuse, tmp_path)
+    assert ask([cell()], tmp_path)[0] == [(1, 0)]
