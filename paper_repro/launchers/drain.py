@@ -103,8 +103,6 @@ def main() -> int:
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before or after the cells
-        return INTERRUPTED
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
     return INTERRUPTED if result.interrupted else result.exit_code
@@ -122,4 +120,7 @@ def _end_with_job() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # before or after the cells
+        sys.exit(INTERRUPTED)
