@@ -1,8 +1,7 @@
 """What a job of a cluster runs: cells of an artifact until all have results, as one of several runners.
 
-``Drain`` is what submitit calls.  It starts this file as a program of its own session, so that signals which the
-cluster sends to a job reach the runner as the one that stops it in order, and none else.  The runner reads what is to
-be done from its standard input, and ends at once when that is closed: when the job was killed.
+``Drain`` is what submitit calls.  It starts this file as a program, the runner, which reads what is to be done from its
+standard input and ends at once when that is closed: when the job was killed.  Signals of the cluster reach both.
 """
 
 import json
@@ -17,6 +16,7 @@ from typing import Any
 
 from paper_repro.base.errors import INTERRUPTED, UsageError
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_SECONDS = 120.0
 """How long a job stays for cells that other jobs run: longer than a dead one's lease counts."""
 
@@ -55,7 +55,10 @@ class Drain:
         Path(self.order.runs, "slurm").mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGTERM, self._leave)  # cancelled, or preempted: SLURM itself requeues it then
         command = [sys.executable, "-P", "-m", "paper_repro.launchers.drain"]
+        # SLURM sends its signals to every process of a job: those meant for this one would end the runner's.
+        heard = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        signal.signal(signal.SIGUSR2, heard)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(self.order)).encode() + b"\n")
         self._process.stdin.flush()
@@ -84,7 +87,9 @@ class Drain:
 
 
 def main() -> int:
-    """Run the order on standard input."""
+    """Run the order on standard input; the first SIGINT or SIGTERM stops it in order, more of them change nothing."""
+    for name in _STOPPING:
+        signal.signal(name, _stop_once)
     order = Order(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_job, daemon=True).start()
     from paper_repro.artifacts import catalogue
@@ -103,10 +108,19 @@ def main() -> int:
     return INTERRUPTED if result.interrupted else result.exit_code
 
 
+def _stop_once(*_: object) -> None:
+    for name in _STOPPING:
+        signal.signal(name, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def _end_with_job() -> None:
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # before or after the cells
+        sys.exit(INTERRUPTED)

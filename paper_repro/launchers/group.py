@@ -1,31 +1,9 @@
-"""One command on several nodes: whether torchrun or srun started this process, as which of how many."""
+"""One command on several nodes: rank 0 runs it, the others train what it gives them."""
 
 import contextlib
-import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
-BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
-
-
-class Place(NamedTuple):
-    """One of the processes that train a cell together."""
-
-    by: str
-    rank: int
-    count: int
-
-
-def place() -> Place | None:
-    """Return this process's place; None where it was started alone."""
-    found = os.environ
-    if "TORCHELASTIC_RUN_ID" in found:
-        own = Place(BY_TORCHRUN, int(found["RANK"]), int(found["WORLD_SIZE"]))
-    elif "SLURM_STEP_ID" in found and found.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
-        own = Place(BY_SRUN, int(found.get("SLURM_PROCID", 0)), int(found.get("SLURM_STEP_NUM_TASKS", 1)))
-    else:
-        return None
-    return own if own.count > 1 else None
+from paper_repro.base.group import place
 
 
 def followed() -> int | None:

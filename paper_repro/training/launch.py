@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.group import place
 from paper_repro.cells.tasks import Cell, StopRequestedError
-from paper_repro.launchers.group import place
 from paper_repro.training import nodes, single
 from paper_repro.training.build import build
 from paper_repro.training.machine import Machine, settings

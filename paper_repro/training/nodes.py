@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.group import BY_TORCHRUN, Place
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
-from paper_repro.launchers.group import BY_TORCHRUN, Place
 from paper_repro.training import single
 from paper_repro.training.build import build
 from paper_repro.training.machine import Machine, settings
@@ -56,13 +58,18 @@ class Group:
             wait_for_workers=False,
             timeout=_REPLY,
         )
-        return dist.PrefixStore(f"paper_repro/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        return _part(store, f"paper_repro/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
 
     def join(self, store: Any, number: int, machine: Machine) -> Rank:
         """Meet the other ranks for the group's job of that number."""
         place, local, node = self.place, self.environment.local_rank(), self.environment.node_rank()
-        met = dist.PrefixStore(f"job/{number}/group", store)
+        met = _part(store, f"job/{number}/group")
         return join(place.rank, place.count, met, machine.device_of(local), local, node)
+
+
+def _part(store: Any, name: str) -> Any:
+    """Return the part of a store whose keys begin with a name."""
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def group(place: Place) -> Group:

@@ -148,7 +148,7 @@ def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_
     wait(lambda: command.done() > done, process)
     command.run("launcher=slurm", "--cancel")
     process.communicate(timeout=100)
-    logs = "".join(path.read_text() for path in command.runs.glob("slurm/*/*.*"))
+    logs = "".join(path.read_text() for path in command.runs.glob("slurm/*/*_log.*"))
     assert "stopping: saving what is running" in logs and "Requeued job" in logs
     steps = sweeps.steps_by_cell(command.log)
     finished = {path.parent.name for path in command.runs.glob("cells/*/record.json")}

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from paper_repro.base import group
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
-from paper_repro.launchers import group
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -138,7 +138,7 @@ def test_a_process_knows_its_place(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert group.place() == place
+    assert group.place() == (place and group.Place(*place))
 
 
 def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, recorder, tmp_path, monkeypatch):
