@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 HELP = ("--help", "-h")
 ACTIONS = ("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--decide")
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
-READING = ("--render", "--publish")
-"""The options that take what a runs folder holds."""
 INSTEAD = "--render shows the committed results where there are any"
 
 
@@ -71,9 +69,9 @@ def main(arguments: Sequence[str]) -> int:
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
     action = actions[0] if actions else ""
-    if action in READING and "runs" in words.settings and not words.runs.is_dir():
-        raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so {action} has nothing to read")
     artifacts = [catalogue.load(name) for name in _chosen(words)]
+    if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
+        raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
     if (
         action in ("", "--fill", "--render") and len(artifacts) > 1
     ):  # what is wrong with the last of them is found before the first is run
