@@ -1,7 +1,7 @@
 """Sees to it that a script runs in the repository's environment; each script runs this file first.
 
-A Python without our package and torch is replaced by that of .venv, in the same process and with the same words.
-Where there is no .venv, one line says how to build it.  Old versions of Python must be able to read this file.
+A Python without our package and what it needs is replaced by that of .venv, in the same process, with
+the same words.  Where there is no .venv, one line says how to build it.  Old versions of Python must be able to read this file.
 """
 
 import importlib.util
@@ -13,12 +13,12 @@ VENV = os.path.join(ROOT, ".venv")  # noqa: PTH118
 PYTHON = os.path.join(VENV, "bin", "python")  # noqa: PTH118
 
 
-def is_whole():
+def is_whole() -> bool:
     """Return whether this Python has what every script needs."""
-    return sys.version_info >= (3, 11) and all(map(importlib.util.find_spec, ("paper_repro", "torch")))
+    return sys.version_info >= (3, 11) and all(map(importlib.util.find_spec, ("paper_repro", "tabulate")))
 
 
-def enter(script):
+def enter(script: str) -> None:
     """Return in a Python that has what scripts need; else become it, or end with one line and exit code 2."""
     if is_whole():
         return
@@ -34,4 +34,4 @@ def enter(script):
 
 
 if __name__ == "__main__":
-    enter(SCRIPT)  # noqa: F821  -- the script gives its own path
+    enter(globals()["SCRIPT"])  # given by the script

@@ -55,18 +55,13 @@ ACTIONS = (
     "--cancel",
 )
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
-READING = ("--render", "--publish")
-"""The options that take what a runs folder holds."""
 INSTEAD = "--render shows the committed results where there are any"
 
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
     words = parse(_with_hours(arguments), (*HELP, *ACTIONS), SETTINGS)
-    if slurm and (own := words.flags - {"--fill", "--cancel"}):
-        raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
-    if "--cancel" in words.flags and not slurm:
-        raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
+    _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
@@ -83,9 +78,9 @@ def main(arguments: Sequence[str]) -> int:
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
     action = actions[0] if actions else ""
-    if action in READING and "runs" in words.settings and not words.runs.is_dir():
-        raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so {action} has nothing to read")
     artifacts = [catalogue.load(name) for name in _chosen(words)]
+    if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
+        raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
     if action in ("", "--fill", "--render") and len(artifacts) > 1:
         for artifact in artifacts:  # what is wrong with the last of them is found before the first is run
             _plan(artifact, words)
@@ -98,6 +93,18 @@ def main(arguments: Sequence[str]) -> int:
             if codes[-1] == INTERRUPTED:
                 break
     return max(codes)
+
+
+def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
+    """Check whether the launcher and the options fit each other.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if slurm and (own := words.flags - {"--fill", "--cancel"}):
+        raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
+    if "--cancel" in words.flags and not slurm:
+        raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
 
 
 def _chosen(words: Words) -> list[str]:

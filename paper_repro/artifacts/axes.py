@@ -241,7 +241,7 @@ def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key
         groups += itertools.chain.from_iterable(itertools.combinations(part, 2) for part in (own, beside, last))
         fresh = [pair for pair in groups if (id(pair[0]), id(pair[1])) not in looked_at]
         looked_at.update(((id(pair[0]), id(pair[1])), pair) for pair in fresh)
-        for first, second in itertools.chain.from_iterable(itertools.starmap(itertools.product, fresh)):
+        for first, second in (pair for one, other in fresh for pair in itertools.product(one, other)):
             places = (first.said, second.said)
             if places not in told and first.key not in settled and _undecided(first, second):
                 told.add(places)

@@ -223,7 +223,7 @@ def build(kind: type[T], node: Node) -> T:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
