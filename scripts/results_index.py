@@ -1,4 +1,4 @@
-"""Writes what follows from the committed reference: results/README.md, results/bench/README.md, heads of experiments.
+"""Writes what follows from the committed results: results/README.md, results/bench/README.md, heads of experiments.
 
 results_index.py            write all; the head of an experiment's config says what a run should come to
 results_index.py --check    write nothing; exit code 1 if one of them is not current
