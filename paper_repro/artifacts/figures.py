@@ -63,13 +63,13 @@ class Figure(ABC):
 
     stem = "figure"
     """The name of its files without their ending."""
-    marks: str
-    """What dots, lines and bars are, in a sentence or two."""
+    marks = ""
+    """What dots, lines and bars are, in a sentence or two; every artifact's figure says it."""
     legend = True
     """Whether what is labelled gets a legend; False where the panels name what they show."""
     legend_title: str | None = None
-    floors_drawn = False
-    """Whether ``draw`` itself shows the artifact's floors."""
+    floors_drawn: tuple[str, ...] = ()
+    """The floors that ``draw`` itself shows, by name."""
     size: tuple[float, float] = (7.0, 4.0)
     """Width and height in inches."""
     metric: str | None = None
@@ -112,12 +112,14 @@ class Figure(ABC):
         """Name the floors that have no line, with their numbers."""
         lines = {line.label for line in self.floors()}
         absent = []
-        for floor in self.view.floors if not self.floors_drawn else ():
-            values = {name: floor.samples(name) for name in floor.spec.metrics if name in self.artifact.metrics}
+        for floor in (floor for floor in self.view.floors if floor.plan.name not in self.floors_drawn):
+            metrics = {
+                name: self.artifact.metrics[name] for name in floor.spec.metrics if name in self.artifact.metrics
+            }
             texts = [
-                f"{self.artifact.metrics[name].title} {intervals.mean(list(found.values())):.4g}"
-                for name, found in values.items()
-                if found
+                f"{metric.title} {intervals.mean(list(found.values())) / metric.factor:.4g}"
+                for name, metric in metrics.items()
+                if (found := floor.samples(name))
             ]
             if floor.spec.label not in lines and texts:
                 absent.append(f"{floor.spec.label} ({', '.join(texts)})")
@@ -143,7 +145,7 @@ class Figure(ABC):
         with rc_context():
             rcdefaults()  # a user's own style must not change the bytes
             rcParams.update(STYLE)
-            layout = "none" if self.margins else "constrained"
+            layout: Any = "none" if self.margins else "constrained"
             canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout=layout)
             self.draw(canvas, rows)
             for axes in canvas.axes:
@@ -201,7 +203,7 @@ def _draw_legend(canvas: "Canvas", title: str | None, with_paper: bool) -> float
     columns = max(1, min(len(found), int(float(canvas.get_figwidth()) / width)))
     style: Any = {"fontsize": LEGEND_FONT, "title_fontsize": LEGEND_FONT, "columnspacing": 1.2, "borderaxespad": 0.2}
     style |= {"alignment": "left", "ncols": columns, "title": title}
-    place = "upper left" if canvas.get_layout_engine() is None else "outside upper left"
+    place: Any = "upper left" if canvas.get_layout_engine() is None else "outside upper left"
     canvas.legend(list(found.values()), list(found), loc=place, **style)
     return LEGEND_LINE * (math.ceil(len(found) / columns) + bool(title))
 
@@ -245,7 +247,8 @@ def seeds_and_mean(
     if not groups:
         return
     each = [(place, value) for place, values in groups.items() for value in values]
-    axes.scatter(*zip(*each, strict=True), s=8, color=color, alpha=0.35, linewidths=0)
+    x, y = zip(*each, strict=True)
+    axes.scatter(x, y, s=8, color=color, alpha=0.35, linewidths=0)
     places = sorted(groups)
     means = [intervals.mean(groups[place]) for place in places]
     style: Any = {"markersize": 4.5 if hollow else 3.5, "linewidth": 1.2, "linestyle": line or "none"}

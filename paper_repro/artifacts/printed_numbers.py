@@ -77,7 +77,7 @@ def draw(panels: "Sequence[Axes]", numbers: Sequence[PrintedNumber]) -> None:
             groups.setdefault((one.panel, one.label), []).append(one)
     for (panel, _), group in groups.items():
         style = {**MARK, "color": group[0].color, **(STYLE if group[0].tied else {"linestyle": "none"})}
-        x, y = [one.at for one in group], [one.value for one in group]
+        x, y = [one.at or 0.0 for one in group], [one.value for one in group]
         if any(one.std for one in group):
             panels[panel].errorbar(x, y, [one.std or 0.0 for one in group], capsize=2, **style)
         else:

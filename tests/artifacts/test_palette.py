@@ -45,13 +45,15 @@ def named_colors(source: str) -> Iterator[str]:
         elif isinstance(node, ast.Dict):
             keys = (key.value if isinstance(key, ast.Constant) else None for key in node.keys)
             pairs = list(zip(keys, node.values, strict=True))
-        for name, value in pairs:
-            if isinstance(name, str) and KEYWORDS.fullmatch(name) and isinstance(value, ast.Constant):
-                if isinstance(value.value, str) and value.value not in NO_COLOR:
-                    yield value.value
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "colormaps":
-            if isinstance(node.slice, ast.Constant):
-                yield str(node.slice.value)
+        yield from (
+            value.value
+            for name, value in pairs
+            if isinstance(name, str) and KEYWORDS.fullmatch(name) and isinstance(value, ast.Constant)
+            if isinstance(value.value, str) and value.value not in NO_COLOR
+        )
+        mapped = isinstance(node, ast.Subscript) and ast.unparse(node.value) == "colormaps"
+        if mapped and isinstance(node.slice, ast.Constant):
+            yield str(node.slice.value)
 
 
 @pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -125,8 +127,10 @@ def test_every_model_of_a_figure_has_a_colour() -> None:
 
 
 def has_figure(companion: ModuleType) -> bool:
-    own = (value for value in vars(companion).values() if isinstance(value, type))
-    return any(issubclass(value, figures.Figure) and value.__module__ == companion.__name__ for value in own)
+    own = [value for value in vars(companion).values() if isinstance(value, type) and issubclass(value, figures.Figure)]
+    found = [value for value in own if value.__module__ == companion.__name__]
+    assert all(value.marks for value in found), f"{companion.__name__}: a figure says what its marks are"
+    return bool(found)
 
 
 def test_a_model_without_a_colour_is_named_with_the_place_to_add_it() -> None:

@@ -66,7 +66,7 @@ def test_lines_and_points_stand_at_their_numbers() -> None:
     assert set(across.get_ydata()) == {29.7} == set(mark.get_ydata()) and mark.get_marker() == "D"
     assert [text.get_text() for text in left.texts] == ["EBT"], "no model's colour says whose it is"
     assert set(right.lines[0].get_xdata()) == {24000.0} and not right.texts
-    drawn = [tuple(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in right.lines]
+    drawn = [tuple((x, round(float(y), 6)) for x, y in zip(*line.get_data(), strict=True)) for line in right.lines]
     assert ((1.0, 0.5), (2.0, 0.25)) in drawn and ((1.0, 0.4), (2.0, 0.05)) in drawn
 
 

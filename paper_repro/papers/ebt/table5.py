@@ -26,7 +26,7 @@ class Figure5(figures.Figure):
 
     size = (6.4, 3.8)
     marks = "Faint dots: seeds; marks and lines: means over seeds, by the blanks of a board."
-    floors_drawn = True
+    floors_drawn = (RULES,)
 
     def rows(self) -> list[Row]:
         rows: list[Row] = []

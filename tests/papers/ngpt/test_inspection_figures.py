@@ -19,8 +19,8 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
 from paper_repro.papers.ngpt.fig4 import Figure4
-from paper_repro.papers.ngpt.fig5 import Figure5
-from paper_repro.papers.ngpt.fig6 import Figure6
+from paper_repro.papers.ngpt.fig5 import Appendix5, Figure5
+from paper_repro.papers.ngpt.fig6 import Appendix6, Figure6
 from paper_repro.papers.ngpt.inspection import Series, average, bins
 from paper_repro.tests.support.synthetic import apart, write_record
 
@@ -136,8 +136,13 @@ def test_a_figure_draws_means_over_seeds_and_nothing_without_records(tmp_path: P
     labels = {axis: spec.values for axis, spec in ARTIFACTS[name].axes.items()}
     axis = "run" if name == "fig6" else "model"
     drawn = {labels[axis][dict(cell.key)[axis]].label for cell in PLANS[name].cells}
+    if name == "fig6":  # the sweeps are in the appendix
+        with (folder / "figure_appendix.csv").open() as file:
+            assert {row["run"] for row in rows if row["run"]} == {"base"}
+            rows = list(csv.DictReader(file))
+    rows = [row for row in rows if row["series"]]  # not those of the paper's numbers
     assert {row["series"] for row in rows} == drawn
-    svg = (folder / "figure.svg").read_text()
+    svg = (folder / ("figure_appendix.svg" if name == "fig6" else "figure.svg")).read_text()
     assert all(label.replace(" ", "") in svg.replace(" ", "") for label in drawn)
     empty = FIGURES[name](views.build(PLANS[name], tmp_path / "empty", None))
     assert empty.rows() == []
@@ -162,34 +167,38 @@ def test_figure_5_counts_layers_from_one_and_has_panels_for_each_layer_inspected
     rows = Figure5(series).rows()
     plain = [row for row in rows if (row["quantity"], row["matrix"]) == ("condition plain", "key")]
     assert [(row["layer"], row["value"]) for row in plain] == [(1, 2.0), (2, 3.0)]
-    assert {row["layer"] for row in rows if row["quantity"] in ("norms", "singular")} == {2}
+    assert {row["layer"] for row in Appendix5(series).rows()} == {2} and isinstance(
+        Figure5(series).appendix(), Appendix5
+    )
     titles = {}
-    for name, layers in (("one", MATRICES["layers"]), ("none", {})):
-        figure, canvas = Figure5([Series(name, {**MATRICES, "layers": layers})]), Canvas()
+    for name, kind in (("main", Figure5), ("appendix", Appendix5)):
+        figure, canvas = kind(series), Canvas()
         figure.draw(canvas, figure.rows())
         titles[name] = [axes.get_title() for axes in canvas.axes]
-    assert titles["none"] == ["W_q", "W_k", "W_v", "W_o", "W_u", "W_nu", "W_oMLP", ""]
+    assert titles["main"] == ["W_q", "W_k", "W_v", "W_o", "W_u", "W_nu", "W_oMLP", ""]
     below = [f"{matrix}, layer 2" for matrix in ("W_q", "W_k", "W_v", "W_o")]
-    assert titles["one"] == titles["none"] + 2 * below
+    assert titles["appendix"] == 2 * below
+    Appendix5([Series("none", {**MATRICES, "layers": {}})]).draw(Canvas(), [])
 
 
 @pytest.mark.filterwarnings("error")
 def test_figure_6_puts_every_sweep_into_a_column_with_the_base() -> None:
     runs = ("base", "size_half", "context_double", "tokens_quarter")
-    figure = Figure6([Series(run, SCALES, {"run": run}) for run in runs])
-    canvas = Canvas()
-    figure.draw(canvas, figure.rows())
+    series = [Series(run, SCALES, {"run": run}) for run in runs]
+    canvas, main = Canvas(), Canvas()
+    for figure, on in ((Figure6(series), main), (Appendix6(series), canvas)):
+        figure.draw(on, figure.rows())
     columns = [axes for axes in canvas.axes if axes.get_title() in ("size", "context", "tokens")]
     assert [axes.get_title() for axes in columns] == ["size", "context", "tokens"]
-    labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in columns]
+    labels = [axes.get_legend_handles_labels()[1] for axes in columns]
     assert labels == [["base", "size_half"], ["base", "context_double"], ["base", "tokens_quarter"]]
-    curves = [len(axes.lines) for axes in canvas.axes[:3]]
+    curves = [len(axes.lines) for axes in main.axes[:3]]
     assert curves == [2, 2, 2]  # figure 6 has the base run alone here
     gpt = {"edges": {}, "means": {}, "shares": {}}
     assert Figure6([Series("GPT", gpt)]).rows() == []
     only = Series("QK norm", {part: {"s_qk": SCALES[part]["s_qk"]} for part in SCALES})
-    figure = Figure6([only])
-    figure.draw(Canvas(), figure.rows())  # warnings are errors here
+    for figure in (Figure6([only]), Appendix6([only])):
+        figure.draw(Canvas(), figure.rows())  # warnings are errors here
 
 
 # Claims
