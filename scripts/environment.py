@@ -1,7 +1,8 @@
 """Sees to it that a script runs in the repository's environment; each script runs this file first.
 
 A Python without our package and what it needs is replaced by that of .venv, in the same process, with
-the same words.  Where there is no .venv, one line says how to build it.  Old versions of Python must be able to read this file.
+the same words.  Where there is no .venv, one line says how to build it.  Old versions of Python must be able to read
+this file.
 """
 
 import importlib.util

@@ -295,7 +295,7 @@ def test_the_wheel_holds_one_package_with_every_module_config_and_table(wheel: P
         for path in (ROOT / "paper_repro").rglob("*")
         if path.suffix in (".py", ".yaml", ".css", ".js")
     }
-    expected |= {f"paper_repro/{path.relative_to(ROOT).as_posix()}" for path in files(*SIBLINGS)}
+    expected |= {f"paper_repro/{path.relative_to(ROOT).as_posix()}" for path in files(*SIBLINGS, "scripts")}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert {"paper_repro/papers/cem/table3.yaml", "paper_repro/papers/cem/table3.py"} <= names
     assert "paper_repro/conf/experiment/cem/gaussian_process.yaml" in names

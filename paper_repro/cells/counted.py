@@ -1,7 +1,7 @@
 """Keeps what cells were counted to cost, so that a second look at a plan needs neither torch nor a minute.
 
 A count follows from the config, the data files that it names, our code and torch; all of them enter what it is kept
-under.  Losing the file, or another process's part of it, costs a second count and nothing else.
+under.  Losing the file, or what another process wrote into it, costs a second count and nothing else.
 """
 
 import contextlib
