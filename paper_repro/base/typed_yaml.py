@@ -205,7 +205,7 @@ def build(kind: type[T], node: Node) -> T:
     own = getattr(kind, "from_yaml", None)
     if own is not None:
         return typing.cast(T, own(node))
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     required = [
         name
