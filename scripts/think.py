@@ -20,8 +20,7 @@ CHECKPOINT is the folder of an EBT's finished cell (record.json and weights.safe
     --seed N            of the first predictions and the noise (default 0)
     --tokens K          after a prompt: so many further tokens, each the likeliest one after the most steps asked for
     --landscape         draw the energy along random directions through the last prediction, in one and two dimensions
-    --out DIR           where energies/ and landscape/ go, each with figure.png, .svg and .csv
-                        (default: thinking/ beside the checkpoint)
+    --out DIR           where energies/ and landscape/ go, each with three files (default: thinking/ by the checkpoint)
     --data-root DIR     where the data lie from which the vocabulary comes, beside $PAPER_REPRO_DATA
     --device NAME       cpu (default) or gpu
 

@@ -7,13 +7,13 @@ under.  Losing the file, or what another process wrote into it, costs a second c
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import paper_repro
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
@@ -115,6 +115,6 @@ def _stamp() -> str:
 
 
 def _code() -> Iterator[Path]:
-    for home in paper_repro.__path__:
+    for home in sys.modules["paper_repro"].__path__:
         for room in COUNTING:
             yield from sorted(Path(home, room).rglob("*.py"))
