@@ -150,7 +150,7 @@ def holder(path: Path) -> str | None:
 
 
 _seen: dict[Path, tuple[tuple[str, int], float]] = {}
-"""Of each lease from elsewhere, what it was when it last changed, and when this process saw that."""
+"""What each lease from elsewhere was when it last changed, and when this process saw that."""
 
 
 def _watched_in_vain(path: Path, found: Signature) -> bool:
