@@ -38,8 +38,7 @@ class RatesFigure(figures.Figure):
             own = [(row["rate"], row[LOSS]) for row in rows if row["model"] == model]
             figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), spec.label)
         axes.set(xscale="log", xlabel="initial learning rate", ylabel="best validation loss (nats per token)")
-        axes.set_xticks(sorted({row["rate"] for row in rows}), minor=False)
-        axes.set_xticks([], minor=True)
+        figures.log_ticks(axes.xaxis)
         axes.xaxis.set_major_formatter("{x:g}")
 
 
