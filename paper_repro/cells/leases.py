@@ -1,14 +1,16 @@
 """Leases: several runners share one runs folder, and each cell is run by exactly one of them.
 
 A lease is a file that says who runs a cell: host, boot, process and a random token.  It takes its name by a hard link,
-which fails where the name is taken, and is taken away by a rename, so nothing depends on locks of the file system or on
-clocks.  On the same boot and in the same pid namespace its holder lives as long as the process does, stopped or not.
-Elsewhere its holder touches it every few seconds, and is taken for dead once nobody has for a minute, by the clock of
-whoever watches.  One that was taken for dead and is not finds another's token before it writes anything.
+which fails where the name is taken, and is removed by who has signed a second file that is named by its token, so
+nothing depends on locks of the file system or on clocks.  On the same boot and in the same pid namespace its holder
+lives as long as the process does, stopped or not.  Elsewhere its holder touches it every few seconds, and is taken for
+dead once nobody has for a minute, by the clock of whoever watches.  One that was taken for dead and is not finds
+another's token before it writes anything.
 """
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -224,15 +226,27 @@ def _create(path: Path) -> Signature | None:
 
 
 def _take_away(path: Path, known: Signature) -> None:
-    """Remove a lease if it is still the known one; one that came since is put back."""
-    if _signature(path) != known:
+    """Remove a lease if it is still the known one.
+
+    Only who has signed the file that is named by the lease's token may remove it.  Tokens are never used twice, so what
+    this process reads once it has that right stays true until it has removed the lease.
+    """
+    right = path.with_name(f".taking-{hashlib.sha256(known.token.encode()).hexdigest()[:32]}")
+    if not _may_take(right):
         return
-    aside = path.with_name(f".lease-{secrets.token_hex(16)}")
     try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return
-    if _signature(aside) != known:
-        with contextlib.suppress(FileExistsError):
-            os.link(aside, path)
-    aside.unlink(missing_ok=True)
+        if _signature(path) == known:
+            path.unlink(missing_ok=True)
+    finally:
+        right.unlink(missing_ok=True)
+
+
+def _may_take(right: Path) -> bool:
+    """Return whether this process now has the right to remove a lease; it is inherited from a process that died."""
+    if _create(right) is not None:
+        return True
+    other = _signature(right)
+    if other is None or holder(right) is not None:
+        return False
+    _take_away(right, other)
+    return _create(right) is not None

@@ -55,7 +55,7 @@ class RegressionFloor(Task):
     def _outcome(self, data: CounterBasedDataModule) -> Outcome:
         if not _is_pair(data.example_batch()):
             raise UsageError(
-                f"RegressionFloor takes inputs (B, K) and targets (B,), not {type(data).__name__}'s batches"
+                f"RegressionFloor takes inputs (B, K) and targets (B,), the data are {type(data).__name__}"
             )
         points = {split: _whole(data, split) for split in data.splits}
         predict = self.rule(*points["train"])

@@ -199,9 +199,9 @@ def test_a_floor_without_data_names_the_command_that_brings_them(
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     plan = plans.make(catalogue.load("nrgpt/table1"), "cpu")
     (floor,) = plan.floors
-    assert all("prepare_data.py docstrings --vocabulary 2048" in cell.missing for cell in floor.cells.values())
+    assert all("prepare_data.py docstrings --vocabulary 512" in cell.missing for cell in floor.cells.values())
     measured = floors.MeasuredFloor(floor, {}, {}, (0,))
-    assert "prepare_data.py docstrings --vocabulary 2048" in measured.lack("best_val_loss")
+    assert "prepare_data.py docstrings --vocabulary 512" in measured.lack("best_val_loss")
 
 
 @pytest.mark.parametrize(

@@ -65,15 +65,15 @@ def test_lead_list_and_footer_name_data_size_scale_and_seeds() -> None:
     figure = render.figure_of(view)
     assert figure is not None
     below = figure.footer(figure.rows())
-    assert below.startswith("cem/fig2a, scale cpu; docstrings") and below.endswith("; 3 seeds")
+    assert below.startswith("cem/fig2a, scale cpu; docstrings") and "; 3 seeds. " in below
     assert "made from" in published_listing(RESULTS).splitlines()[0]
 
 
 def test_a_figure_of_one_seed_of_three_says_so_and_one_without_records_too(tmp_path: Path) -> None:
     figure = render.figure_of(reference("nrgpt/fig2"))
-    assert figure is not None and figure.footer(figure.rows()).endswith("; 1 of 3 seeds")
+    assert figure is not None and "; 1 of 3 seeds. " in figure.footer(figure.rows())
     empty = render.figure_of(views.build(plans.make(catalogue.load("nrgpt/fig2"), "cpu"), tmp_path, None))
-    assert empty is not None and empty.footer(empty.rows()).endswith("no seed has run")
+    assert empty is not None and "; no seed has run. " in empty.footer(empty.rows())
 
 
 def test_arithmetic_is_called_so() -> None:

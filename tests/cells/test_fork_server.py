@@ -184,17 +184,17 @@ def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Pat
     wrong = {**good, "model": {**good["model"], "widht": 3}}
     broken = {**good, "task": {"_target_": sweeps.BROKEN}}
     with Servers(tmp_path) as servers:
-        (cost,) = servers.count([good], [])
+        (cost,) = servers.count([good], [], good)
         assert cost is not None and cost.parameters > 0 and cost.steps == 2
-        assert servers.count([{"task": {"_target_": sweeps.TARGET}}] * 2, []) == [None, None]
+        assert servers.count([{"task": {"_target_": sweeps.TARGET}}] * 2, [], good) == [None, None]
         for configs, others in (([wrong], []), ([good], [wrong])):
             with pytest.raises(UsageError, match=r"unknown key 'widht'"):
-                servers.count(configs, others)
+                servers.count(configs, others, good)
         with pytest.raises(RuntimeError, match=f"ZeroDivisionError: the count broke; see {tmp_path}"):
-            servers.count([broken], [])
+            servers.count([broken], [], good)
         with pytest.raises(RuntimeError, match="killed by signal 9"):
-            servers.count([{**broken, "die": True}], [])
-        assert servers.count([good], []) == [cost]
+            servers.count([{**broken, "die": True}], [], good)
+        assert servers.count([good], [], good) == [cost]
 
 
 def _parent_of_the_first_step(log: Path, cells: int = 1) -> psutil.Process:

@@ -234,23 +234,32 @@ def test_who_lost_a_lease_no_longer_touches_it(tmp_path: Path, monkeypatch: pyte
     own.close()
 
 
-def test_a_lease_that_came_in_the_moment_of_the_removal_is_put_back(tmp_path: Path, own: Leases) -> None:
+def test_a_lease_that_came_before_the_removal_stays(tmp_path: Path, own: Leases) -> None:
     path = sign(tmp_path, "cell", pid=dead_pid())
     dead = leases._signature(path)
     assert dead is not None
     newer = replace(leases._own_signature(), host="faster")
-    real = Path.rename
-
-    def late(self: Path, target: Path) -> Path:
-        if self == path:
-            path.write_text(json.dumps(asdict(newer)))
-        return real(self, target)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "rename", late)
-        leases._take_away(path, dead)
+    path.write_text(json.dumps(asdict(newer)))
+    leases._take_away(path, dead)
     assert leases._signature(path) == newer
     assert [item.name for item in path.parent.iterdir()] == ["lease"]
+
+
+def test_the_right_to_remove_a_lease_belongs_to_one_and_is_inherited_from_the_dead(tmp_path: Path, own: Leases) -> None:
+    path = sign(tmp_path, "cell", pid=dead_pid())
+    dead = leases._signature(path)
+    assert dead is not None
+    rights: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leases, "_may_take", lambda right: bool(rights.append(right)))
+        leases._take_away(path, dead)
+    (right,) = rights
+    right.write_text(json.dumps(asdict(leases._own_signature())))
+    leases._take_away(path, dead)
+    assert leases._signature(path) == dead
+    right.write_text(json.dumps(asdict(replace(leases._own_signature(), pid=dead_pid()))))
+    leases._take_away(path, dead)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_many_threads_without_any_lock_never_hold_a_lease_together(

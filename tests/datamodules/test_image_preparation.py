@@ -383,7 +383,7 @@ def test_a_manifest_of_faces_as_it_was_once_written_is_read_and_kept(tmp_path: P
     assert data.counts == totals and np.array_equal(data.square("test", 0), faces[2])
     assert prepare_data.main(["celeba", "--verify", "--to", str(tmp_path)]) == 0
     assert (folder / "manifest.json").read_bytes() == old
-    other = json.loads(old) | {"settings": settings, "shards": [{**shards[0], "images": 2}]}
+    other = json.loads(old) | {"totals": {"train": 2}, "shards": [{**shards[0], "images": 2}]}
     (folder / "manifest.json").write_text(json.dumps(other))
     assert "expected 190,104, 2 images of 178 x 178 x 3" in refusal("celeba", "--verify", "--to", str(tmp_path))
 

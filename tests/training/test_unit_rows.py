@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
@@ -22,8 +23,9 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.kernels.unit_adam import project_rows_
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.training.ensemble import Ensemble
-from paper_repro.training.ranks import Ranks, Sharded, join, meeting_place
+from paper_repro.training.ranks import Ranks, join, meeting_place
 from paper_repro.training.schedules import Cosine
+from paper_repro.training.sharding import Sharded
 from paper_repro.training.unit_adam import UnitAdamW
 from paper_repro.training.unit_rows import keep_unit_rows
 
@@ -294,7 +296,9 @@ def train_shared(rank, folder):
         chosen = Sharded() if strategy == "fsdp" else strategy
         trainer = trainer_of(folder, max_steps=4, strategy=chosen, devices=2, plugins=[Ranks(rank)])
         trainer.fit(module, datamodule=Sines())
-        found[name, strategy] = weights(module)
+        found[name, strategy] = {
+            key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in weights(module).items()
+        }
     return found
 
 

@@ -82,10 +82,9 @@ def _beyond(view: View, columns: Mapping[str, dict[str, float]]) -> Judgement:
             continue
         difference = _mean(columns[OURS]) - _mean(columns[other])
         errors = [_standard_error(_columns(view), columns[model]) for model in (OURS, other)]
-        noise = NORMAL_QUANTILE * math.hypot(*errors)
         questions = sum(sum(subjects.values()) for subjects in _columns(view).values())
         interval = intervals.student(difference, math.hypot(*errors), math.inf, questions)
-        text = f"{difference:+.1f} points, 95 % of the noise of the questions is ± {noise:.1f}"
+        text = f"{difference:+.1f} points [{interval.low:+.1f}, {interval.high:+.1f}] by the noise of the questions"
         parts.append((f"above {label}", tested(interval, text, 0.0, seeds=0)))
     return combine(parts, FAILS, HOLDS)
 

@@ -158,11 +158,12 @@ def test_every_row_of_table_5_has_the_vectors_scalars_and_constants_that_it_name
 
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu", "gpu", "paper"])
-def test_the_default_is_trained_once_for_all_three_tables(scale: str) -> None:
+def test_the_default_is_trained_once_for_tables_of_one_budget(scale: str) -> None:
     ids = {}
     for name in NAMES:
         ids[name] = {cell.id for cell in planned(name, scale).cells if dict(cell.key)["setting"] == "default"}
-    assert ids["table4"] == ids["table5"] == ids["table6"]
+    assert ids["table5"] == ids["table6"]
+    assert (ids["table4"] == ids["table5"]) == (scale != "cpu")  # where table 4 trains for longer
 
 
 @pytest.mark.parametrize("name", NAMES)
