@@ -26,6 +26,7 @@ from paper_repro.training.build import BuiltCell
 
 LOG = "log.txt"
 LOSS = "training_loss"
+_EVENTS = "events.out.tfevents."
 PROJECT = "paper-repro"
 """The project at Weights & Biases, where WANDB_PROJECT names no other."""
 _TABLE, _TABLE_BEFORE, _RUN = "metrics.csv", "metrics.before.csv", "wandb-run.txt"
@@ -174,13 +175,24 @@ def _rows(path: Path) -> list[tuple[int, dict[str, float]]]:
 def _tensorboard(built: BuiltCell, folder: Path, step: int) -> _Points:
     """Open an event file.  ``purge_step`` has whoever reads the files leave out earlier points from that step on."""
     if step == 0:
-        for path in folder.glob("events.out.tfevents.*"):
+        for path in folder.glob(f"{_EVENTS}*"):
             path.unlink()
+    _number_events(folder)
     known = _scalars_at(folder, step) if step == built.training.steps else frozenset[str]()
     logger = TensorBoardLogger(
         folder, name="", version="", default_hp_metric=False, purge_step=step + 1 if step else None, flush_secs=10
     )
     return _Points(logger, step, known, logger.experiment.close)
+
+
+def _number_events(folder: Path) -> None:
+    """Number the event files that are there: they are read in the order of their names, and a name holds the second and
+    the pid, of which neither needs to rise from one run to the next.
+    """
+    for number, path in enumerate(sorted(folder.glob(f"{_EVENTS}*"))):
+        head = f"{_EVENTS}{number:010d}."
+        if not path.name.startswith(head):
+            path.rename(path.with_name(head + path.name.removeprefix(_EVENTS)))
 
 
 def _scalars_at(folder: Path, step: int) -> frozenset[str]:
