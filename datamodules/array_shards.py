@@ -174,15 +174,12 @@ class Manifest:
             content = json.loads(path.read_bytes())
             version = content.pop("format")
             if version == FORMAT:
+                content = dict(cls.renewed(content))
                 totals = content.pop("totals")
                 shards = tuple(Shard.from_json(entry) for entry in content.pop("shards"))
-                manifest = cls(cls.renewed(content), shards)
-                found = manifest.totals()
-                once = {
-                    split: next(iter(total.values())) for split, total in found.items()
-                }  # as they were written once
-                if totals not in (found, once):
-                    raise ValueError(f"its totals are {totals}, those of its shards {found}")
+                manifest = cls(content, shards)
+                if totals != manifest.totals():
+                    raise ValueError(f"its totals are {totals}, those of its shards {manifest.totals()}")
                 manifest.check_settings()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}: not a manifest of {cls.kind} ({error!r}): prepare the data again") from error
@@ -191,9 +188,9 @@ class Manifest:
         return manifest
 
     @classmethod
-    def renewed(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings of an older manifest as they are written today."""
-        return settings
+    def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return settings, totals and shards of an older manifest as they are written today."""
+        return content
 
     def check_settings(self) -> None:
         """Look at all that is read from the settings and the counts later.

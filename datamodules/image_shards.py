@@ -38,11 +38,15 @@ class ImageManifest(Manifest):
         return int(self.settings[CLASSES]) if LABELS in self.arrays else None
 
     @classmethod
-    def renewed(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings as they are written today; once they stood apart, without the shape."""
-        if "settings" not in settings:
-            return settings
-        return {**settings["settings"], "arrays": {IMAGES: Array(PIXEL, FACE_SHAPE).to_json()}}
+    def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the content as it is written today; once the settings stood apart, without the shape, and a total was
+        the number of images.
+        """
+        if "settings" not in content:
+            return content
+        settings = {**content["settings"], "arrays": {IMAGES: Array(PIXEL, FACE_SHAPE).to_json()}}
+        totals = {split: {IMAGES: count} for split, count in content["totals"].items()}
+        return {**settings, "totals": totals, "shards": content["shards"]}
 
     def check_settings(self) -> None:
         super().check_settings()

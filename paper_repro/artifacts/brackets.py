@@ -4,10 +4,37 @@ import math
 from collections.abc import Mapping
 
 from paper_repro.artifacts import intervals
-from paper_repro.artifacts.judgements import FAILS, HOLDS, Judgement, combine, tested
+from paper_repro.artifacts.guards import guarded
+from paper_repro.artifacts.judgements import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
+from paper_repro.artifacts.views import View
 
 Sweep = Mapping[float, Mapping[int, float]]
 """Losses by seed, by the setting that is swept."""
+FEWEST_SETTINGS = 3
+
+
+def best_is_inside(view: View, metric: str, places: Mapping[float, Mapping[str, str]]) -> Judgement:
+    """Judge whether the best of a model's settings lies inside the grid, see ``bracketed``.
+
+    Of the whole grid the best setting alone has to be below the floor.
+
+    Args:
+        metric: the losses.
+        places: where each setting that finished stands in the artifact.
+    """
+    sweep = {setting: view.unwatched().samples(metric, place) for setting, place in sorted(places.items())}
+    if len(sweep) < FEWEST_SETTINGS:
+        return Judgement(UNDECIDED, "fewer than three settings finished")
+    means = {setting: intervals.mean(list(losses.values())) for setting, losses in sweep.items()}
+    best = min(means, key=lambda setting: means[setting])
+    grid = ", ".join(f"{setting:g}: {loss:.4f}" for setting, loss in means.items())
+
+    def judge(view: View) -> Judgement:
+        view.samples(metric, places[best])
+        return bracketed(sweep, f"best of the grid {best:g} ({grid})")
+
+    judged: Judgement = guarded(view, judge)
+    return judged
 
 
 def bracketed(sweep: Sweep, text: str) -> Judgement:

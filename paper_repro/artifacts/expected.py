@@ -9,6 +9,7 @@ from typing import Any
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.axes import EXACT
 from paper_repro.base.config import CONF
 from paper_repro.cells.progress import duration
 from paper_repro.cells.records import record_path
@@ -67,7 +68,7 @@ def _number(artifact: Artifact, table: Mapping[str, Any]) -> str:
 
 
 def _cost(table: Mapping[str, Any], results: Path) -> str:
-    if table["scale"] == "exact":
+    if table["scale"] == EXACT:
         return "it is arithmetic and takes seconds"
     seconds = [json.loads(record_path(results, cell).read_bytes())["seconds"] for cell in table["cells"]]
     return f"its {len(seconds)} cells took {duration(sum(seconds))} of one processor core"

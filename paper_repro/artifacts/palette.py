@@ -47,7 +47,7 @@ MODELS = {
         "t4": BLUE,
         "t8": BLUE,
     },
-    "cet": {"ep": BLUE, "tbpte": VERMILION, "rbp": GREEN, "bp": INK},
+    "cet": {"ep": BLUE, "tbpte": VERMILION},
     "ebt": {
         "transformer": INK,
         "times": GREY,

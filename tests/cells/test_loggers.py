@@ -122,7 +122,7 @@ def whole(runs: Path, cell: str) -> dict[str, Any]:
 
 
 def test_record_and_weights_are_the_same_with_and_without_a_logger(tmp_path: Path) -> None:
-    """Of three cells two are trained together, one alone."""
+    """Train two of three cells together and one alone."""
     given = [*TINY, "machine.stack={over: [seed, data.seed], most: 2}"]
     more = ["machine.logger=csv", "machine.log_every_steps=10"]
     without = [planned.single("cem/gaussian_process", given, seed) for seed in range(3)]

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures
-from paper_repro.artifacts.brackets import bracketed
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts.brackets import best_is_inside
+from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
-from paper_repro.metrics.learning_rate import optimal_learning_rate
 from paper_repro.papers.ebt.learning import (
-    FEWEST_SIZES,
     LOSS,
     MARKS,
     S1,
@@ -19,7 +16,6 @@ from paper_repro.papers.ebt.learning import (
     TRANSFORMER,
     Run,
     draw_points,
-    means,
     names_of,
     over_logarithm,
     row,
@@ -73,28 +69,9 @@ def _bracketed(view: View, panel: str) -> Judgement:
     parts = []
     for model in SWEEPS[panel][1]:
         label = view.artifact.axes["model"].values[model].label
-        parts.append((label, _inside(view, panel, list(_swept(view.unwatched(), panel, model)))))
+        places = {_setting(view, panel, run): run.place for run in _swept(view.unwatched(), panel, model)}
+        parts.append((label, best_is_inside(view, LOSS, places)))
     return combine(parts, FAILS, HOLDS)
-
-
-def _inside(view: View, panel: str, found: Sequence[Run]) -> Judgement:
-    points = [row(panel, run.place["model"], run.seed, _setting(view, panel, run), run.loss) for run in found]
-    settings, losses = means(points)
-    if len(settings) < FEWEST_SIZES:
-        return Judgement(UNDECIDED, "fewer than three settings finished")
-    best = losses.index(min(losses))
-    grid = ", ".join(f"{setting:g}: {loss:.4f}" for setting, loss in zip(settings, losses, strict=True))
-    best_runs = [run for run in found if _setting(view, panel, run) == settings[best]]
-    sweep: dict[float, dict[int, float]] = {}
-    for run in found:
-        sweep.setdefault(_setting(view, panel, run), {})[run.seed] = run.loss
-
-    def judge(view: View) -> Judgement:
-        view.samples(LOSS, best_runs[0].place)  # of the whole grid the best setting alone has to be below the floor
-        near = optimal_learning_rate(settings, losses).learning_rate
-        return bracketed(sweep, f"best near {near:.3g} ({grid})")
-
-    return guarded(view, judge)
 
 
 def _swept(view: View, panel: str, model: str) -> Sequence[Run]:

@@ -3,18 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.brackets import bracketed
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
+from paper_repro.artifacts import figures, palette
+from paper_repro.artifacts.brackets import best_is_inside
+from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 LOSS = "best_val_loss"
-FEWEST_RATES = 3
 
 
 class RatesFigure(figures.Figure):
@@ -45,21 +43,14 @@ class RatesFigure(figures.Figure):
 def judge_best_rate_is_bracketed(view: View) -> Judgement:
     """Judge whether, for each model, some rate inside the grid is better than both of its edges."""
     models = view.artifact.axes["model"].values
-    return combine([(models[name].label, _inside(view, name)) for name in models], FAILS, HOLDS)
-
-
-def _inside(view: View, model: str) -> Judgement:
-    found = list(_rates(view.unwatched(), model))
-    if len(found) < FEWEST_RATES:
-        return Judgement(UNDECIDED, "fewer than three rates finished")
-    best, rate, _ = min(found, key=lambda one: intervals.mean(list(one[2].values())))
-    grid = ", ".join(f"{at:g}: {intervals.mean(list(losses.values())):.4f}" for _, at, losses in found)
-
-    def judge(view: View) -> Judgement:
-        view.samples(LOSS, best)  # of the whole grid the best rate alone has to be below the floor
-        return bracketed({at: losses for _, at, losses in found}, f"best of the grid {rate:g} ({grid})")
-
-    return guarded(view, judge)
+    return combine(
+        [
+            (spec.label, best_is_inside(view, LOSS, {rate: place for place, rate, _ in _rates(view.unwatched(), name)}))
+            for name, spec in models.items()
+        ],
+        FAILS,
+        HOLDS,
+    )
 
 
 def _rates(view: View, model: str) -> Iterator[tuple[dict[str, str], float, dict[int, float]]]:
