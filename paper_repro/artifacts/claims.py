@@ -22,6 +22,7 @@ from paper_repro.artifacts.judgements import (
     FAILS,
     HOLDS,
     LEVEL,
+    OTHER_SCALE,
     SMALL,
     UNDECIDED,
     Judgement,
@@ -110,6 +111,10 @@ class Claim:
         if "id" not in values and "catalogue" not in values:
             raise node.error("missing 'id' in 'claims'")
         return cls(**{"id": values.get("catalogue"), **values}, line=node.where)
+
+    def is_of(self, scale: str) -> bool:
+        """Return whether the claim may be judged at a scale."""
+        return not self.scales or scale in self.scales
 
 
 @dataclass(frozen=True)
@@ -309,8 +314,8 @@ def judge(claim: Claim, view: Evidence, level: float = LEVEL) -> Judgement:
     Raises:
         UsageError: with file and line, it is judged by an interval and names no smallest effect.
     """
-    if claim.scales and view.scale_name not in claim.scales:
-        return Judgement(UNDECIDED, f"to be judged at scale {' or '.join(claim.scales)}")
+    if not claim.is_of(view.scale_name):
+        return Judgement(OTHER_SCALE, f"to be judged at scale {' or '.join(claim.scales)}")
     view = view if claim.without_floor is None else view.without_floors()
     found = supported(_judged(claim, view))
     if claim.smallest is None and claim.line and any(leaf.tested is not None for leaf in found.leaves()):

@@ -50,7 +50,7 @@ def judge(claim: claims.Claim, view: View) -> Judgement:
 def decide(claim: claims.Claim, view: View) -> Decision:
     """Judge a claim at one planned look after the other, until one decides it or no further one can be taken."""
     planned, first = view.plan.scale.looks, view.plan.scale.seeds
-    if not planned or view.plan.altered:
+    if not planned or view.plan.altered or not claim.is_of(view.scale_name):
         return _at(claim, view, LEVEL)
     if reason := looks.refuse_unplanned(planned, first, view.plan.seeds):
         return Decision(Judgement(UNDECIDED, reason), frozenset())

@@ -28,6 +28,8 @@ from paper_repro.cells.progress import duration
 
 HOLDS, FAILS, UNDECIDED, SMALL = "holds", "fails", "undecided", "no difference"
 VERDICTS = (HOLDS, FAILS, SMALL, UNDECIDED)
+OTHER_SCALE = "not judged: another scale"
+"""Said of a claim that is not made of the scale that was run."""
 LEVEL = 0.025
 """The p-value below which a verdict is given; that of an interval of 95 %."""
 MOST_SEEDS = 1000

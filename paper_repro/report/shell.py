@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paper_repro.artifacts.guards import NOT_JUDGED
-from paper_repro.artifacts.judgements import FAILS, HOLDS, SMALL, UNDECIDED
+from paper_repro.artifacts.judgements import FAILS, HOLDS, OTHER_SCALE, SMALL, UNDECIDED
 from paper_repro.artifacts.verdicts import ALTERED, FITTED, NOT_RUN, OFF, REDUCED, REPRODUCED
 from paper_repro.report.markup import Markup, address, tag
 
@@ -21,7 +21,7 @@ MENU = {
     "benches.html": "Speeds",
     "records.html": "Records",
 }
-CLAIM_VERDICTS = (HOLDS, FAILS, SMALL, UNDECIDED, NOT_JUDGED)
+CLAIM_VERDICTS = (HOLDS, FAILS, SMALL, UNDECIDED, NOT_JUDGED, OTHER_SCALE)
 TONES = {
     HOLDS: "good",
     REPRODUCED: "good",
@@ -31,6 +31,7 @@ TONES = {
     UNDECIDED: "open",
     SMALL: "small",
     NOT_JUDGED: "mute",
+    OTHER_SCALE: "mute",
     REDUCED: "mute",
     ALTERED: "mute",
     NOT_RUN: "mute",

@@ -25,6 +25,7 @@ from paper_repro.artifacts.claims import (
     Side,
     Some,
 )
+from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.artifacts.views import View
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
@@ -269,7 +270,7 @@ def test_what_was_not_run_leaves_a_claim_undecided_unless_it_fails_elsewhere(tmp
 def test_a_claim_for_other_scales_is_not_judged(tmp_path: Path) -> None:
     view = view_of(tmp_path, CLEAR, CLEAR)
     found = claims.judge(ordered(scales=["smoke"]), view)
-    assert (found.verdict, found.because) == (UNDECIDED, "to be judged at scale smoke")
+    assert (found.verdict, found.because) == (OTHER_SCALE, "to be judged at scale smoke")
     assert claims.judge(ordered(scales=["smoke", "paper"]), view).verdict == HOLDS
 
 

@@ -7,6 +7,7 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
+from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.tables import Table
 from paper_repro.artifacts.views import View
@@ -139,7 +140,7 @@ def test_at_scale_cpu_our_questions_are_asked_under_their_own_name_and_the_print
     view = views.build(plan, tmp_path, None)
     found = judged(view)
     assert found["continuations_best"].verdict == HOLDS
-    assert found["mmlu_best"] == Judgement(UNDECIDED, "to be judged at scale gpu or paper")
+    assert found["mmlu_best"] == Judgement(OTHER_SCALE, "to be judged at scale gpu or paper")
     assert found["printed_beyond_the_questions"].verdict == UNDECIDED
     text = table_of(view).markdown()
     header = next(line for line in text.splitlines() if line.startswith("| Model"))
