@@ -27,7 +27,7 @@ report: $(VENV)/.ready
 	$(BIN)/python scripts/report.py to=$(SITE)
 
 # The pages of docs/ as a site; open site-docs/index.html. The variable silences an advertisement.
-docs: $(VENV)/.ready
+docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # One cell of each kind, of experiments that need no prepared data but tiny Shakespeare.
@@ -36,22 +36,22 @@ VERIFIED := cem/table3 cem/table1 nrgpt/fig3 nrgpt/fig4 nrgpt/flops nrgpt/table7
 verify: $(VENV)/.ready
 	$(BIN)/python scripts/reproduce.py --verify $(VERIFIED)
 
-test: $(VENV)/.ready
+test: $(VENV)/.dev
 	$(PYTEST)
 
-test-fast: $(VENV)/.ready
+test-fast: $(VENV)/.dev
 	$(PYTEST) --fast
 
-test-processors: $(VENV)/.ready
+test-processors: $(VENV)/.dev
 	$(OLD) $(PYTEST) $(NUMERICS)
 	$(AVX2) $(PYTEST) $(NUMERICS)
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/typecheck.py
 
-stress: $(VENV)/.ready
+stress: $(VENV)/.dev
 	$(PYTEST) -m stress
 
 # Built beside, and moved when whole: an installation that fails leaves what was there.  Commands and activate name the
@@ -65,10 +65,15 @@ $(VENV)/.ready: constraints.txt pyproject.toml setup.py
 	rm -rf $(PART)
 	$(PYTHON) -m venv $(PART)
 	$(PART)/bin/pip install -q -c constraints.txt torch
-	$(PART)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	$(PART)/bin/pip install -q -c constraints.txt -e '.[images]'
 	grep -lIs '$(PART)' $(PART)/bin/* $(PART)/pyvenv.cfg | xargs sed -i.part 's|$(PART)|$(abspath $(VENV))|g'
 	rm -rf $(PART)/bin/*.part $(PART)/pyvenv.cfg.part $(VENV)
 	mv $(PART) $(VENV)
+	touch $@
+
+# What tests, linters and the pages of docs/ need beyond what runs.
+$(VENV)/.dev: $(VENV)/.ready
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:

@@ -75,6 +75,18 @@ def test_a_failed_update_leaves_the_environment_that_works(folder: Path) -> None
     assert (folder / ".venv/bin/ruff").is_file()
 
 
+def test_what_tests_need_is_installed_when_tests_are_asked_for(folder: Path) -> None:
+    assert make(folder, "environment").returncode == 0
+    assert ".[dev]" not in (folder / "installed").read_text()
+    (folder / "offline").touch()
+    assert make(folder, ".venv/.dev").returncode != 0
+    assert (folder / ".venv/.ready").is_file() and not (folder / ".venv/.dev").exists(), "what runs still runs"
+    (folder / "offline").unlink()
+    assert make(folder, ".venv/.dev").returncode == 0
+    assert (folder / "installed").read_text().splitlines()[2:] == ["install -q -c constraints.txt -e .[dev]"]
+    assert "pip install" not in make(folder, "-n", "test").stdout, "once"
+
+
 def test_too_old_a_python_is_refused_before_anything_is_built_or_removed(folder: Path) -> None:
     (folder / "old").touch()
     (folder / ".venv").mkdir()
