@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.plugins.precision import DoublePrecision
+from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision, Precision
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
@@ -165,6 +165,20 @@ def _rebuilt(built: BuiltCell) -> PaperModule:
     return module
 
 
+class BFloat16(MixedPrecision):
+    """Autocast to bfloat16, with gradients that any optimiser may have clipped.
+
+    Lightning refuses to clip before a fused optimiser, because that one takes float16's loss scale out of the gradients
+    itself (its issue 21435).  bfloat16 has no loss scale.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__("bf16-mixed", device)
+
+    def clip_gradients(self, *given: Any, **named: Any) -> None:
+        Precision.clip_gradients(self, *given, **named)
+
+
 def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
@@ -175,6 +189,9 @@ def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> 
     plugins: list[Any] = [checkpoints.DurableCheckpointIO([built.cell.id]), Ranks(rank)]
     if rank.count > 1 and several == "fsdp" and precision == "64-true":  # refused as a word, taken as a plugin
         plugins.append(DoublePrecision())
+        precision = None
+    elif precision == "bf16-mixed":
+        plugins.append(BFloat16(machine.device.type))
         precision = None
     try:
         return L.Trainer(
