@@ -23,8 +23,9 @@ printf '#!%s/bin/python\\n' "$3" > "$3/bin/ruff"
 printf 'VIRTUAL_ENV=%s\\n' "$3" > "$3/bin/activate"
 printf 'command = python -m venv %s\\n' "$3" > "$3/pyvenv.cfg"
 printf '\\0%s' "$3" > "$3/bin/binary"
+printf '#!/bin/sh\\n' > "$3/bin/python"
 ln -s pip "$3/bin/link"
-chmod +x "$3/bin/pip" "$3/bin/ruff"
+chmod +x "$3/bin/pip" "$3/bin/ruff" "$3/bin/python"
 """
 
 
