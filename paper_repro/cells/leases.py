@@ -1,7 +1,7 @@
 """Leases: several runners share one runs folder, and each cell is run by exactly one of them.
 
 A lease is a file that says who runs a cell: host, boot, process and a random token.  It takes its name by a hard link,
-which fails where the name is taken, and is removed by who has signed a second file that is named by its token, so
+which fails where the name is taken, and is removed by who has signed a second file that is named by its content, so
 nothing depends on locks of the file system or on clocks.  On the same boot and in the same pid namespace its holder
 lives as long as the process does, stopped or not.  Elsewhere its holder touches it every few seconds, and is taken for
 dead once nobody has for a minute, by the clock of whoever watches.  One that was taken for dead and is not finds
@@ -92,7 +92,7 @@ class Leases:
                 for path in taken:
                     self._held.pop(path, None)
             for path, own in taken.items():
-                _take_away(path, own)
+                _remove(path, _signed(own))
 
     def check(self) -> None:
         """Raise LeaseLostError unless every lease that this process holds is still its own."""
@@ -128,14 +128,12 @@ def clear(root: Path, cells: Iterable[str]) -> None:
 
 def freed(path: Path) -> bool:
     """Return whether nobody alive holds a lease; what a dead process left of it is removed."""
-    found = _signature(path)
-    if found is None and path.exists():
-        with contextlib.suppress(FileNotFoundError):  # leases are whole when they take their names: it was damaged
-            path.unlink()
-    elif found is not None:
-        if holder(path) is not None:
-            return False
-        _take_away(path, found)
+    content = _content(path)
+    if content is None:
+        return True
+    if _parsed(content) is not None and holder(path) is not None:
+        return False
+    _remove(path, content)
     return True
 
 
@@ -167,13 +165,26 @@ def _watched_in_vain(path: Path, found: Signature) -> bool:
     return time.monotonic() - since > STALE_SECONDS
 
 
-def _signature(path: Path) -> Signature | None:
+def _content(path: Path) -> bytes | None:
     try:
-        content = json.loads(path.read_text())
-        host, boot, pids, token = (str(content[key]) for key in ("host", "boot", "pids", "token"))
-        return Signature(host, boot, pids, int(content["pid"]), int(content["start"]), token)
-    except (OSError, ValueError, KeyError, TypeError):
+        return path.read_bytes()
+    except OSError:
         return None
+
+
+def _parsed(content: bytes) -> Signature | None:
+    """Return who signed; None where it was damaged, for leases are whole when they take their names."""
+    try:
+        found = json.loads(content)
+        host, boot, pids, token = (str(found[key]) for key in ("host", "boot", "pids", "token"))
+        return Signature(host, boot, pids, int(found["pid"]), int(found["start"]), token)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _signature(path: Path) -> Signature | None:
+    content = _content(path)
+    return None if content is None else _parsed(content)
 
 
 def _own_signature() -> Signature:
@@ -210,7 +221,7 @@ def _create(path: Path) -> Signature | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".lease-{own.token}")
     try:
-        draft.write_text(json.dumps(asdict(own)))
+        draft.write_bytes(_signed(own))
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
         return own if draft.stat().st_nlink == 2 else None  # a reply that was lost on its way says nothing
@@ -225,17 +236,21 @@ def _create(path: Path) -> Signature | None:
         draft.unlink(missing_ok=True)
 
 
-def _take_away(path: Path, known: Signature) -> None:
-    """Remove a lease if it is still the known one.
+def _signed(own: Signature) -> bytes:
+    return json.dumps(asdict(own)).encode()
 
-    Only who has signed the file that is named by the lease's token may remove it.  Tokens are never used twice, so what
-    this process reads once it has that right stays true until it has removed the lease.
+
+def _remove(path: Path, known: bytes) -> None:
+    """Remove a lease if its content is still the known one.
+
+    Only who has signed the file that is named by that content may remove it.  No two leases have the same token, so
+    what this process reads once it has that right stays true until it has removed the lease.
     """
-    right = path.with_name(f".taking-{hashlib.sha256(known.token.encode()).hexdigest()[:32]}")
+    right = path.with_name(f".taking-{hashlib.sha256(known).hexdigest()[:32]}")
     if not _may_take(right):
         return
     try:
-        if _signature(path) == known:
+        if _content(path) == known:
             path.unlink(missing_ok=True)
     finally:
         right.unlink(missing_ok=True)
@@ -245,8 +260,8 @@ def _may_take(right: Path) -> bool:
     """Return whether this process now has the right to remove a lease; it is inherited from a process that died."""
     if _create(right) is not None:
         return True
-    other = _signature(right)
-    if other is None or holder(right) is not None:
+    other = _content(right)
+    if other is None or _parsed(other) is None or holder(right) is not None:
         return False
-    _take_away(right, other)
+    _remove(right, other)
     return _create(right) is not None

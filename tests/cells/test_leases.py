@@ -2,6 +2,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -236,29 +237,27 @@ def test_who_lost_a_lease_no_longer_touches_it(tmp_path: Path, monkeypatch: pyte
 
 def test_a_lease_that_came_before_the_removal_stays(tmp_path: Path, own: Leases) -> None:
     path = sign(tmp_path, "cell", pid=dead_pid())
-    dead = leases._signature(path)
-    assert dead is not None
+    dead = path.read_bytes()
     newer = replace(leases._own_signature(), host="faster")
     path.write_text(json.dumps(asdict(newer)))
-    leases._take_away(path, dead)
+    leases._remove(path, dead)
     assert leases._signature(path) == newer
     assert [item.name for item in path.parent.iterdir()] == ["lease"]
 
 
 def test_the_right_to_remove_a_lease_belongs_to_one_and_is_inherited_from_the_dead(tmp_path: Path, own: Leases) -> None:
     path = sign(tmp_path, "cell", pid=dead_pid())
-    dead = leases._signature(path)
-    assert dead is not None
+    dead = path.read_bytes()
     rights: list[Path] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leases, "_may_take", lambda right: bool(rights.append(right)))
-        leases._take_away(path, dead)
+        leases._remove(path, dead)
     (right,) = rights
     right.write_text(json.dumps(asdict(leases._own_signature())))
-    leases._take_away(path, dead)
-    assert leases._signature(path) == dead
+    leases._remove(path, dead)
+    assert path.read_bytes() == dead
     right.write_text(json.dumps(asdict(replace(leases._own_signature(), pid=dead_pid()))))
-    leases._take_away(path, dead)
+    leases._remove(path, dead)
     assert list(path.parent.iterdir()) == []
 
 
@@ -282,7 +281,7 @@ def test_many_threads_without_any_lock_never_hold_a_lease_together(
                 inside[0] -= 1
             if not lease_path(tmp_path, "cell").exists():
                 with contextlib.suppress(OSError):
-                    draft = sign(tmp_path, f"draft-{threading.get_ident()}", pid=dead)
+                    draft = sign(tmp_path, f"draft-{secrets.token_hex(8)}", pid=dead)  # no lease is ever rewritten
                     os.link(draft, lease_path(tmp_path, "cell"))
         own.close()
 
@@ -292,6 +291,21 @@ def test_many_threads_without_any_lock_never_hold_a_lease_together(
     for thread in threads:
         thread.join()
     assert held[0] >= 60 and most[0] == 1
+
+
+def test_a_lease_that_comes_while_a_place_is_found_empty_stays(
+    tmp_path: Path, own: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = lease_path(tmp_path, "cell"), leases._content
+
+    def late(at: Path) -> bytes | None:
+        found = read(at)
+        if found is None and at == path:
+            sign(tmp_path, "cell")
+        return found
+
+    monkeypatch.setattr(leases, "_content", late)
+    assert leases.freed(path) and read(path) is not None
 
 
 def test_a_file_system_without_hard_links_is_refused(
