@@ -74,7 +74,7 @@ $(VENV)/.ready: constraints.txt pyproject.toml setup.py
 # What tests, linters and the pages of docs/ need beyond what runs.  All is compiled, for tests limit what a start takes.
 $(VENV)/.dev: $(VENV)/.ready
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m compileall -q $(VENV)/lib > /dev/null || true  # some packages bring files of other Pythons
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # some packages bring files of other Pythons
 	touch $@
 
 clean:

@@ -17,6 +17,7 @@ import yaml
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.datamodules.preparation import usage
 
@@ -64,10 +65,13 @@ def test_the_counts_in_readme_are_those_of_the_results() -> None:
         for path in RESULTS.glob("*/*/*/table.json")
         for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]
     ]
-    counts = [verdicts.count(word) for word in ("holds", "fails", "no difference", "undecided", NOT_JUDGED)]
+    counts = [
+        verdicts.count(word) for word in ("holds", "fails", "no difference", "undecided", NOT_JUDGED, OTHER_SCALE)
+    ]
     text = " ".join(README.split())
     said = "Of {} claims, {} hold, {} fail, {} show no difference that matters, {} are undecided and {} are not judged"
-    assert said.format(len(verdicts), *counts) in text
+    assert sum(counts) == len(verdicts) and said.format(len(verdicts), *counts) in text
+    assert f"; {counts[-1]} more are made of larger scales." in text
     rows = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text(encoding="utf-8"))["rows"]
     measured = [row["verdict"] for row in rows if row["quantity"].endswith("_rmse") and not row.get("floor")]
     within = sum(verdict == "fitted" for verdict in measured)

@@ -131,7 +131,8 @@ def freed(path: Path) -> bool:
     content = _content(path)
     if content is None:
         return True
-    if _parsed(content) is not None and holder(path) is not None:
+    found = _parsed(content)
+    if found is not None and _is_alive(path, found):
         return False
     _remove(path, content)
     return True
@@ -143,10 +144,11 @@ def holder(path: Path) -> str | None:
     One of another boot or pid namespace counts as held until this process has watched it for ``STALE_SECONDS``.
     """
     found = _signature(path)
-    if found is None:
-        return None
-    alive = _start_of(found.pid) == found.start if _is_near(found) else not _watched_in_vain(path, found)
-    return f"pid {found.pid} on {found.host}" if alive else None
+    return f"pid {found.pid} on {found.host}" if found is not None and _is_alive(path, found) else None
+
+
+def _is_alive(path: Path, found: Signature) -> bool:
+    return _start_of(found.pid) == found.start if _is_near(found) else not _watched_in_vain(path, found)
 
 
 _seen: dict[Path, tuple[tuple[str, int], float]] = {}
@@ -258,10 +260,4 @@ def _remove(path: Path, known: bytes) -> None:
 
 def _may_take(right: Path) -> bool:
     """Return whether this process now has the right to remove a lease; it is inherited from a process that died."""
-    if _create(right) is not None:
-        return True
-    other = _content(right)
-    if other is None or _parsed(other) is None or holder(right) is not None:
-        return False
-    _remove(right, other)
-    return _create(right) is not None
+    return _create(right) is not None or (freed(right) and _create(right) is not None)

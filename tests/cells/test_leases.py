@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -306,6 +307,25 @@ def test_a_lease_that_comes_while_a_place_is_found_empty_stays(
 
     monkeypatch.setattr(leases, "_content", late)
     assert leases.freed(path) and read(path) is not None
+
+
+def test_a_lease_that_can_be_read_but_once_stays_with_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sign(tmp_path, "cell")
+    answers = iter([path.read_bytes()])
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, "_content", lambda _: next(answers, None))
+        assert not leases.freed(path)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"host": "h"}'])
+def test_a_damaged_right_does_not_keep_a_dead_lease(tmp_path: Path, own: Leases, content: str) -> None:
+    path = sign(tmp_path, "cell", pid=dead_pid())
+    right = path.with_name(f".taking-{hashlib.sha256(path.read_bytes()).hexdigest()[:32]}")
+    right.write_text(content)
+    assert leases.freed(path) and list(path.parent.iterdir()) == []
 
 
 def test_a_file_system_without_hard_links_is_refused(
