@@ -51,7 +51,7 @@ def _encoded(content: dict[str, Any]) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    benches = {path.stem for path in BENCHES.glob("*.py")} - {"side_by_side"}
+    benches = {path.stem for path in BENCHES.glob("*.py")} - {"side_by_side", "simulated"}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(sorted(benches)))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -126,8 +126,9 @@ def _counted(
 def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Record]:
     found: dict[str, Record] = {}
     for root in roots:
+        there = records.begun(root)
         for cell in cells:
-            record = records.find(root, cell.id) if cell.id not in found else None
+            record = records.find(root, cell.id) if cell.id in there and cell.id not in found else None
             if record is not None:
                 found[cell.id] = record
     return found

@@ -1,5 +1,6 @@
 """Jobs on their way: given to workers, heard of, and given again where a worker died."""
 
+import math
 import os
 import selectors
 import time
@@ -14,6 +15,7 @@ from paper_repro.base.files import disk_refuses
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.disk import disk_message
+from paper_repro.cells.ended import Ended
 from paper_repro.cells.estimates import Estimate
 from paper_repro.cells.jobs import Job
 from paper_repro.cells.leases import freed, lease_path
@@ -26,7 +28,14 @@ from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outco
 
 POLL_SECONDS = 0.25
 ELSEWHERE_POLL_SECONDS = 1.0
+ELSEWHERE_JOBS = 4
+"""How many jobs that others hold are looked at in each poll: one while all workers are busy, more where a round would
+take too long."""
+ROUND_SECONDS = 30.0
+"""The longest between two looks at a job that another runner holds: half of what a dead one's lease counts."""
 _END_OF_NODES = ("its process ended", "a node was lost, see above")
+_ABSENT = -1
+"""The stamp of a cell without a record."""
 ATTEMPTS = 2
 """How often a job is given to a worker before its cells count as failed (a worker may be killed from outside)."""
 
@@ -47,6 +56,7 @@ class Pool:
     Args:
         patience: for how many seconds it waits, with nothing to do, for cells that others run; None: until they have
             results.
+        ended: what several runners tell each other; None: this one is alone.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class Pool:
         count: int,
         fill: bool,
         patience: float | None = None,
+        ended: Ended | None = None,
     ) -> None:
         self._runs, self._servers, self._fill = runs, servers, fill
         self._todo, self._estimates = list(todo), estimates
@@ -73,8 +84,11 @@ class Pool:
         self._fatal = ""
         self._stopping = False
         self._last_look = 0.0
-        self._stamps = {cell.id: self._stamp(cell) for job in todo for cell in job.cells}
-        self._patience, self._busy_at = patience, time.monotonic()
+        there = records.begun(runs)
+        self._stamps = {
+            cell.id: self._stamp(cell) if cell.id in there else _ABSENT for job in todo for cell in job.cells
+        }
+        self._patience, self._busy_at, self._ended = patience, time.monotonic(), ended
 
     def drain(self) -> tuple[bool, str]:
         """Run until nothing is left or the user stops it; whether it was stopped, and what made it give up."""
@@ -122,13 +136,16 @@ class Pool:
 
     def _is_open(self, cell: PlannedCell) -> bool:
         """Return whether a cell has no result, nor has failed in another runner since this one began."""
-        return self._stamps[cell.id] == self._stamp(cell) and not is_done(self._runs, cell)
+        if self._ended is not None and self._ended.knows(cell.id):
+            return False
+        stamp = self._stamp(cell)
+        return stamp == self._stamps[cell.id] and (stamp == _ABSENT or not is_done(self._runs, cell))
 
     def _stamp(self, cell: PlannedCell) -> int:
         try:
             return record_path(self._runs, cell.id).stat().st_mtime_ns
         except OSError:
-            return 0
+            return _ABSENT
 
     def _give(self, job: Job) -> None:
         server = self._servers.of(job.cells[0].config)
@@ -165,6 +182,8 @@ class Pool:
             self._selector.unregister(running.worker.pipe)
 
     def _note_done(self, event: Mapping[str, Any]) -> None:
+        if self._ended is not None:
+            self._ended.add(event["cell"])
         if event["status"] == FINISHED:
             self._sweep.done += 1
             return
@@ -217,22 +236,27 @@ class Pool:
         self._note_done({"cell": cell.id, "status": FAILED, "note": note})
 
     def _look_elsewhere(self) -> None:
-        """Look at jobs that another runner holds: they may be done by now, or free again."""
+        """Look at some of the jobs that other runners hold: they may be done by now, or free again.
+
+        Each of many runners may wait for what all others hold, so each looks at a few in turn.
+        """
         if time.monotonic() - self._last_look < ELSEWHERE_POLL_SECONDS:
             return
         self._last_look = time.monotonic()
-        waiting: list[Job] = []
-        for job in self._elsewhere:
-            open_cells = [cell for cell in job.cells if not is_done(self._runs, cell)]
-            if not open_cells:
-                continue
-            free = [freed(lease_path(self._runs, cell.id)) for cell in open_cells]  # each is watched
-            (self._todo if all(free) else waiting).append(job)
+        least = 1 if len(self._running) == self._count else ELSEWHERE_JOBS
+        count = max(least, math.ceil(len(self._elsewhere) * ELSEWHERE_POLL_SECONDS / ROUND_SECONDS))
+        looked, self._elsewhere = self._elsewhere[:count], self._elsewhere[count:]
+        for job in looked:
+            if not all([freed(lease_path(self._runs, cell.id)) for cell in job.cells]):  # noqa: C419 each is watched
+                self._elsewhere.append(job)
+            elif not all(is_done(self._runs, cell) for cell in job.cells):
+                self._todo.append(job)
         now = time.monotonic()
         self._busy_at = now if self._running or self._todo else self._busy_at
         tired = self._patience is not None and now - self._busy_at > self._patience
-        self._elsewhere = [] if self._stopping or tired else waiting
-        self._sweep.elsewhere = sum(len(job.cells) for job in waiting)
+        if self._stopping or tired:
+            self._elsewhere.clear()
+        self._sweep.elsewhere = sum(len(job.cells) for job in self._elsewhere)
 
     def _stop(self, why: str) -> None:
         self._display.say(why)

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -233,18 +233,33 @@ def record_path(root: Path, cell: str) -> Path:
     return root / "cells" / cell / "record.json"
 
 
-def check_place(root: Path, cell: str) -> None:
-    """Check before a cell is run that its record can take its place.
+def begun(root: Path) -> set[str]:
+    """Return the cells that have a folder below ``root``, by one listing: no other has a record or a lease there."""
+    try:
+        return {path.name for path in (root / "cells").iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def check_places(root: Path, cells: Iterable[str]) -> None:
+    """Check before cells are run that their records can take their places.
 
     Raises:
-        UsageError: something else than a file lies there, or the cell's folder is none.
+        UsageError: something else than a file lies there, or a cell's folder is none.
     """
-    path = record_path(root, cell)
-    for folder in (path.parent.parent, path.parent):
-        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
-            raise UsageError(f"{folder}: expected a folder, found something else; remove it to run the cell")
-    if path.is_dir() and not path.is_symlink():
-        raise UsageError(f"{path}: found a folder, expected a run record; remove it to run the cell")
+    _check_folder(root / "cells")
+    there = begun(root)
+    for cell in cells:
+        if cell in there:
+            path = record_path(root, cell)
+            _check_folder(path.parent)
+            if path.is_dir() and not path.is_symlink():
+                raise UsageError(f"{path}: found a folder, expected a run record; remove it to run the cell")
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+        raise UsageError(f"{folder}: expected a folder, found something else; remove it to run the cell")
 
 
 def work_folder(root: Path, cells: Sequence[str]) -> Path:

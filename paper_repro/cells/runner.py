@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from paper_repro.base.errors import INTERRUPTED
 from paper_repro.cells import measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
+from paper_repro.cells.ended import Ended
 from paper_repro.cells.estimates import Estimate, estimate
 from paper_repro.cells.jobs import Job, jobs
 from paper_repro.cells.leases import clear
@@ -38,6 +39,10 @@ class Share:
     def first(self, jobs: list[Job]) -> list[Job]:
         """Return every ``count``-th job from ``index`` on, then the others from there on."""
         return [job for turn in range(self.count) for job in jobs[(self.index + turn) % self.count :: self.count]]
+
+    def of(self, cells: Sequence[PlannedCell]) -> Sequence[PlannedCell]:
+        """Return every ``count``-th cell: those that this runner looks after where one of all is enough."""
+        return cells[self.index :: self.count]
 
 
 WHOLE = Share()
@@ -70,8 +75,11 @@ def run(
     workers: int | None = None,
     fill: bool = False,
     share: Share = WHOLE,
+    known: Collection[str] = (),
 ) -> Result:
     """Run every cell that has no result in ``runs``, and let probes measure that have not measured yet.
+
+    Of several runners each counts its own share of the cells in what it returns.
 
     Args:
         fill: probes, and tasks of cells without probes, measure again where a metric was not available.
@@ -79,6 +87,7 @@ def run(
         servers: those that may be running already; they are not ended.
         workers: processes at a time; the config's ``machine.workers`` by default.
         share: with which cells to begin, where several runners begin at once.
+        known: cells that were found to have results a moment ago; their records are not read again.
 
     Raises:
         UsageError: ``runs`` or the place of a record cannot be written to, or a machine section asks for what no
@@ -87,30 +96,33 @@ def run(
     for cell in cells:
         check_machine(cell.config)
     open_runs_folder(runs)
-    for cell in cells:
-        records.check_place(runs, cell.id)
+    records.check_places(runs, (cell.id for cell in cells if cell.id not in known))
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
     for cell in able if fill else ():
         if lacks_without_probes(runs, cell):
             record_path(runs, cell.id).unlink()
-    done = {cell.id for cell in able if is_done(runs, cell) and not (fill and to_fill(runs, cell))}
-    clear(runs, done)  # a worker may be killed right after its last record
-    known = {cell.id: (estimates or {}).get(cell.id, Estimate(None, 1.0)) for cell in able}
+    done = {*known} | _done(runs, [cell for cell in able if cell.id not in known])
+    if fill:
+        done -= {cell.id for cell in able if cell.id in done and to_fill(runs, cell)}
+    # A worker may be killed right after its last record.
+    clear(runs, (cell.id for cell in share.of(able) if cell.id in done))
+    expected = {cell.id: (estimates or {}).get(cell.id, Estimate(None, 1.0)) for cell in able}
     todo = []
-    for job in jobs(able):
+    for number, job in enumerate(jobs(able)):
         if any(cell.id not in done for cell in job.cells):
             todo.append(job)
-        elif len(job.cells) > 1:
+        elif len(job.cells) > 1 and number % share.count == share.index:
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
     check_loggers(cell.config for job in todo for cell in job.cells)
-    todo.sort(key=lambda job: -sum(known[cell.id].seconds for cell in job.cells))
+    todo.sort(key=lambda job: -sum(expected[cell.id].seconds for cell in job.cells))
     todo = share.first(todo)
     interrupted, fatal = False, ""
     if todo:
         sweep = Sweep(total=len(able), done=len(done))
-        sweep.work_total = sum(known[cell.id].seconds for job in todo for cell in job.cells if cell.id not in done)
+        sweep.work_total = sum(expected[cell.id].seconds for job in todo for cell in job.cells if cell.id not in done)
         count = workers or int(todo[0].cells[0].config.get(identity.MACHINE, {}).get("workers", 1))
+        ended = Ended(runs) if share.count > 1 else None
         with (
             contextlib.nullcontext(servers) if servers else Servers(runs) as own,
             Display(sweep, display_stream) as display,
@@ -118,9 +130,15 @@ def run(
             for timed, most in ((False, count), (True, 1)):  # what measures time runs alone, after all others
                 part = [job for job in todo if identity.is_timed(job.cells[0].config) == timed]
                 if part and not interrupted and not fatal:
-                    pool = Pool(runs, own, part, known, sweep, display, min(most, len(part)), fill, share.patience)
+                    places = min(most, len(part))
+                    pool = Pool(runs, own, part, expected, sweep, display, places, fill, share.patience, ended)
                     interrupted, fatal = pool.drain()
-    return Result(count_by_status(able, runs), missing, interrupted, fatal)
+    return Result(count_by_status(share.of(able), runs), missing, interrupted, fatal)
+
+
+def _done(runs: Path, cells: Sequence[PlannedCell]) -> set[str]:
+    there = records.begun(runs)
+    return {cell.id for cell in cells if cell.id in there and is_done(runs, cell)}
 
 
 def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
@@ -142,8 +160,10 @@ def run_cells(
         UsageError: a config that cannot be built; nothing has been run.
     """
     open_runs_folder(runs)
-    todo = [cell for cell in cells if not cell.missing and not is_done(runs, cell)]
+    done = _done(runs, [cell for cell in cells if not cell.missing])
+    todo = [cell for cell in cells if not cell.missing and cell.id not in done]
     check_loggers(cell.config for cell in todo)
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.counting(todo[0].config), runs) if todo else {}
-        return run(told(cells, todo), runs, estimates=estimates, servers=servers, fill=fill, share=share)
+        cells = told(cells, todo)
+        return run(cells, runs, estimates=estimates, servers=servers, fill=fill, share=share, known=done)
