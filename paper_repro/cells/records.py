@@ -1,5 +1,6 @@
 """Run records: one JSON file a cell, at most 20 kB, whole or absent, and sealed with its own hash."""
 
+import contextlib
 import json
 import logging
 import math
@@ -7,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -277,13 +279,17 @@ def provenance(device: str, code: CodeState) -> dict[str, Any]:
     Args:
         code: as it was before the process imported it: a file may be edited, and restored, while a cell runs.
     """
-    versions = {"python": platform.python_version()}
+    return {"commit": code.commit, "dirty": code.dirty, "versions": dict(versions()), "device": device}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on, read once in a process."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {"commit": code.commit, "dirty": code.dirty, "versions": versions, "device": device}
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 def cpu_description(threads: int) -> str:

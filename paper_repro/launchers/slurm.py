@@ -23,6 +23,7 @@ from paper_repro.cells.leases import lease_path
 from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import begun
 from paper_repro.cells.runner import Result, count_by_status
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.options import Slurm
@@ -56,7 +57,12 @@ class Sweep:
 
     def open_cells(self) -> list[PlannedCell]:
         """Return the cells that can be run and have no result."""
-        return [cell for cell in self.cells if not cell.missing and not is_done(self.runs, cell)]
+        return self.without_result([cell for cell in self.cells if not cell.missing])
+
+    def without_result(self, cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+        """Return those of some cells that have no result; those that never began are told by one listing."""
+        there = begun(self.runs)
+        return [cell for cell in cells if cell.id not in there or not is_done(self.runs, cell)]
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
@@ -182,7 +188,7 @@ def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
     left, said, said_at = sweep.open_cells(), "", 0.0
     while True:
         states = _states(number)  # before the cells: the last job may end with the last cell
-        left = [cell for cell in left if not is_done(sweep.runs, cell)]
+        left = sweep.without_result(left)
         if not left or not states:
             break
         line = _line(sweep, left, states)
@@ -197,8 +203,10 @@ def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
 
 
 def _line(sweep: Sweep, left: Sequence[PlannedCell], states: Counter[str]) -> str:
-    holders = Counter[str]()
+    holders, there = Counter[str](), begun(sweep.runs)
     for cell in left:
+        if cell.id not in there:
+            continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
     done, running = len(sweep.cells) - len(left), sum(holders.values())
