@@ -99,6 +99,16 @@ operation is Python and dispatch. "Compiled" is the time of a compiled step over
 
 {cells}
 
+## What many runners ask of a file server
+
+`python scripts/bench.py many_runners --json FILE` plays a sweep of 10,000 cells that train nothing on 256 runners, with
+the code of an older commit and with that of the file. Files are real; clock, hosts and processes are simulated. One
+cell in 50 raises, one in 100 kills its worker once, one runner in 16 is killed and comes again on another node. A file
+operation is one request for a path below the folder of runs (stat, open, link, unlink, the listing of a folder).
+Processor time is that of real processes.{outcome}
+
+{sweeps}
+
 ## Triton kernels without a GPU
 
 `python scripts/bench.py kernels_static --json FILE` compiles every Triton kernel for an A100 (sm_80) and an H100
@@ -196,6 +206,8 @@ def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     rows: list[list[str]] = []
     cells: list[list[str]] = []
+    sweeps: list[list[str]] = []
+    outcome = ""
     static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
@@ -203,6 +215,9 @@ def _benches(folder: Path) -> str:
         if "programs" in bench:
             static = bench
         cells += [_cell(found, where, bench_commit(bench)) for found in bench.get("cells", [])]
+        sweeps += [_sweep(found, where, bench_commit(bench)) for found in bench.get("sweeps", [])]
+        for found in bench.get("outcomes", []):
+            outcome = _outcome(found, bench["before"])
         for found in bench.get("comparisons", []):
             goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
             error = f"{found['relative_error']:.1e}"
@@ -217,7 +232,9 @@ def _benches(folder: Path) -> str:
         fp32=_rates(gpu.products_per_second["fp32"] for gpu in GPUS),
         operations=_rates(gpu.operations_per_second for gpu in GPUS),
         table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
-        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True) if cells else "Not measured yet.",
+        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True) if cells else _NOT_YET,
+        sweeps=tabulate(sweeps, SWEEP_HEADERS, tablefmt="github", disable_numparse=True) if sweeps else _NOT_YET,
+        outcome=outcome,
         programs=_programs(static["programs"]),
         goals=_missed(static["programs"]),
         ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
@@ -295,6 +312,29 @@ def _cell(found: dict[str, Any], where: str, code: str) -> list[str]:
         where,
         code,
     ]
+
+
+SWEEP_HEADERS = ["part", "before", "now", "before over now", "where", "code"]
+_NOT_YET = "Not measured yet."
+
+
+def _sweep(found: dict[str, Any], where: str, code: str) -> list[str]:
+    """Write one part of what a sweep costs, before and now."""
+    sides = [f"{statistics.median(found[side]):,.4g}" for side in ("before", "now")]
+    if found["unit"] == "file operations":
+        sides = [f"{statistics.median(found[side]):,.0f}" for side in ("before", "now")]
+    return [found["case"], *(f"{side} {found['unit']}" for side in sides), f"{found['ratio']:.2f}x", where, code]
+
+
+def _outcome(found: dict[str, Any], before: str) -> str:
+    """Say what became of the simulated sweep."""
+    statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(found["statuses"].items()))
+    began, most = ([f"{value:,}" for value in found[name]] for name in ("begun", "most_of_a_runner"))
+    return (
+        f' "Before" is commit {before[:10]}. The {found["cells"]:,} cells on {found["runners"]} runners came to the '
+        f"same records byte for byte on both sides ({statuses}); {found['killed_runners']} runners were killed, cells "
+        f"began {began[0]} and {began[1]} times. The busiest runner asked {most[0]} and {most[1]} times."
+    )
 
 
 def _programs(found: list[dict[str, Any]]) -> str:

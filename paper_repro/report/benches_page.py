@@ -76,6 +76,8 @@ def _tables(bench: Mapping[str, Any]) -> Iterator[Markup]:
         yield table(COMPARED, rows, "plain")
     if rows := [_cell(found) for found in bench.get("cells", ())]:
         yield table(("cell", "ms a step", "GFLOP/s", "products", "others", "evaluations"), rows, "plain")
+    if rows := [_sweep(found) for found in bench.get("sweeps", ())]:
+        yield table(("part", "before", "now", "before over now"), rows, "plain")
     if rows := [_compiled(found) for found in bench.get("programs", ())]:
         yield tag("p", STATIC)
         yield table(COMPILED, rows, "plain")
@@ -95,6 +97,11 @@ def _cell(found: Mapping[str, Any]) -> list[str]:
     shares = [f"{found[name]:.0%}" for name in ("products", "others", "evaluations")]
     time = f"{statistics.median(times):.4g} ({min(times):.4g} to {max(times):.4g})"
     return [found["case"], time, f"{found['rate']:.1f}", *shares]
+
+
+def _sweep(found: Mapping[str, Any]) -> list[str]:
+    sides = [f"{statistics.median(found[side]):,.8g} {found['unit']}" for side in ("before", "now")]
+    return [found["case"], *sides, f"{found['ratio']:.2f}×"]
 
 
 def _compiled(found: Mapping[str, Any]) -> list[str]:
