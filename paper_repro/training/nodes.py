@@ -118,7 +118,7 @@ def follow(place: Place) -> int:
     number, store = 0, _patiently(own)
     while True:
         number += 1
-        content = _next(store, number)
+        content = _next(own, store, number)
         if content == _END:
             return 0
         job = json.loads(content)
@@ -168,36 +168,55 @@ class Heart:
             self._beat(store)
         except Exception as error:
             if not self._over.is_set():
-                first = str(error).partition("\n")[0]
-                address = self._own.environment.main_address
-                self._end(f"the node of rank 0, {address}, cannot be reached ({first})")
+                _end_without_store(self._own, str(error).partition("\n")[0])
 
     def _beat(self, store: Any) -> None:
         place, beat = self._own.place, 0
         heard = {rank: (b"", time.monotonic()) for rank in range(place.count)}
         while not self._over.is_set():
             beat += 1
-            store.set(f"{self._prefix}/beat/{place.rank}", json.dumps([beat, _name(self._own)]))
-            if place.rank == 0:
-                for rank, (before, since) in heard.items():
-                    key = f"{self._prefix}/beat/{rank}"
-                    now = store.get(key) if store.check([key]) else b""
-                    if now != before:
-                        heard[rank] = now, time.monotonic()
-                    elif time.monotonic() - since > SILENT_SECONDS:
-                        name = json.loads(before)[1] if before else f"rank {rank}"
-                        store.set(f"{self._prefix}/lost", f"{name} was not heard of for {SILENT_SECONDS:.0f} s")
-            if store.check([f"{self._prefix}/lost"]):
-                lost = store.get(f"{self._prefix}/lost").decode()
-                if place.rank == 0:  # whose command keeps the store; the others read it first
-                    time.sleep(2 * BEAT_SECONDS)
-                self._end(lost)
+            with _answered(self._own):
+                store.set(f"{self._prefix}/beat/{place.rank}", json.dumps([beat, _name(self._own)]))
+                if place.rank == 0:
+                    for rank, (before, since) in heard.items():
+                        key = f"{self._prefix}/beat/{rank}"
+                        now = store.get(key) if store.check([key]) else b""
+                        if now != before:
+                            heard[rank] = now, time.monotonic()
+                        elif time.monotonic() - since > SILENT_SECONDS:
+                            name = json.loads(before)[1] if before else f"rank {rank}"
+                            store.set(f"{self._prefix}/lost", f"{name} was not heard of for {SILENT_SECONDS:.0f} s")
+                if store.check([f"{self._prefix}/lost"]):
+                    lost = store.get(f"{self._prefix}/lost").decode()
+                    if place.rank == 0:  # whose command keeps the store; the others read it first
+                        time.sleep(2 * BEAT_SECONDS)
+                    _end_process(self._own, lost)
             self._over.wait(BEAT_SECONDS)
 
-    def _end(self, why: str) -> NoReturn:
-        advice = "start all nodes again, it goes on from its last checkpoint"
-        print(f"{why}: {_name(self._own)} ends too; {advice}", file=sys.stderr, flush=True)
-        os._exit(NODE_LOST)
+
+@contextlib.contextmanager
+def _answered(own: Group) -> Iterator[None]:
+    """End this process if the store has not answered what is asked of it in the block, or failed, after a while.
+
+    A node that loses its power or its network closes no connection, and whoever waits for it waits on.
+    """
+    timer = threading.Timer(SILENT_SECONDS, _end_without_store, (own, f"no answer for {SILENT_SECONDS:.0f} s"))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end_without_store(own: Group, why: str) -> NoReturn:
+    _end_process(own, f"the node of rank 0, {own.environment.main_address}, cannot be reached ({why})")
+
+
+def _end_process(own: Group, why: str) -> NoReturn:
+    advice = "start all nodes again, it goes on from its last checkpoint"
+    print(f"{why}: {_name(own)} ends too; {advice}", file=sys.stderr, flush=True)
+    os._exit(NODE_LOST)
 
 
 def _name(own: Group) -> str:
@@ -216,13 +235,15 @@ def _patiently(own: Group) -> Any:
             time.sleep(BEAT_SECONDS)
 
 
-def _next(store: Any, number: int) -> bytes:
+def _next(own: Group, store: Any, number: int) -> bytes:
     """Wait for the group's job of that number; where the store is gone, rank 0 is."""
     key = f"job/{number}"
-    while not store.check([key]):
+    while True:
+        with _answered(own):
+            if store.check([key]):
+                content: bytes = store.get(key)
+                return content
         time.sleep(BEAT_SECONDS / 4)
-    content: bytes = store.get(key)
-    return content
 
 
 def end(store: Any) -> None:

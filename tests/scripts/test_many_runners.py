@@ -25,7 +25,7 @@ def played(bench: Any, folder: Path, cells: int, runners: int) -> dict[str, Any]
 def test_killed_runners_and_workers_lose_nothing_and_what_each_asks_for_does_not_grow_with_cells(
     bench: Any, tmp_path: Path
 ) -> None:
-    small, large = played(bench, tmp_path / "small", 150, 18), played(bench, tmp_path / "large", 600, 18)
+    small, large = played(bench, tmp_path / "small", 90, 18), played(bench, tmp_path / "large", 300, 18)
     for found in (small, large):
         assert found["killed_runners"] == 1 and found["ended_runners"] == 18
         assert found["begun"] > found["cells"] == sum(found["statuses"].values()) and found["left"] == []
@@ -33,12 +33,12 @@ def test_killed_runners_and_workers_lose_nothing_and_what_each_asks_for_does_not
     asked = [{part: sum(counts.values()) for part, counts in found["operations"].items()} for found in (small, large)]
     # 18 runners that looked at each cell would ask 18 times as often for each cell more.
     more = {part: asked[1][part] - asked[0][part] for part in ("start", "walk", "end")}
-    assert abs(more["end"] - 2 * 450) <= 18, "each cell is counted by one runner: its status and its content"
-    assert more["start"] < 18 * 450 / 4
-    assert more["walk"] < 18 * 450
+    assert abs(more["end"] - 2 * 210) <= 18, "each cell is counted by one runner: its status and its content"
+    assert more["start"] < 18 * 210 / 4
+    assert more["walk"] < 18 * 210
     with pytest.raises(SystemExit, match="different records"):
         bench.checked(small, {**small, "digest": "0"})
-    for lost in ({"left": ["lease"]}, {"statuses": {"finished": 149}}, {"statuses": {"finished": 149, "absent": 1}}):
+    for lost in ({"left": ["lease"]}, {"statuses": {"finished": 89}}, {"statuses": {"finished": 89, "absent": 1}}):
         with pytest.raises(SystemExit, match="lost something"):
             bench.checked(small, {**small, **lost})
 

@@ -1,5 +1,6 @@
 """Two nodes of two processes each, as torchrun starts them, all on this computer."""
 
+import contextlib
 import json
 import os
 import signal
@@ -58,10 +59,12 @@ def nodes(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
     return [node(rank, port, runs, "machine.nodes=2", "machine.devices=2", *words) for rank in range(2)]
 
 
-def kill(process: subprocess.Popen[str]) -> None:
-    """End a node and all of its processes at once."""
-    for item in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-        item.send_signal(signal.SIGKILL)
+def kill(process: subprocess.Popen[str], with_signal: int = signal.SIGKILL) -> list[psutil.Process]:
+    """End a node and all of its processes at once, or stop them; returns the processes."""
+    found = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for item in found:
+        item.send_signal(with_signal)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,31 @@ def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Pa
     assert "start all nodes again, it goes on" in said
     assert not list(tmp_path.rglob("record.json")) and list(tmp_path.rglob("step-*.ckpt"))
     second.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_the_node_of_rank_0_that_dies_ends_the_other_within_a_minute(how: int, tmp_path: Path) -> None:
+    """A killed one closes its connections; one that lost its power, or its cable, leaves them open and is silent."""
+    first, second = nodes(tmp_path, "training.steps=100000")
+    until = time.monotonic() + 300
+    while not list(tmp_path.rglob("step-*.ckpt")):
+        assert first.poll() is None and time.monotonic() < until, first.communicate()[0]
+        time.sleep(0.1)
+    others = psutil.Process(second.pid).children(recursive=True)
+    died = kill(first, how)
+    try:
+        left = time.monotonic()
+        said, _ = second.communicate(timeout=100)
+        took = time.monotonic() - left
+        assert took < 60, said
+        assert second.returncode != 0 and not any(item.is_running() for item in others)
+        assert "the node of rank 0, 127.0.0.1, cannot be reached" in said, said
+        assert "start all nodes again, it goes on" in said
+    finally:
+        for item in [*died, *others]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                item.kill()
+        first.communicate()
 
 
 @pytest.mark.parametrize(
