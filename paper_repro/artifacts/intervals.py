@@ -1,6 +1,7 @@
 """Means, spreads and 95 % intervals over seeds, and p-values that belong to them."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ def _one_sample(values: Sequence[float]) -> Interval:
     return student(center, spread / math.sqrt(len(values)), len(values) - 1, len(values))
 
 
+@functools.cache
 def _t_quantile(degrees_of_freedom: float) -> float:
     from scipy.special import ndtri, stdtrit
 

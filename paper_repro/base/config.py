@@ -20,6 +20,8 @@ from paper_repro.base.targets import check_targets
 CONF = Path(__file__).parents[1] / "conf"
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.\[\]-]*\}")
 """A plain reference to another key, ``${seed}``; a resolver, ``${oc.env:HOME}``, has a colon."""
+_ANY_SEED = 7_305_918_264_530_127_689
+"""A seed to resolve a config with, in whose place each seed of a sweep comes; no config holds this number."""
 
 
 def compose(experiment: str, overrides: Sequence[str | Override] = (), seed: int = 0) -> dict[str, Any]:
@@ -159,15 +161,30 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
 
 
 def _resolved(config: dict[str, Any], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield the config of each seed.
+
+    References are resolved once, with a seed that is not used anywhere, for a sweep has many seeds of each setting.
+    """
     from omegaconf import OmegaConf
 
-    tree = OmegaConf.create(config)
+    container = OmegaConf.to_container(
+        OmegaConf.create({**config, "seed": _ANY_SEED}), resolve=True, throw_on_missing=True
+    )
+    assert isinstance(container, dict)
+    check_targets(container)
     for seed in seeds:
-        tree.seed = seed
-        container = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-        assert isinstance(container, dict)
-        check_targets(container)
-        yield {str(key): value for key, value in container.items()}
+        yield {str(key): _with_seed(value, seed) for key, value in container.items()}
+
+
+def _with_seed(node: Any, seed: int) -> Any:
+    """Return a copy of a node in which ``seed`` stands for the seed that it was resolved with."""
+    if isinstance(node, dict):
+        return {key: _with_seed(value, seed) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_with_seed(value, seed) for value in node]
+    if isinstance(node, str):
+        return node.replace(str(_ANY_SEED), str(seed))
+    return seed if node == _ANY_SEED and isinstance(node, int) else node
 
 
 def _texts(node: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from paper_repro.base import typed_yaml
 
 RULES = Path(__file__).with_suffix(".yaml")
 MACHINE = "machine"
@@ -28,6 +28,7 @@ AUTO = "auto"
 PROBES = "probes"
 TARGET = "_target_"
 LENGTH = 16
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,16 @@ class Rules:
         """The first name of a class to today's."""
         return {first: now for now, first in self.renamed.items()}
 
+    @functools.cached_property
+    def uncounted(self) -> frozenset[str]:
+        """The keys that change no result, wherever they stand but in ``machine``."""
+        return self.speed | self.hints
+
 
 @functools.cache
 def rules() -> Rules:
     """Return the rules, read once."""
-    content = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    content = typed_yaml.read(RULES).plain()
     neutral: dict[str, dict[str, Any]] = {}
     for entry in content["neutral"]:
         for name in entry["of"]:
@@ -80,13 +86,17 @@ def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
         config: resolved.
         files: the SHA-256 of each file that ``data.files`` names, by role.
     """
-    own = settings(config)
+    return with_files(settings(config), files)
+
+
+def with_files(own: str, files: Mapping[str, str]) -> str:
+    """Return the id of a cell of these ``settings``; ``files`` as in ``weights``."""
     return own if not files else hashlib.sha256(f"{own}/{canonical_json(dict(files))}".encode()).hexdigest()[:LENGTH]
 
 
 def probes(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the id of each probe of a config, by its name."""
-    found = today(config).get(PROBES) or {}
+    found = _renewed(config.get(PROBES) or {})
     return {name: fingerprint(_canonical(node, "")) for name, node in found.items() if node is not None}
 
 
@@ -156,7 +166,7 @@ def fingerprint(value: Any) -> str:
 
 def canonical_json(value: Any) -> str:
     """Return the one spelling of a JSON value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,36 +197,44 @@ def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tupl
 
 def _canonical(node: Any, section: str) -> Any:
     """Return a node without what does not count, its classes under their first names."""
-    if isinstance(node, Mapping):
+    if isinstance(node, dict):
+        known = rules()
         name = _target(node) or section
-        neutral = rules().neutral.get(name, {})
+        neutral = known.neutral.get(name, {})
+        without = known.uncounted if section != MACHINE else ()
         result = {}
         for key, value in node.items():
-            if key in rules().speed | rules().hints and section != MACHINE:
+            if key in without:
                 continue
             found = _canonical(value, str(key))
-            if key in neutral and canonical_json(found) == canonical_json(_canonical(neutral[key], "")):
+            if key in neutral and canonical_json(found) == _neutral(name, key):
                 continue
-            result[str(key)] = rules().renamed.get(value, value) if key == TARGET else found
+            result[str(key)] = known.renamed.get(value, value) if key == TARGET else found
         return result
     if isinstance(node, (list, tuple)):
         return [_canonical(value, "") for value in node]
     return node
 
 
+@functools.cache
+def _neutral(name: str, key: str) -> str:
+    """Return the neutral value of a key as canonical JSON."""
+    return canonical_json(_canonical(rules().neutral[name][key], ""))
+
+
 def _renewed(node: Any) -> Any:
     """Return a node with each class under today's name, without keys that are not read or stand in ``machine``."""
-    if isinstance(node, Mapping):
+    if isinstance(node, dict):
         known, first = rules(), str(node.get(TARGET))
         name = known.moved.get(first, first)
         gone = (known.speed if TARGET in node else frozenset()) | known.unread.get(name, frozenset())
-        kept = {key: value for key, value in node.items() if key not in gone}
-        return {key: name if key == TARGET else _renewed(value) for key, value in kept.items()}
+        renewed = {key: _renewed(value) for key, value in node.items() if key not in gone}
+        return {**renewed, TARGET: name} if TARGET in renewed else renewed
     if isinstance(node, (list, tuple)):
         return [_renewed(value) for value in node]
     return node
 
 
 def _target(node: Any) -> str:
-    found = node.get(TARGET) if isinstance(node, Mapping) else None
+    found = node.get(TARGET) if isinstance(node, dict) else None
     return found if isinstance(found, str) else ""

@@ -61,7 +61,7 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
             root = (config.get(MACHINE) or {}).get("data_root")
             return PlannedCell(key, seed, config, settings, settings, absent(name, root, command))
         hashes[role] = found
-    return PlannedCell(key, seed, config, settings, identity.weights(config, hashes))
+    return PlannedCell(key, seed, config, settings, identity.with_files(settings, hashes))
 
 
 def file_hashes(config: Mapping[str, Any]) -> dict[str, str | None]:

@@ -44,15 +44,14 @@ def check_fields(content: Mapping[str, Any]) -> None:
 
 def _keys(value: Any, levels: int) -> int:
     """Return the number of keys in all of a value, which is at most ``levels`` deep."""
-    if not isinstance(value, Mapping | list | tuple):
-        return 0
     if levels == 0:
         raise UsageError(f"nested more than {MOST_NESTING} levels deep")
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
+    count, parts = 0, value
+    if isinstance(value, dict):
+        if not {*map(type, value)} <= {str}:
             raise UsageError("a key that is no word")
-        return len(value) + sum(_keys(item, levels - 1) for item in value.values())
-    return sum(_keys(item, levels - 1) for item in value)
+        count, parts = len(value), value.values()
+    return count + sum(_keys(part, levels - 1) for part in parts if isinstance(part, dict | list | tuple))
 
 
 def _text(most: int) -> Callable[[Any], bool]:

@@ -151,7 +151,7 @@ def unsealed(path: Path) -> dict[str, Any]:
         given = content.pop(SEAL)
         if not isinstance(given, str):
             raise TypeError(f"{SEAL} is a text, not {given!r}")
-        whole = seal(content) == given and sealed(content) == raw
+        whole = seal(content) == given and _spelled(content, given) == raw
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{path}: not a run record: {error}; delete it to run the cell again") from error
     if not whole:
@@ -307,9 +307,13 @@ def cpu_description(threads: int) -> str:
 
 def sealed(content: dict[str, Any]) -> bytes:
     """Return a JSON object as bytes, with the hash of its content among its keys."""
-    return canonical_json({**content, SEAL: seal(content)}).encode() + b"\n"
+    return _spelled(content, seal(content))
 
 
 def seal(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object, whatever the order of its keys."""
     return sha256_of_bytes(canonical_json(content).encode())
+
+
+def _spelled(content: Mapping[str, Any], seal: str) -> bytes:
+    return canonical_json({**content, SEAL: seal}).encode() + b"\n"
