@@ -12,7 +12,7 @@ seeds, O'Brien and Fleming's share would leave it unable to decide anything.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,17 @@ def seeds_of(first: Sequence[int], count: int) -> list[int]:
     """Return the seeds of a look: those of the scale, and then the whole numbers above them."""
     further = range(max(first) + 1, max(first) + 1 + max(0, count - len(first)))
     return [*first, *further][:count]
+
+
+def finished(planned: Sequence[int], first: Sequence[int], have: Collection[int]) -> list[int]:
+    """Return the seeds of the last look of which none is lacking; those of the scale where that is true of none.
+
+    Seeds of a look that was begun and stopped say nothing yet: whoever reads them chooses when to look.
+    """
+    for count in reversed(planned):
+        if set(seeds := seeds_of(first, count)) <= set(have):
+            return seeds
+    return [*first]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,11 @@ class Plan:
     @property
     def altered(self) -> bool:
         return bool(self.altering)
+
+    @property
+    def has_looks(self) -> bool:
+        """Whether points may have further seeds, of planned looks."""
+        return bool(self.scale.looks) and not self.altered and list(self.seeds) == self.scale.seeds
 
     @property
     def folder(self) -> Path:
@@ -138,13 +143,28 @@ def with_looks(plan: Plan, folders: Sequence[Path]) -> Plan:
     Raises:
         UsageError: a file is damaged, or says other looks than the plan.
     """
-    if not plan.scale.looks or plan.altered or list(plan.seeds) != plan.scale.seeds:
+    if not plan.has_looks:
         return plan
     counts: dict[str, int] = {}
     for folder in folders:
         if (kept := looks.taken(folder, plan.scale.looks)) is not None:
             counts |= {place: max(count, counts.get(place, 0)) for place, count in kept.seeds.items()}
     return with_seeds(plan, counts)
+
+
+def of_finished_looks(plan: Plan, done: Collection[str]) -> Plan:
+    """Return the plan without the further seeds of looks that were begun and are not finished.
+
+    Args:
+        done: the ids of the cells that have a result.
+    """
+    if not plan.has_looks:
+        return plan
+    have: dict[Key, set[int]] = {}
+    for cell in plan.cells:
+        have.setdefault(cell.key, set()).update({cell.seed} if cell.id in done else ())
+    kept = {key: looks.finished(plan.scale.looks, plan.scale.seeds, seeds) for key, seeds in have.items()}
+    return replace(plan, cells=tuple(cell for cell in plan.cells if cell.seed in kept[cell.key]))
 
 
 def with_seeds(plan: Plan, counts: Mapping[str, int]) -> Plan:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paper_repro.artifacts import looks
-from paper_repro.artifacts.plan import Plan, with_looks
+from paper_repro.artifacts.plan import Plan, of_finished_looks, with_looks
 from paper_repro.artifacts.render import render
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
@@ -14,6 +14,8 @@ from paper_repro.cells.records import Record, record_path
 
 def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """Copy the records of a plan's cells into ``results`` and render the artifact there.
+
+    Of a look that was begun and is not finished nothing is copied; the table says that it was begun.
 
     Raises:
         UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
@@ -25,10 +27,13 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     kept = looks.taken(runs / plan.folder, plan.scale.looks)
     results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
     found = {cell: result.record for cell, result in results_of.items() if result is not None and result.done}
-    open_cells = [cell for cell in results_of if cell not in found]
+    plan = of_finished_looks(plan, found)
+    wanted = [cell.id for cell in plan.all_cells]
+    found = {cell: found[cell] for cell in wanted if cell in found}
+    open_cells = [cell for cell in wanted if cell not in found]
     if open_cells:
         raise UsageError(
-            f"{len(open_cells)} of {len(results_of)} cells have no result in {runs} (the first: {open_cells[0]}); "
+            f"{len(open_cells)} of {len(wanted)} cells have no result in {runs} (the first: {open_cells[0]}); "
             f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
         )
     _refuse_unknown_code(list(found.values()))

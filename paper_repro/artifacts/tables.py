@@ -209,7 +209,7 @@ class Table:
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
-        notes = [*artifact.notes, *self.remarks(), *floors.remarks(view)]
+        notes = [*artifact.notes, *self.remarks(), *floors.remarks(view), *self._unfinished_looks()]
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
@@ -227,9 +227,18 @@ class Table:
                 notes.append(f"{'Made' if view.own_root_is_reference else title + ', made'} {origin}.")
         for point in view.points.values():
             if text := verdicts.trouble(view.judged(point)):
-                labels = ", ".join(artifact.axes[axis].values[value].label for axis, value in point.key)
-                notes.append(f"{labels}: {text}.")
+                notes.append(f"{self._place(point)}: {text}.")
         return notes + self._lacks()
+
+    def _unfinished_looks(self) -> list[str]:
+        return [
+            f"A look at {count} seeds was begun at {len(points)} of {len(self.view.points)} places (the first: "
+            f"{self._place(points[0])}) and is not finished: its further seeds stand in no number and no verdict."
+            for count, points in self.view.unfinished_looks.items()
+        ]
+
+    def _place(self, point: Point) -> str:
+        return ", ".join(self.artifact.axes[axis].values[value].label for axis, value in point.key)
 
     def _lacks(self) -> list[str]:
         """Return why metrics are not available, each reason once."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from paper_repro.artifacts import verdicts
+from paper_repro.artifacts import looks, verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.derived import with_derived
@@ -70,6 +70,18 @@ class View:
         most = max((len(point.cells) for point in self.points.values()), default=0)
         further = f", and up to {most} seeds where a claim asked for more" if most > len(self.plan.seeds) else ""
         return ", ".join(str(seed) for seed in self.plan.seeds) + further
+
+    @property
+    def unfinished_looks(self) -> dict[int, list[Point]]:
+        """By number of seeds, the points that were begun for a look and lack some of them."""
+        most: dict[Key, int] = {}
+        for cell in self.plan.cells:
+            most[cell.key] = most.get(cell.key, 0) + 1
+        found: dict[int, list[Point]] = {}
+        for key, point in self.points.items():
+            if self.plan.has_looks and most.get(key, 0) > len(point.cells):
+                found.setdefault(most[key], []).append(point)
+        return dict(sorted(found.items()))
 
     def judged(self, point: Point) -> dict[int, Record]:
         return self._judged(point)
@@ -205,7 +217,8 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     """Read the records of a plan's cells.
 
     A damaged record counts as absent.  Where data is missing or another than the reference was made from, so that a
-    cell's id is not the reference's, the reference is found by its settings.
+    cell's id is not the reference's, the reference is found by its settings.  Of a look that was begun and is not
+    finished no record is read.
     """
     points: dict[Key, Point] = {}
     committed = _Committed(own if reference is None else reference, plan.artifact)
@@ -219,8 +232,20 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
             record = _result(own, cell, plan.artifact)
         if record is not None:
             point.own[cell.seed] = record
+    if plan.has_looks:
+        points = {key: _of_finished_looks(plan, point) for key, point in points.items()}
     floors = tuple(_measured(floor, plan, own, reference, committed) for floor in plan.floors)
     return View(plan, points, own, reference, floors)
+
+
+def _of_finished_looks(plan: Plan, point: Point) -> Point:
+    def kept(found: dict[int, Record]) -> dict[int, Record]:
+        seeds = looks.finished(plan.scale.looks, plan.scale.seeds, found)
+        return {seed: record for seed, record in found.items() if seed in seeds}
+
+    own, reference = kept(point.own), kept(point.reference)
+    seeds = {*plan.seeds, *own, *reference}
+    return Point(point.key, {seed: cell for seed, cell in point.cells.items() if seed in seeds}, own, reference)
 
 
 def _measured(

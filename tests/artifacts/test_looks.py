@@ -14,6 +14,7 @@ from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.judgements import FAILS, HOLDS, LEVEL, UNDECIDED, Judgement, combine, settle
 from paper_repro.artifacts.judgements import tested as by_interval
 from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.publish import publish
 from paper_repro.artifacts.render import render
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.measurements import is_done
@@ -163,6 +164,57 @@ def test_an_interrupted_run_stops_and_keeps_its_looks(tmp_path: Path) -> None:
     synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
     assert deciding.decide(plan, runs, tmp_path / "none", 1.0, lambda more: Result(interrupted=True)) == 130
     assert looks.taken(runs / plan.folder, LOOKS) is not None
+
+
+def stopped(root: Path, gap: float, count: int, at_whole_points: bool) -> deciding.Run:
+    """Runs ``count`` of the cells that a look asks for, and is stopped then."""
+
+    def run(plan: Plan) -> Result:
+        order = sorted(plan.cells, key=lambda cell: cell.key if at_whole_points else cell.seed)
+        synthetic.fill(root, replace(plan, cells=tuple(order[:count])), lambda cell: error(cell, gap))
+        return Result(interrupted=True)
+
+    return run
+
+
+@pytest.mark.parametrize("at_whole_points", [False, True])
+def test_of_a_look_that_was_stopped_nothing_is_read_and_the_look_before_it_can_be_published(
+    tmp_path: Path, at_whole_points: bool
+) -> None:
+    plan, runs, results = with_looks(tmp_path), tmp_path / "runs", tmp_path / "results"
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
+    before, _ = render(plan, runs, None)
+    assert deciding.decide(plan, runs, results, 1.0, stopped(runs, 0.03, 3, at_whole_points)) == 130
+    begun = looks.taken(runs / plan.folder, LOOKS)
+    assert begun is not None and begun.seeds, "a look was begun"
+    assert [path for path in runs.glob("cells/*") if path.name not in {cell.id for cell in plan.cells}]
+
+    publish(plan, runs, results)
+    table, _ = render(plan, results, None)
+    document = json.loads((results / plan.folder / "table.json").read_text())
+    reasons = [[(claim.id, found.reason) for claim, found in one.judgements()] for one in (before, table)]
+    assert reasons[0] == reasons[1] and all("look 1 of 4, 3 seeds" in reason for _, reason in reasons[1])
+    whole = 1 if at_whole_points else 0  # a point that has all seeds of the look is printed from them
+    seeds = [row["own_seeds"] for row in document["rows"] if row["quantity"] == "error"]
+    assert sorted(seeds) == [3] * (4 - whole) + [5] * whole
+    assert {path.name for path in results.glob("cells/*")} == document["cells"].keys()
+    said = [note for note in table.notes() if note.startswith("A look at 5 seeds was begun at")]
+    assert len(said) == 1 and "is not finished: its further seeds stand in no number and no verdict." in said[0]
+    assert looks.taken(results / plan.folder, LOOKS) == begun
+
+    assert deciding.decide(plan, runs, results, 1.0, runner(runs, 0.03)) == 0, "the same command goes on"
+    publish(plan, runs, results)
+    table, _ = render(plan, results, None)
+    assert not [note for note in table.notes() if "was begun" in note]
+    assert max(len(point.own) for point in table.view.points.values()) > 3
+
+
+def test_a_look_at_which_the_scales_own_seeds_are_lacking_is_not_published(tmp_path: Path) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    synthetic.fill(runs, plan, lambda cell: None if cell.seed == 2 else error(cell, 0.03))
+    looks.Taken(LOOKS, {looks.place_text(dict(plan.cells[0].key)): 5}).write(runs / plan.folder)
+    with pytest.raises(UsageError, match="4 of 12 cells have no result"):
+        publish(plan, runs, tmp_path / "results")
 
 
 def test_other_looks_than_those_first_taken_are_refused(tmp_path: Path) -> None:
