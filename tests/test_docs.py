@@ -78,6 +78,18 @@ def test_the_counts_in_readme_are_those_of_the_results() -> None:
     assert f"{within} of the {len(measured)} errors lie within one published standard deviation" in text
 
 
+def test_the_headline_of_ngpts_figure_2_is_the_published_one() -> None:
+    document = json.loads((RESULTS / "ngpt/fig2/cpu/table.json").read_text(encoding="utf-8"))
+    (claim,) = [claim for claim in document["claims"] if claim["id"] == "speedup_1k"]
+    (part,) = [part for part in claim["parts"] if part["at"].startswith("1,048,576 tokens")]
+    ratio, low, high = map(float, re.findall(r"[\d.]+", part["because"]))
+    text = " ".join(README.split())
+    assert f"claim is [{claim['verdict']}](results/ngpt/fig2/cpu/table.md): {ratio:.2f} times, " in text
+    assert f"with an interval of {low:.2f} to {high:.2f}, at a million tokens" in text
+    least, most = (document["summary"][name]["paper"] for name in ("speedup_1k", "speedup_8k"))
+    assert f"report {least:g} to {most:g} times fewer training tokens than GPT" in text
+
+
 def test_the_share_that_the_papers_own_settings_would_have_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mean of four seeds within one published standard deviation: of five repeats of the paper's, or very many."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

@@ -24,7 +24,7 @@ def best_is_inside(view: View, metric: str, places: Mapping[float, Mapping[str, 
     """
     sweep = {setting: view.unwatched().samples(metric, place) for setting, place in sorted(places.items())}
     if len(sweep) < FEWEST_SETTINGS:
-        return Judgement(UNDECIDED, "fewer than three settings finished")
+        return Judgement(UNDECIDED, f"fewer than {FEWEST_SETTINGS} settings finished")
     means = {setting: intervals.mean(list(losses.values())) for setting, losses in sweep.items()}
     best = min(means, key=lambda setting: means[setting])
     grid = ", ".join(f"{setting:g}: {loss:.4f}" for setting, loss in means.items())
@@ -44,7 +44,7 @@ def bracketed(sweep: Sweep, text: str) -> Judgement:
     holds at one inner setting, and it fails if the edge is below all of them.
 
     Args:
-        sweep: three settings or more; losses above 0.
+        sweep: ``FEWEST_SETTINGS`` or more; losses above 0.
         text: what stands in front of the verdicts on both edges, such as where the lowest mean is.
     """
     settings = sorted(sweep)

@@ -91,7 +91,7 @@ def run(
 
     Raises:
         UsageError: ``runs`` or the place of a record cannot be written to, or a machine section asks for what no
-            machine can give, or for a logger that is not installed or lacks its key.
+            machine can give.
     """
     for cell in cells:
         check_machine(cell.config)
@@ -114,7 +114,6 @@ def run(
             todo.append(job)
         elif len(job.cells) > 1 and number % share.count == share.index:
             shutil.rmtree(work_folder(runs, [cell.id for cell in job.cells]), ignore_errors=True)
-    check_loggers(cell.config for job in todo for cell in job.cells)
     todo.sort(key=lambda job: -sum(expected[cell.id].seconds for cell in job.cells))
     todo = share.first(todo)
     interrupted, fatal = False, ""
@@ -157,7 +156,8 @@ def run_cells(
     """Check every config and estimate its cost (from the records below ``roots``), then run what has no result.
 
     Raises:
-        UsageError: a config that cannot be built; nothing has been run.
+        UsageError: a config that cannot be built, or a logger that is not installed or lacks its key; nothing has been
+            run.
     """
     open_runs_folder(runs)
     done = _done(runs, [cell for cell in cells if not cell.missing])

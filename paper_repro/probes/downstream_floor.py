@@ -3,8 +3,10 @@
 Letters: B sequences, T tokens, V token ids.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_o
 from paper_repro.datamodules.text import TextData
 from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.bigram_floor import BigramFloor
-from paper_repro.probes.downstream import NAME, Downstream
+from paper_repro.probes.downstream import Downstream
 
 
 class DownstreamFloor(Task):
@@ -24,27 +26,15 @@ class DownstreamFloor(Task):
     Its metrics have the names of a trained model's, and are unavailable where those would be.
 
     Args:
-        tasks: as ``Downstream``'s, like all that follow.
-        normalized: those of them with a normalised accuracy.
-        num_fewshot: worked examples before each question.
-        limit: only so many questions of each task; None: all.
-        name: what the metrics of all tasks together begin with.
-        prepare: the command that makes the task files.
+        given: the arguments of ``Downstream``.
 
     Raises:
         ValueError: as ``Downstream``.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[str, str],
-        normalized: Sequence[str] = (),
-        num_fewshot: int = 0,
-        limit: int | None = None,
-        name: str = NAME,
-        prepare: str = "",
-    ) -> None:
-        self.probe = Downstream(tasks, normalized, num_fewshot, limit, name, prepare)
+    @functools.wraps(Downstream.__init__, assigned=(), updated=())
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.probe = Downstream(*given, **named)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         return [self._outcome(data_of(cell.config), folder / cell.id) for cell in cells]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paper_repro.artifacts import catalogue, intervals
-from paper_repro.artifacts.brackets import bracketed
+from paper_repro.artifacts import catalogue, intervals, views
+from paper_repro.artifacts.brackets import FEWEST_SETTINGS, best_is_inside, bracketed
 from paper_repro.artifacts.judgements import (
     FAILS,
     HOLDS,
@@ -53,6 +53,16 @@ def test_a_p_value_is_below_the_level_where_the_interval_leaves_the_threshold_ou
     assert (found.below(0.0) < LEVEL) == (found.high < 0.0)
     scipy = stats.ttest_1samp(spread(shift), 0.0, alternative="greater").pvalue
     assert found.above(0.0) == pytest.approx(scipy, rel=1e-9) and found.below(0.0) == pytest.approx(1 - scipy, rel=1e-9)
+
+
+def test_of_too_few_settings_no_best_is_judged(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    synthetic.fill(tmp_path / "runs", plan, lambda _: synthetic.finished(error=1.0, score=1.0))
+    view = views.build(plan, tmp_path / "runs", None)
+    places = {float(place): dict(key) for place, key in enumerate(list(view.points)[: FEWEST_SETTINGS - 1])}
+    found = best_is_inside(view, "error", places)
+    assert found == Judgement(UNDECIDED, f"fewer than {FEWEST_SETTINGS} settings finished")
+    assert best_is_inside(view, "error", {**places, 9.0: dict(list(view.points)[-1])}).because != found.because
 
 
 def test_p_values_without_spread_or_of_one_value_or_a_bound() -> None:
