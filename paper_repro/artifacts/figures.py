@@ -150,8 +150,8 @@ class Figure(ABC):
             self.draw(canvas, rows)
             for axes in canvas.axes:
                 axes.minorticks_off()
-            draw_floors(canvas.axes[self.panels], lines)
             printed_numbers.draw(canvas.axes, shown)
+            draw_floors(canvas.axes[self.panels], lines)
             legend = _draw_legend(canvas, self.legend_title, bool(shown)) if self.legend else 0.0
             below = _write_below(canvas, self.footer(rows))
             if self.margins:

@@ -16,7 +16,7 @@ FLOOR_LABEL_HEIGHT = 7
 """Points from one label of a floor to the next above it."""
 FLATTENS = 3.0
 """A floor further from the data than so many times their span would flatten them: its number stands at the edge."""
-STEPS_OF_A_LINE = 20
+STEPS_OF_A_LINE = 50
 """Between two points of a line, where it is asked what a label covers."""
 
 
@@ -138,9 +138,8 @@ def _crossed(axes: "Axes", line: FloorLine, up: float, left: bool) -> int:
     start = box.x0 if left else box.x1 - width
     count = 0
     for curve in axes.lines:
-        places = curve.get_path().interpolated(STEPS_OF_A_LINE).vertices
-        if curve.get_transform() == axes.transData:
-            count += _inside(axes.transData.transform(places), start, width, low, FLOOR_LABEL_HEIGHT * point)
+        places = curve.get_transform().transform(curve.get_path().interpolated(STEPS_OF_A_LINE).vertices)
+        count += _inside(places, start, width, low, FLOOR_LABEL_HEIGHT * point)
     for cloud in axes.collections:
         places = axes.transData.transform(cloud.get_offsets())
         count += _inside(places, start, width, low, FLOOR_LABEL_HEIGHT * point)

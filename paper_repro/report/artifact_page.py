@@ -95,7 +95,9 @@ def _figure(result: Result, stem: str = "figure") -> Markup:
     root.attrib.update({"role": "img", "aria-label": f"Figure of {result.id}: {result.document['title']}"})
     if width.replace(".", "").isdigit():
         root.set("style", f"max-width:{round(1.35 * float(width))}px")
-    marks = [[round(mark.x, 1), round(mark.y, 1), mark.text] for mark in found]
+    marks = [
+        [round(mark.x, 1), round(mark.y, 1), mark.text, *([round(mark.reach)] if mark.reach else [])] for mark in found
+    ]
     caption = "Point at a mark, or touch it, to read its numbers." if marks else ""
     return tag(
         "figure",

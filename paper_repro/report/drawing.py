@@ -14,6 +14,8 @@ INSIDE = ("#", "data:image/png;base64,")
 """How an address begins that leads nowhere else."""
 SANS = re.compile(r"font-family: 'DejaVu Sans',[^;\"]*;? ?")
 """The fonts that the page's own style names once for all figures."""
+POWER = re.compile(r"(-?)10\^(-?\d+)")
+"""A power of ten as ``_formula`` writes it."""
 NUMBERS = re.compile(r"-?[0-9.]+(?:e-?[0-9]+)?")
 
 
@@ -74,13 +76,24 @@ def words(node: Element) -> str:
     """Return all text of a group on one line; of a power of ten, ``1e-2``."""
     found = []
     for text in node.iter("text"):
-        spans = ["".join(span.itertext()).strip() for span in text.iter("tspan")]
-        pieces = [piece for piece in spans if piece]
-        if len(pieces) == 2 and pieces[0] == "10":
-            found.append(f"1e{pieces[1]}")
+        if power := POWER.fullmatch(_formula(text)):
+            found.append(f"{power[1]}1e{power[2]}")
         else:
             found.append(" ".join("".join(text.itertext()).split()))
     return " ".join(word for word in found if word).replace("−", "-")
+
+
+def _formula(text: Element) -> str:
+    """Return the letters of a formula, which stand in parts of their own, with ``^`` where one is higher than the last.
+
+    A hyphen is set for every minus.
+    """
+    found, height = "", ""
+    for span in text.iter("tspan"):
+        letters, at = "".join(span.itertext()).strip(), span.get("y", "")
+        found += f"^{letters}" if found and at != height else letters
+        height = at
+    return found.replace("−", "-")
 
 
 def vertices(path: str) -> list[tuple[float, float]]:

@@ -18,7 +18,7 @@ class Figure2(figures.Figure):
     The images themselves are drawn from the attachments, figure.csv holds their errors.
     """
 
-    size = (10.0, 3.4)
+    size = (10.0, 4.4)
     marks = "Rows: the same images; under each its mean squared error."
     floors_drawn = ("visible_mean", "mean_image", "gaussian_images")
 
@@ -46,17 +46,17 @@ class Figure2(figures.Figure):
         first, labels = {"method": methods[0]}, self.artifact.axes["method"].values
         count = len([row for row in rows if row["method"] == methods[0]])
         names = {"original": "images.png", "masked": "masked.png"}
-        strips: list[tuple[str, Any, list[float]]] = [
-            (label, strip(self.view, name, first, seed), []) for label, name in names.items()
+        strips: list[tuple[str, Any, list[Row | None]]] = [
+            (label, strip(self.view, name, first, seed), [None] * count) for label, name in names.items()
         ]
         for method in methods:
-            errors = [row["error"] for row in rows if row["method"] == method]
+            own: list[Row | None] = [row for row in rows if row["method"] == method]
             if method in labels:
                 pixels, label = strip(self.view, "completed.png", {"method": method}, seed), labels[method].label
             else:
                 pixels = floor_strip(self.view, method, "completed.png", seed)
                 label = f"Floor: {self.artifact.floors[method].label}"
-            strips.append((label, pixels, errors))
-        for axes, (label, pixels, errors) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
+            strips.append((label, pixels, own))
+        for axes, (label, pixels, shown) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
             if pixels is not None:
-                draw_strip(axes, pixels, label, errors, count)
+                draw_strip(axes, pixels, label, rows, shown, "error")

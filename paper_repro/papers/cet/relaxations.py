@@ -84,24 +84,24 @@ class RelaxationFigure(figures.Figure):
             if kind == "energy":
                 draw_energies(part, own, self.traces[0].trained)
             else:
-                self._draw_images(part, own)
+                self._draw_images(part, rows, own)
 
-    def _draw_images(self, canvas: "SubFigure", rows: Sequence[Row]) -> None:
-        seed, by_step = rows[0]["seed"], _by(rows, "step")
+    def _draw_images(self, canvas: "SubFigure", rows: Sequence[Row], errors: Sequence[Row]) -> None:
+        seed, by_step = rows[0]["seed"], _by(errors, "step")
         names = {"original": "images.png", "masked": "masked.png"}
-        strips: list[tuple[str, Any, list[float]]] = [
-            (label, strip(self.view, name, EP, seed), []) for label, name in names.items()
+        none: list[Row | None] = [None] * len(next(iter(by_step.values())))
+        strips: list[tuple[str, Any, list[Row | None]]] = [
+            (label, strip(self.view, name, EP, seed), none) for label, name in names.items()
         ]
         for step, own in by_step.items():
             pixels = strip(self.view, f"{self.name}_{step}.png", EP, seed)
-            strips.append((f"T = {step:,}", pixels, [row["value"] for row in own]))
-        count = len(next(iter(by_step.values())))
+            strips.append((f"T = {step:,}", pixels, [*own]))
         panels = canvas.subplots(len(strips), 1)
-        for axes, (label, pixels, errors) in zip(panels, strips, strict=True):
+        for axes, (label, pixels, shown) in zip(panels, strips, strict=True):
             if pixels is None:
                 axes.set_axis_off()
             else:
-                draw_strip(axes, pixels, label, errors, count)
+                draw_strip(axes, pixels, label, rows, shown, "value")
 
 
 def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> None:

@@ -37,14 +37,14 @@ class Figure8(figures.Figure):
         if not rows:
             return
         seed, models = rows[0]["seed"], self.artifact.axes["model"].values
-        strips: list[tuple[str, Any]] = [("original", strip(self.view, "original.png", EBT, seed))]
+        strips: list[tuple[str, Any, Row | None]] = [("original", strip(self.view, "original.png", EBT, seed), None)]
         for row in rows:
             name, file = row["model"], f"{LEVEL}_found.png"
             if name in models:
                 pixels, label = strip(self.view, file, {"model": name}, seed), models[name].label
             else:
                 pixels, label = floor_strip(self.view, name, file, seed), self.artifact.floors[name].label
-            strips.append((f"{label}\n{row['psnr']:.2f} dB", pixels))
-        for axes, (label, pixels) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
+            strips.append((f"{label}\n{row['psnr']:.2f} dB", pixels, row))
+        for axes, (label, pixels, shown) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
             if pixels is not None:
-                draw_strip(axes, pixels, label, count=pixels.shape[1] // pixels.shape[0])
+                draw_strip(axes, pixels, label, rows, [shown] * (pixels.shape[1] // pixels.shape[0]))

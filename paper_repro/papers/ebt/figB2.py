@@ -63,7 +63,9 @@ class FigureB2(figures.Figure):
         for axes, (kind, name) in zip(lower.subplots(len(KINDS), 1), KINDS.items(), strict=True):
             pixels = strip(self.view, f"{kind}.png", EBT, seed)
             if pixels is not None:
-                draw_strip(axes, pixels, name, count=pixels.shape[1] // pixels.shape[0])
+                of_frame = {row["frame"]: row for row in rows if (row["kind"], row["seed"]) == (kind, seed)}
+                count = pixels.shape[1] // pixels.shape[0]
+                draw_strip(axes, pixels, name, rows, [of_frame.get(frame) for frame in range(1, count + 1)])
 
 
 def judge_frame_energy_is_uncertainty(view: View) -> Judgement:

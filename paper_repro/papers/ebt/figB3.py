@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals, palette
+from paper_repro.artifacts import figures, intervals, palette, ties
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
@@ -42,7 +42,9 @@ class FigureB3(figures.Figure):
         parts = canvas.subplots(len(names) + 1, 1, squeeze=False, height_ratios=[1.0] * len(names) + [1.3])[:, 0]
         values = [row["value"] for row in tokens]
         for axes, name in zip(parts, names, strict=False):
-            image = _heat_map(axes, [row for row in tokens if row["set"] == name], min(values), max(values))
+            own = [row for row in tokens if row["set"] == name]
+            image = _heat_map(axes, own, min(values), max(values))
+            ties.tie(axes, rows, sorted(own, key=lambda row: (row["step"], row["place"])), image.get_array().shape[1])
             axes.set_title(f"{name}: energy of the prediction of each token", fontsize=9)
             canvas.colorbar(image, ax=axes, label="energy", fraction=0.02, pad=0.01)
         _bars(parts[-1], [row for row in rows if row["panel"] == "auroc"])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import intervals, tables
+from paper_repro.artifacts import catalogue, intervals, tables
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.printed_numbers import PrintedNumber
@@ -35,6 +35,8 @@ VECTORS = {
     "s_z": "s_z",
 }
 BY_LAYER = {"alpha_A": "-", "alpha_M": "--"}, {"s_u": "-", "s_nu": "--"}, {"s_qk": "-", "|s_qk|": "--"}
+SCALES = (1, "s_u"), (1, "s_nu"), (2, "s_qk"), (3, "s_z")
+"""The panels of the scaling factors of which the paper prints a mean."""
 VARIED = {BASE: "", "lr": "learning rate"}
 """What a sweep varies, where the beginning of its runs' names does not say it."""
 MODEST = (0.1, 0.4)
@@ -59,7 +61,7 @@ class Figure6(InspectionFigure):
 
     attachment = "scales.json"
     size = (12.0, 3.6)
-    marks = "Marks, lines and the outline of s_z: means over seeds."
+    marks = "Marks, lines and the outline of s_z: means over seeds; the paper's number of s_z is a mean over tokens."
 
     def appendix(self) -> "Appendix6":
         return Appendix6(self.source)
@@ -75,10 +77,19 @@ class Figure6(InspectionFigure):
         yield from (row for row in _histograms(series) if row["vector"] == "s_z")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return the printed mean eigen learning rates of the runs that the scale has, which have no unit."""
+        """Return the printed means of the runs that the scale has, which have no unit: the text's eigen learning rates,
+        and the scaling factors of Table 5, for the base alone.
+        """
         if not hasattr(self, "view"):
             return []
         found, drawn = [], {row["run"] for row in rows}
+        if BASE in drawn:
+            table, of = catalogue.load("ngpt/table5"), f"of {PRINTED_FOR['small']}, Table 5"
+            for panel, vector in SCALES:
+                number = table.printed((("setting", "default"),), f"mean_{vector}")
+                assert number is not None
+                upright = vector == "s_z"
+                found.append(PrintedNumber(f"{vector} {of}", number.mean, "pure number", panel, upright=upright))
         for run, size in zip(SIZES, ("small", "large"), strict=True):
             for vector in ("alpha_A", "alpha_M"):
                 number = self.artifact.summary[f"{vector}_{size}"].published

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures
+from paper_repro.artifacts import figures, ties
 from paper_repro.artifacts.figures import Row
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ ATTACHMENT = "texts.json"
 SCORES = {"perplexity": "ppl", "gqs_paper": "gqs", "apcs_lines": "apcs", "distinct_1": "d-1", "distinct_2": "d-2"}
 COLUMNS, LINES = 46, 24
 """Characters and lines of a text that the figure shows; figure.csv has it whole."""
+TITLE_HEIGHT, LINE_HEIGHT = 0.45, 0.1
+"""Inches."""
 
 
 class Figure5(figures.Figure):
@@ -41,10 +43,13 @@ class Figure5(figures.Figure):
         panels = canvas.subplots(1, max(1, len(drawn)), squeeze=False)[0]
         for axes in panels:
             axes.set_axis_off()
+        lines = max((_fitted(row["text"]).count("\n") + 1 for row in drawn), default=LINES)
+        canvas.set_size_inches(self.size[0], TITLE_HEIGHT + LINE_HEIGHT * lines)
         for axes, row in zip(panels, drawn, strict=False):
             label = self.artifact.axes["model"].values[row["model"]].label
             scores = [f"{name} {row[key]}" for key, name in SCORES.items() if row[key] != ""]
             axes.set_title(f"{label}\n{', '.join(scores)}", fontsize=7, loc="left")
+            ties.tie(axes, rows, [row])
             axes.text(0, 1, _fitted(row["text"]), family="monospace", fontsize=6, va="top", parse_math=False)
 
 

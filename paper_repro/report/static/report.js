@@ -114,10 +114,10 @@ function numbersBehindMarks() {
       if (!matrix) return;
       const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
       let best = null;
-      let least = (nearEnough / matrix.a) ** 2;
+      let least = Infinity;
       for (const mark of marks) {
-        const away = (mark[0] - at.x) ** 2 + (mark[1] - at.y) ** 2;
-        if (away < least) [best, least] = [mark, away];
+        const away = Math.hypot(mark[0] - at.x, mark[1] - at.y);
+        if (away < least && away < Math.max(nearEnough / matrix.a, mark[3] || 0)) [best, least] = [mark, away];
       }
       if (!best) return hide();
       tip.textContent = best[2];
