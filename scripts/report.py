@@ -2,7 +2,7 @@
 
     report.py                    the site of results/ in site/; open site/index.html
     report.py to=DIR             into another folder, which is new, empty, or holds a report already
-    report.py from=DIR           of another folder of results
+    report.py from=runs          of your own runs, with the reference beside each number
 
 Pages: an index of all artifacts, a page for each artifact and scale, one for each record, all claims, all figures,
 where papers and code disagree, and the measured speeds.  The same results give the same bytes.

@@ -62,20 +62,21 @@ def floor_document(view: View) -> list[dict[str, Any]]:
     for floor in view.floors:
         place = {axis: floor.plan.common().get(axis, "") for axis in view.artifact.axes}
         for name, metric in view.artifact.metrics.items():
-            found = [value / metric.factor for value in floor.samples(name).values()] if metric.measured else []
+            found = floor.samples(name) if metric.measured else {}
             if not found:
                 continue
-            spread = intervals.sample_std(found)
-            numbers = {
-                "paper_mean": None,
-                "paper_std": None,
-                "own_mean": float(f"{intervals.mean(found):.8g}"),
-                "own_std": None if spread is None else float(f"{spread:.8g}"),
-                "own_seeds": len(found),
-                "verdict": "",
-            }
-            rows.append({**place, "quantity": name, **numbers, "floor": floor.plan.name})
+            if view.own_root_is_reference:
+                numbers = {**_numbers("own", metric, found), "verdict": ""}
+            else:
+                numbers = {**_numbers("own", metric, floor.samples(name, floor.own)), "verdict": ""}
+                numbers |= _numbers("reference", metric, floor.samples(name, floor.reference))
+            rows.append({**place, "quantity": name, "paper_mean": None, "paper_std": None, **numbers})
+            rows[-1]["floor"] = floor.plan.name
     return rows
+
+
+def _numbers(whose: str, metric: Metric, found: Mapping[int, float]) -> dict[str, Any]:
+    return intervals.columns(whose, [value / metric.factor for value in found.values()])
 
 
 def floor_cells(view: View) -> dict[str, Any]:

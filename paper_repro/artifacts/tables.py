@@ -267,7 +267,15 @@ class Table:
                 found = column_value(self.artifact, column, point, self.view.judged(point))
                 verdict = verdicts.on_column(column, printed, found, self.view.plan.scale.comparable).word
                 numbers = {"paper_mean": None if printed is None else printed.mean, "paper_std": None}
-                rows.append({**place, "quantity": name, **numbers, **_statistics("own", [found]), "verdict": verdict})
+                rows.append(
+                    {
+                        **place,
+                        "quantity": name,
+                        **numbers,
+                        **intervals.columns("own", [] if found is None else [found]),
+                        "verdict": verdict,
+                    }
+                )
             for name, metric in self.artifact.metrics.items():
                 printed = self.view.printed(key, name)
                 numbers = {
@@ -277,9 +285,9 @@ class Table:
                 own = [value / metric.factor for value in values(point.own, name).values()]
                 reference = [value / metric.factor for value in values(point.reference, name).values()]
                 verdict = self.verdict(name, point).word if metric.measured else ""
-                row = {**place, "quantity": name, **numbers, **_statistics("own", own), "verdict": verdict}
+                row = {**place, "quantity": name, **numbers, **intervals.columns("own", own), "verdict": verdict}
                 if not self.view.own_root_is_reference:
-                    row |= _statistics("reference", reference)
+                    row |= intervals.columns("reference", reference)
                     row["as_reference"] = verdicts.agreement(values(point.own, name), values(point.reference, name))
                 rows.append(row)
         return rows + floor_document(self.view)
@@ -359,15 +367,6 @@ def _spread(metric: Metric, found: Mapping[int, float]) -> str:
 
 def _wrap(text: str, marks: tuple[str, str]) -> str:
     return f"{marks[0]}{text}{marks[1]}" if text else ""
-
-
-def _statistics(prefix: str, found: Sequence[float | None]) -> dict[str, float | int | None]:
-    present = [value for value in found if value is not None]
-    return {
-        f"{prefix}_mean": float(f"{intervals.mean(present):.8g}") if present else None,
-        f"{prefix}_std": None if (std := intervals.sample_std(present)) is None else float(f"{std:.8g}"),
-        f"{prefix}_seeds": len(present),
-    }
 
 
 def _origin(found: Sequence[Record]) -> str:

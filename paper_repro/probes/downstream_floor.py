@@ -3,7 +3,7 @@
 Letters: B sequences, T tokens, V token ids.
 """
 
-import functools
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ class DownstreamFloor(Task):
         ValueError: as ``Downstream``.
     """
 
-    @functools.wraps(Downstream.__init__, assigned=(), updated=())
+    __signature__ = inspect.signature(Downstream)
+
     def __init__(self, *given: Any, **named: Any) -> None:
         self.probe = Downstream(*given, **named)
 

@@ -9,7 +9,7 @@ from paper_repro.artifacts.derived import with_derived
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.report import drawing, hover
 from paper_repro.report.claims_page import claims_of
-from paper_repro.report.grids import OURS, PAPER, VERDICT, Entry, Grid, Quantity, grid
+from paper_repro.report.grids import OURS, PAPER, REFERENCE, VERDICT, Entry, Grid, Quantity, grid
 from paper_repro.report.markup import Markup, tag
 from paper_repro.report.record_page import record_path
 from paper_repro.report.shell import facts, link, number, page, paper_name, scrolling, table, tally, verdict
@@ -98,7 +98,8 @@ def _figure(result: Result, stem: str = "figure") -> Markup:
     marks = [
         [round(mark.x, 1), round(mark.y, 1), mark.text, *([round(mark.reach)] if mark.reach else [])] for mark in found
     ]
-    caption = "Point at a mark, or touch it, to read its numbers." if marks else ""
+    what = "a picture or a mark" if any(mark.reach for mark in found) else "a mark"
+    caption = f"Point at {what}, or touch it, to read its numbers." if marks else ""
     return tag(
         "figure",
         scrolling(drawing.html(root), "drawing"),
@@ -119,7 +120,7 @@ def _table(here: str, shown: Grid, source: Source) -> Markup:
     """Return the paper's numbers beside ours, quantities as groups of columns."""
     if not shown.lines:
         return Markup()
-    printed = any(PAPER in one.kinds for one in shown.quantities)
+    printed = any(PAPER in one.kinds or REFERENCE in one.kinds for one in shown.quantities)
     first = [tag("th", title, rowspan=2, scope="col", class_="axis") for title in shown.axes]
     second = []
     for one in shown.quantities:
@@ -142,14 +143,14 @@ def _table(here: str, shown: Grid, source: Source) -> Markup:
 
 def _class(entry: Entry, kind: str, place: int) -> str:
     best = " best" if entry.best else ""
-    return f"{kind}{best}{'' if place else ' group'}"
+    return f"{kind.replace(' ', '-')}{best}{'' if place else ' group'}"
 
 
 def _shown(here: str, entry: Entry, kind: str, quantity: Quantity, line: int, source: Source) -> Any:
     """Return what stands in a cell; our number leads to its record, or to those of its seeds."""
     if kind == VERDICT:
         return verdict(entry.verdict, entry.text) if entry.text else ""
-    if kind == PAPER or not entry.text or not entry.cells:
+    if kind != OURS or not entry.text or not entry.cells:
         return entry.text
     if len(entry.cells) == 1 and entry.cells[0] in source.records:
         return link(here, record_path(entry.cells[0]), entry.text)

@@ -8,16 +8,17 @@ from typing import Any
 
 from paper_repro.artifacts.artifact import Artifact, Column, Metric
 from paper_repro.artifacts.verdicts import NOT_RUN, OFF, REPRODUCED
-from paper_repro.report.source import Kept, Result
+from paper_repro.report.source import WHOSE, Kept, Result
 
 ROW_KEYS = frozenset(
     (
         *("quantity", "verdict", "floor", "as_reference"),
-        *(f"{whose}_{what}" for whose in ("paper", "own", "reference") for what in ("mean", "std", "seeds")),
+        *(f"{whose}_{what}" for whose in WHOSE for what in ("mean", "std", "seeds")),
     )
 )
 """What a row says beside its place."""
-PAPER, OURS, VERDICT = "paper", "ours", "verdict"
+PAPER, REFERENCE, OURS, AGREES, VERDICT = "paper", "reference", "ours", "as reference", "verdict"
+"""What a quantity's columns are; a table of somebody's own runs has the reference beside ours, and if they agree."""
 SEED, FLOOR = "seed", "floor"
 
 Place = tuple[tuple[str, str], ...]
@@ -117,7 +118,9 @@ def _quantities(artifact: Artifact | None, rows: Sequence[Mapping[str, Any]]) ->
         printed = any(row.get("paper_mean") is not None for row in own)
         measured = not (isinstance(spec, Metric) and not spec.measured)
         judged = any(row.get("verdict") not in ("", NOT_RUN, None) for row in own)
-        kinds = (PAPER,) * printed + (OURS,) * measured + (VERDICT,) * (judged and printed)
+        beside = measured and any("reference_mean" in row for row in own)
+        kinds = (PAPER,) * printed + (REFERENCE,) * beside + (OURS,) * measured + (AGREES,) * beside
+        kinds += (VERDICT,) * (judged and printed)
         yield Quantity(name, spec, kinds)
 
 
@@ -214,22 +217,33 @@ def _entries(
             yield Entry("" if mean is None else quantity.paper_text(mean, std))
         elif kind == VERDICT:
             yield Entry(_verdict(quantity, row), verdict=str(row.get("verdict") or ""))
+        elif kind == AGREES:
+            yield Entry(str(row.get("as_reference") or ""))
+        elif kind == REFERENCE:
+            yield Entry(_number(quantity, row, "reference") or NOT_RUN)
         else:
             yield Entry(_own(quantity, row, cells, records), cells)
 
 
 def _own(quantity: Quantity, row: Mapping[str, Any], cells: tuple[str, ...], records: Mapping[str, Kept]) -> str:
     """Write our number; where there is none, why."""
-    mean, std = row.get("own_mean"), row.get("own_std")
-    if mean is not None:
-        if std is None or (FLOOR in row and quantity.text(std) == quantity.text(0.0)):
-            return quantity.text(mean)
-        return f"{quantity.text(mean)} ± {quantity.text(std)}"
+    if text := _number(quantity, row, "own"):
+        return text
     kept = [records[cell].record for cell in cells if cell in records]
     lacks = [record.unavailable[quantity.name] for record in kept if quantity.name in record.unavailable]
     if lacks:
         return f"n/a: {lacks[0].partition(':')[0]}"
     return "" if kept and isinstance(quantity.spec, Metric) else NOT_RUN
+
+
+def _number(quantity: Quantity, row: Mapping[str, Any], whose: str) -> str:
+    """Write a mean with its spread over seeds; empty where there is none."""
+    mean, std = row.get(f"{whose}_mean"), row.get(f"{whose}_std")
+    if mean is None:
+        return ""
+    if std is None or (FLOOR in row and quantity.text(std) == quantity.text(0.0)):
+        return quantity.text(mean)
+    return f"{quantity.text(mean)} ± {quantity.text(std)}"
 
 
 def _verdict(quantity: Quantity, row: Mapping[str, Any]) -> str:
@@ -263,7 +277,7 @@ def _with_best(
             sign = {"lower": 1.0, "higher": -1.0}.get(getattr(quantity.spec, "direction", "none"))
             for kind, entry in enumerate(line.entries[place] if sign else ()):
                 value = _leading(entry.text)
-                if value is not None and quantity.kinds[kind] != VERDICT:
+                if value is not None and quantity.kinds[kind] not in (VERDICT, AGREES):
                     best.setdefault((place, kind, group), []).append(((sign or 1.0) * value, number))
     marked = {
         (number, place, kind)

@@ -19,6 +19,8 @@ MOST_BYTES = 20_000_000
 """The size of a table or figure above which it is not read."""
 CELL = re.compile(r"[0-9a-f]{16}")
 FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
+WHOSE = ("paper", "own", "reference")
+"""Whose numbers a row may have."""
 TABLES = ("table.csv", "table.md", "table.tex")
 
 
@@ -159,7 +161,7 @@ def _row_problems(document: Mapping[str, Any]) -> Iterator[str]:
     for row in document["rows"]:
         if not isinstance(row, dict) or not isinstance(row.get("quantity"), str):
             yield f"a row without a quantity: {str(row)[:80]}"
-        elif not all(_is_number(row.get(key)) for key in ("paper_mean", "paper_std", "own_mean", "own_std")):
+        elif not all(_is_number(row.get(f"{whose}_{what}")) for whose in WHOSE for what in ("mean", "std")):
             yield f"a row whose numbers are none: {str(row)[:200]}"
     if not all(isinstance(note, str) for note in document["notes"]):
         yield "a note that is no text"

@@ -166,6 +166,24 @@ def test_a_mark_tells_its_numbers(site: Any, browser: Browser) -> None:
     quiet(browser, site.folder)
 
 
+def test_a_picture_tells_its_numbers_up_to_its_corners(site: Any, browser: Browser) -> None:
+    browser.resize(1280, 1600)
+    browser.open(site.folder / "artifacts/cet/fig2/cpu.html")
+    x, y, reach, text = browser.run("""
+        const svg = document.querySelector(".drawing svg");
+        const mark = JSON.parse(document.querySelector("script.marks").textContent)[0];
+        svg.scrollIntoView({block: "center"});
+        const matrix = svg.getScreenCTM(), place = new DOMPoint(mark[0], mark[1]).matrixTransform(matrix);
+        return [place.x, place.y, mark[3] * matrix.a, mark[2]];
+    """)
+    assert reach > 20 and text.startswith("method: ep\nseed: 0\nimage: 1\nerror: 0.04")
+    browser.point_at(x - 0.6 * reach, y - 0.6 * reach)
+    assert browser.run("return document.querySelector('.tip').innerText") == text
+    browser.point_at(x - 2 * reach, y)
+    assert browser.run("return document.querySelector('.tip').hidden")
+    quiet(browser, site.folder)
+
+
 def test_words_that_look_like_tags_do_nothing(tmp_path: Path, browser: Browser) -> None:
     build(small_results.write(tmp_path / "results"), tmp_path / "site")
     for page in sorted((tmp_path / "site").rglob("*.html")):

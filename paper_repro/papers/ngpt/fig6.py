@@ -86,10 +86,10 @@ class Figure6(InspectionFigure):
         if BASE in drawn:
             table, of = catalogue.load("ngpt/table5"), f"of {PRINTED_FOR['small']}, Table 5"
             for panel, vector in SCALES:
-                number = table.printed((("setting", "default"),), f"mean_{vector}")
-                assert number is not None
+                printed = table.printed((("setting", "default"),), f"mean_{vector}")
+                assert printed is not None
                 upright = vector == "s_z"
-                found.append(PrintedNumber(f"{vector} {of}", number.mean, "pure number", panel, upright=upright))
+                found.append(PrintedNumber(f"{vector} {of}", printed.mean, "pure number", panel, upright=upright))
         for run, size in zip(SIZES, ("small", "large"), strict=True):
             for vector in ("alpha_A", "alpha_M"):
                 number = self.artifact.summary[f"{vector}_{size}"].published
