@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     results = Path(words.settings.get("from", str(RESULTS))).expanduser()
     if not results.is_dir():
         raise UsageError(
-            f"from={results}: there is no such folder; give one that holds PAPER/ARTIFACT/SCALE/table.json"
+            f"from={results}: there is no such folder; reproduce.py writes its tables below runs/, and what is "
+            "published lies below results/"
         )
     from paper_repro.report.site import build
 

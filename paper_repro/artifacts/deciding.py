@@ -38,8 +38,8 @@ def hours(text: str | None) -> float:
     except ValueError:
         found = math.nan
     if not 0 < found < math.inf:
-        given = "nothing" if text is None else repr(text)
-        raise UsageError(f"--hours is a number of hours above 0, not {given}: for example --decide --hours 2")
+        fault = "--decide needs --hours" if text is None else f"--hours is a number of hours above 0, not {text!r}"
+        raise UsageError(f"{fault}: for example --decide --hours 2")
     return found
 
 

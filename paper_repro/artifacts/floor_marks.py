@@ -61,14 +61,17 @@ def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
         inside = [line for line in own if low <= line.value <= high]
         for line in inside:
             axes.axhline(line.value, color=palette.FLOOR, linestyle=":", linewidth=1.2)
-        for line, up in _labelled(axes, inside):
-            left = _crossed(axes, line, up, left=True) < _crossed(axes, line, up, left=False)
-            place: Any = {"xy": (1.0 - left, line.value), "xycoords": axes.get_yaxis_transform()}
-            place |= {"xytext": (2 if left else -2, 2 + up), "ha": "left" if left else "right"}
-            axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
         beyond = [line for line in own if line not in inside]
         if axes.get_autoscaley_on() and beyond:
             _make_room(axes, [line.value > high for line in beyond])
+        edges = tuple(sum((line.value > high) == above for line in beyond) for above in (False, True))
+        for line, up in _labelled(axes, inside):
+            left = _is_at_edge(axes, line, up, edges) or _crossed(axes, line, up, left=True) < _crossed(
+                axes, line, up, left=False
+            )
+            place: Any = {"xy": (1.0 - left, line.value), "xycoords": axes.get_yaxis_transform()}
+            place |= {"xytext": (2 if left else -2, 2 + up), "ha": "left" if left else "right"}
+            axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
         for row, line in enumerate(beyond):
             above = line.value > high
             text = f"{line.label} {line.value:.3g}, {'above' if above else 'below'}"
@@ -127,6 +130,14 @@ def _labelled(axes: "Axes", lines: Sequence[FloorLine]) -> list[tuple[FloorLine,
             found.append((line, at - height))
             top = at + FLOOR_LABEL_HEIGHT
     return found
+
+
+def _is_at_edge(axes: "Axes", line: FloorLine, up: float, edges: tuple[int, int]) -> bool:
+    """Return whether a floor's label would lie on those at the right end of the lower or upper edge (so many each)."""
+    box, point = axes.get_window_extent(), axes.figure.dpi / 72.0
+    low = (float(axes.transData.transform((0.0, line.value))[1]) + (up + 2) * point - box.y0) / point
+    below, above = (FLOOR_LABEL_HEIGHT * count for count in edges)
+    return low < below or (above > 0 and low + FLOOR_LABEL_HEIGHT > float(box.height) / point - above)
 
 
 def _crossed(axes: "Axes", line: FloorLine, up: float, left: bool) -> int:

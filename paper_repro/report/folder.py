@@ -85,8 +85,8 @@ def _refuse_foreign(folder: Path) -> None:
             raise _refused(folder, error) from error
         if inside and MARKER not in inside:
             raise UsageError(
-                f"{folder}: holds {inside[0]} and no {MARKER}, so it is no report of ours and is left alone; give a "
-                "new or empty folder with to=DIR"
+                f"{folder}: holds '{inside[0]}' and no {MARKER}, so it is no report of ours and is left alone; "
+                "give a new or empty folder with to=DIR"
             )
     if (folder / MARKER).exists():
         _listed(folder)
@@ -158,4 +158,4 @@ def _delete(folder: Path, name: str, digest: str) -> None:
 
 
 def _refused(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path}: cannot be written ({error.strerror}); mend that, or give another folder with to=DIR")
+    return UsageError(f"{path}: cannot be written ({error.strerror}); give a folder that you may write to, with to=DIR")

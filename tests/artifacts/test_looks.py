@@ -236,7 +236,8 @@ def test_a_scale_without_looks_is_refused_with_what_to_write(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", [None, "two", "0", "-1", "inf", "nan", ""])
 def test_hours_that_are_no_number_are_refused(text: str | None) -> None:
-    with pytest.raises(UsageError, match="--hours is a number of hours above 0, not"):
+    said = "--decide needs --hours: for example" if text is None else "--hours is a number of hours above 0, not '"
+    with pytest.raises(UsageError, match=said):
         deciding.hours(text)
     assert deciding.hours("1.5") == 1.5
 

@@ -239,7 +239,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     to = tmp_path / "mine"
     to.mkdir()
     (to / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"holds thesis\.txt and no report\.json.*to=DIR"):
+    with pytest.raises(UsageError, match=r"holds 'thesis\.txt' and no report\.json.*to=DIR"):
         build(results, to)
     (to / "report.json").write_text('{"written_by": "me"}')
     with pytest.raises(UsageError, match="left alone"):
