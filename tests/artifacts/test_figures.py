@@ -212,3 +212,18 @@ def test_labels_of_floors_do_not_lie_on_one_another() -> None:
     boxes = [label.get_window_extent() for label in left.texts]
     assert all(lower.y1 <= upper.y0 + 1 for lower, upper in itertools.pairwise(boxes))
     assert len(left.lines) == 1 + 4 and len(right.lines) == 1 + 1
+
+
+def test_a_floors_name_keeps_off_upright_lines_and_off_the_names_at_the_edge() -> None:
+    canvas = Canvas(figsize=(7.0, 4.0), dpi=figures.DOTS_PER_INCH)
+    free, crossed, edge = canvas.subplots(1, 3)
+    for axes in (free, crossed, edge):
+        axes.plot([0, 10], [3.0, 3.1])
+        axes.set(xlim=(0, 10), ylim=(0, 5))
+    crossed.axvline(9.5)
+    draw_floors([free, crossed], [FloorLine("Bigram count", 4.5)])
+    draw_floors([edge], [FloorLine("Linear fit", 4.8), FloorLine("Mean", 9.0)])
+    assert [axes.texts[0].get_ha() for axes in (free, crossed, edge)] == ["right", "left", "left"]
+    names = edge.texts
+    assert [text.get_text() for text in names] == ["Linear fit", "Mean 9, above"]
+    assert not names[0].get_window_extent().overlaps(names[1].get_window_extent())
