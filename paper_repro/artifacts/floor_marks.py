@@ -64,7 +64,8 @@ def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
         beyond = [line for line in own if line not in inside]
         if axes.get_autoscaley_on() and beyond:
             _make_room(axes, [line.value > high for line in beyond])
-        edges = tuple(sum((line.value > high) == above for line in beyond) for above in (False, True))
+        higher = sum(line.value > high for line in beyond)
+        edges = len(beyond) - higher, higher
         for line, up in _labelled(axes, inside):
             left = _is_at_edge(axes, line, up, edges) or _crossed(axes, line, up, left=True) < _crossed(
                 axes, line, up, left=False
