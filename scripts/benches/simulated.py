@@ -80,7 +80,8 @@ class Stage:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.now, self.error = f"{root}/", 0.0, None
+        self.root, self.now = f"{root}/", 0.0
+        self.error: BaseException | None = None
         self.back = threading.Semaphore(0)
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         self.by_runner = Counter[int]()
@@ -162,7 +163,8 @@ class WorkerOfRunner:
     def __init__(self) -> None:
         self.number, self.pipe = next(self._numbers), os.open(os.devnull, os.O_RDONLY)
         self.queue: list[dict[str, Any]] = []
-        self.closed, self.silent, self.code, self.cause = False, False, None, "killed by signal 9"
+        self.closed, self.silent, self.cause = False, False, "killed by signal 9"
+        self.code: int | None = None
 
     def events(self) -> list[dict[str, Any]]:
         found, self.queue, self.silent = self.queue, [], self.closed
@@ -264,29 +266,35 @@ class Selector:
 def prepare(stage: Stage, task: Task) -> None:
     """Give each thread its own process, clock and memory, and count what files are asked for."""
     clock = SimpleNamespace(**{**vars(time), "monotonic": lambda: stage.now})
-    leases.time = pool.time = clock  # type: ignore[assignment]
-    leases._seen = Remembered(stage)  # type: ignore[assignment]
-    leases._place = lambda: (f"boot of {stage.actor.process.host}", "pid:[1]")  # type: ignore[assignment]
-    leases._start_of = stage.start_of
-    leases.socket = SimpleNamespace(gethostname=lambda: stage.actor.process.host)  # type: ignore[assignment]
-    os.getpid = lambda: stage.actor.process.pid if hasattr(stage, "actor") else 1
-    leases.threading = SimpleNamespace(  # type: ignore[assignment]
+    beating = SimpleNamespace(
         Event=functools.partial(_Event, stage),
         Lock=threading.Lock,
         Thread=lambda target, daemon: SimpleNamespace(
             start=lambda: Actor(stage, stage.actor.process, "heartbeat", target, stage.now)
         ),
     )
-    pool.selectors = SimpleNamespace(EVENT_READ=1, DefaultSelector=lambda: Selector(stage))  # type: ignore[assignment]
-    runner.Servers = functools.partial(Servers, stage)  # type: ignore[assignment, misc]
-    worker.task_of = lambda config: task
-    worker._log_to = _NoLog  # type: ignore[assignment]
-    worker.traceback = SimpleNamespace(print_exc=lambda: None)  # type: ignore[assignment]
-    estimates.shape = lambda cell: cell.key[0][1]  # type: ignore[assignment]  # no files, and the same for every runner
+    stand_ins: list[tuple[Any, str, Any]] = [
+        (leases, "time", clock),
+        (pool, "time", clock),
+        (leases, "_seen", Remembered(stage)),
+        (leases, "_place", lambda: (f"boot of {stage.actor.process.host}", "pid:[1]")),
+        (leases, "_start_of", stage.start_of),
+        (leases, "socket", SimpleNamespace(gethostname=lambda: stage.actor.process.host)),
+        (leases, "threading", beating),
+        (os, "getpid", lambda: stage.actor.process.pid if hasattr(stage, "actor") else 1),
+        (pool, "selectors", SimpleNamespace(EVENT_READ=1, DefaultSelector=lambda: Selector(stage))),
+        (runner, "Servers", functools.partial(Servers, stage)),
+        (worker, "task_of", lambda config: task),
+        (worker, "_log_to", _NoLog),
+        (worker, "traceback", SimpleNamespace(print_exc=lambda: None)),
+        (estimates, "shape", lambda cell: cell.key[0][1]),  # reads no files, and is the same for every runner
+    ]
+    for module, name, stand_in in stand_ins:
+        setattr(module, name, stand_in)
     for name in OPERATIONS:
         setattr(os, name, _counted(stage, name, getattr(os, name)))
-    os.lstat, os.remove, os.rename = os.stat, os.unlink, os.replace  # type: ignore[assignment]
-    io.open = builtins.open = _counted(stage, "open", io.open)  # type: ignore[assignment]
+    os.lstat, os.remove, os.rename = os.stat, os.unlink, os.replace
+    io.open = builtins.open = _counted(stage, "open", io.open)
     _label(pool.Pool, "_look_elsewhere", stage, "elsewhere")
     _label(pool.Pool, "drain", stage, "walk", "end")
     own_init = pool.Pool.__init__
