@@ -378,6 +378,11 @@ def test_the_seed_reaches_every_interpolation_and_nothing_else() -> None:
     assert [config["data"]["seed"] for config in fixed] == [5, 5]
 
 
+def test_a_seed_inside_a_text_or_a_list_is_that_of_its_cell() -> None:
+    configs_of = compose_seeds(GP, ["+data.extra=['run-${seed}','${seed}',true]"], [3, 8])
+    assert [config["data"]["extra"] for config in configs_of] == [["run-3", 3, True], ["run-8", 8, True]]
+
+
 def test_composing_does_not_leak_from_one_call_into_the_next() -> None:
     before = compose(GP)
     changed = compose(GP, ["model.block.num_steps=8", "+data.extra=[1]"])
