@@ -181,6 +181,21 @@ def test_a_plan_names_its_machine_and_counts_with_its_speed() -> None:
     assert unmeasured_rate({"machine": {"accelerator": "gpu", "devices": [0, 2]}}) == 2 * UNMEASURED_GPU_RATE
 
 
+def test_a_plan_warns_of_bfloat16_on_a_processor_that_cannot_multiply_it(tmp_path):
+    from paper_repro.cells.estimates import processor_flags, slow_products
+
+    narrow = {"machine": {"accelerator": "cpu"}, "training": {"precision": "bf16-mixed"}}
+    old = frozenset({"fma", "avx2"})
+    assert "training.precision=32-true" in (slow_products(narrow, old) or "")
+    for config in ({**narrow, "machine": {"accelerator": "gpu"}}, {"training": {"precision": "32-true"}}, {}):
+        assert slow_products(config, old) is None
+    assert slow_products(narrow, old | {"avx512f"}) is None and slow_products(narrow, frozenset()) is None
+    information = tmp_path / "cpuinfo"
+    assert processor_flags(information) == frozenset()
+    information.write_text("processor\t: 0\nflags\t\t: fma avx2\n\nprocessor\t: 1\nflags\t\t: none\n")
+    assert processor_flags(information) == old
+
+
 def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu")
     assert found.returncode == 0

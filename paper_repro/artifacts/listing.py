@@ -17,7 +17,7 @@ from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements
-from paper_repro.cells.estimates import devices, estimate, unmeasured_rate
+from paper_repro.cells.estimates import devices, estimate, processor_flags, slow_products, unmeasured_rate
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.progress import duration
 from paper_repro.cells.records import record_path
@@ -102,6 +102,8 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{unmeasured_rate(plan.cells[0].config):.2g} FLOPs a second; FLOPs are those of the matrix products, forward "
         "and backward",
     ]
+    if slow := slow_products(plan.cells[0].config, processor_flags()):
+        lines.append(slow)
     return "\n".join(lines)
 
 

@@ -16,6 +16,8 @@ UNMEASURED_RATE = 5e10
 """FLOPs per second assumed where no record exists: small float32 models on one CPU core."""
 UNMEASURED_GPU_RATE = 4.7e13
 """The same of a GPU: 15 % of the peak of an A100 with bf16 products."""
+WIDE = frozenset({"avx512f", "avx_ne_convert"})
+"""The processor flags, in Linux's words, of which PyTorch's matrix library needs one to multiply bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,34 @@ def devices(machine: Mapping[str, Any]) -> int:
     """Return how many devices a cell has by its ``machine`` section."""
     given = machine.get("devices", 1)
     return len(given) if isinstance(given, list) else given if isinstance(given, int) and given > 0 else 1
+
+
+def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | None:
+    """Return how this processor's bfloat16 products slow a cell down; None where they do not, or nothing is known.
+
+    Args:
+        config: a cell's; only one that trains on a CPU with bfloat16 products is slowed.
+        flags: of the processor (``processor_flags``); empty: unknown.
+    """
+    machine, training = config.get(MACHINE) or {}, config.get("training") or {}
+    narrow = str(training.get("precision", "")).startswith("bf16")
+    if machine.get("accelerator") in ("gpu", "cuda") or not narrow or not flags or WIDE & flags:
+        return None
+    return (
+        "this processor lacks the instructions (AVX-512) that PyTorch multiplies bfloat16 with: such products take "
+        "about sixty times as long as in float32, and the cells many times the expected time; "
+        "training.precision=32-true runs them in float32, into a folder of their own, not judged against the paper"
+    )
+
+
+def processor_flags(information: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Read the flags of the first processor; none where the system has no such file or words."""
+    try:
+        lines = information.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    found = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(found.partition(":")[2].split())
 
 
 def _work(cost: Cost | None) -> float:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from paper_repro.cells import measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.ended import Ended
-from paper_repro.cells.estimates import Estimate, estimate
+from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
 from paper_repro.cells.jobs import Job, jobs
 from paper_repro.cells.leases import clear
 from paper_repro.cells.loggers import check_loggers
@@ -163,6 +164,8 @@ def run_cells(
     done = _done(runs, [cell for cell in cells if not cell.missing])
     todo = [cell for cell in cells if not cell.missing and cell.id not in done]
     check_loggers(cell.config for cell in todo)
+    if todo and (slow := slow_products(todo[0].config, processor_flags())):
+        print(slow, file=sys.stderr)
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.counting(todo[0].config), runs) if todo else {}
         cells = told(cells, todo)
