@@ -115,7 +115,7 @@ def _names(command: str) -> list[str]:
         return experiments()
     if command == "bench":
         folder = _path(command).with_name("benches")
-        return sorted({path.stem for path in folder.glob("*.py")} - {"side_by_side", "simulated"})
+        return sorted(path.stem for path in folder.glob("*.py"))
     return []
 
 

@@ -3,9 +3,9 @@
     python scripts/bench.py NAME [--device cpu|cuda] [--json FILE]
 
 A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
-else lists it.  Other rows have a ``kind``, a ``line`` and a ``record``, too.  A function ``about()`` beside it returns
-what else belongs into the file.  The file names the commit, says whether the code had uncommitted changes, and is
-sealed with the hash of its content, as records of cells are.
+else lists it; what several use lies in benches/shared.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
+A function ``about()`` beside it returns what else belongs into the file.  The file names the commit, says whether the
+code had uncommitted changes, and is sealed with the hash of its content, as records of cells are.
 """
 
 import runpy
@@ -30,7 +30,7 @@ from paper_repro.cells.records import SEAL, seal
 from paper_repro.training.machine import Machine, settings
 
 BENCHES = Path(__file__).parent / "benches"
-sys.path.insert(0, str(BENCHES))
+sys.path[:0] = [str(BENCHES), str(BENCHES / "shared")]
 
 
 def _surroundings(device: torch.device) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _encoded(content: dict[str, Any]) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    benches = {path.stem for path in BENCHES.glob("*.py")} - {"side_by_side", "simulated"}
+    benches = {path.stem for path in BENCHES.glob("*.py")}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(sorted(benches)))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -34,7 +34,7 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     if open_cells:
         raise UsageError(
             f"{len(open_cells)} of {len(wanted)} cells have no result in {runs} (the first: {open_cells[0]}); "
-            f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} first"
+            f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} runs={runs} first"
         )
     _refuse_unknown_code(list(found.values()))
     whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]

@@ -179,7 +179,7 @@ def _side(code: Path, mode: str, runs: Path, cells: int, runners: int) -> dict[s
     words = [mode, "--cells", str(cells), "--runners", str(runners), "--runs", str(runs)]
     found = subprocess.run(
         [sys.executable, "-P", str(Path(__file__).resolve()), *words],
-        env={**os.environ, "PYTHONPATH": f"{code}{os.pathsep}{Path(__file__).parent}"},
+        env={**os.environ, "PYTHONPATH": f"{code}{os.pathsep}{Path(__file__).parent / 'shared'}"},
         capture_output=True,
         text=True,
         check=False,

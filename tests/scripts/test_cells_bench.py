@@ -14,6 +14,7 @@ from paper_repro.training.machine import Machine, settings
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches" / "shared"))
     return import_module("cells")
 
 

@@ -12,6 +12,7 @@ from paper_repro.base.command_line import ROOT
 
 def test_time_memory_and_products_stand_beside_dits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches" / "shared"))
     bench: Any = import_module("ebt_image_step")
     monkeypatch.setattr(sys.modules["side_by_side"], "ROUNDS", 1)
     monkeypatch.setattr(bench, "ON_CPU", bench.Size(16, 2, 2, 8, 4, 3))

@@ -11,6 +11,7 @@ from paper_repro.base.command_line import ROOT
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches" / "shared"))
     module = import_module("ebt_step")
     monkeypatch.setattr(sys.modules["side_by_side"], "ROUNDS", 1)
     monkeypatch.setattr(module, "ON_CPU", module.Size(8, 2, 2, 13, 16, 4, 5.0))

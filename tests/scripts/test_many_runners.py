@@ -14,6 +14,7 @@ from paper_repro.cells import records
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benches" / "shared"))
     return import_module("many_runners")
 
 
