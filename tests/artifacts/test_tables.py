@@ -399,7 +399,7 @@ def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_p
     plan = plans.make(catalogue.load("ebt/tableD1"))
     runs, results = tmp_path / "runs", tmp_path / "results"
     with pytest.raises(
-        UsageError, match=r"10 of 10 cells have no result .*run reproduce.py ebt/tableD1 scale=exact first"
+        UsageError, match=r"10 of 10 cells have no result .*run reproduce.py ebt/tableD1 scale=exact runs=.* first"
     ):
         publish(plan, runs, results)
     synthetic.fill(runs, plan, lambda cell: synthetic.finished(parameters=1.0, exact_parameters=1.0, flops=1e15))
