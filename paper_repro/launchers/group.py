@@ -25,9 +25,10 @@ def leading() -> Iterator[None]:
         return
     from paper_repro.training import nodes
 
-    store = nodes.group(own).connect(opened=True)
+    group = nodes.group(own)
+    store = group.connect(opened=True)
     try:
         yield
     finally:
         with contextlib.suppress(Exception):  # they have ended already
-            nodes.end(store)
+            nodes.end(group, store)

@@ -38,6 +38,8 @@ SILENT_SECONDS = 20.0
 """A rank whose heartbeat has stopped for so long is lost, and its node with it."""
 _REPLY = timedelta(seconds=SILENT_SECONDS)
 _END = b"end"
+_LEFT = "left"
+"""The key that counts the ranks which have read that there is no more to train."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,17 @@ def _part(store: Any, name: str) -> Any:
 
 
 def group(place: Place) -> Group:
-    """Return Lightning's view of a place."""
+    """Return Lightning's view of a place.
+
+    Raises:
+        UsageError: Lightning refuses the way in which srun was called.
+    """
     if place.by == BY_TORCHRUN:
         return Group(place, TorchElasticEnvironment())
-    return Group(place, SLURMEnvironment(auto_requeue=False))
+    try:
+        return Group(place, SLURMEnvironment(auto_requeue=False))
+    except RuntimeError as error:
+        raise UsageError(f"srun: {error}") from error
 
 
 @contextlib.contextmanager
@@ -120,6 +129,7 @@ def follow(place: Place) -> int:
         number += 1
         content = _next(own, store, number)
         if content == _END:
+            store.add(_LEFT, 1)
             return 0
         job = json.loads(content)
         if not Path(job["folder"]).is_dir():
@@ -246,6 +256,12 @@ def _next(own: Group, store: Any, number: int) -> bytes:
         time.sleep(BEAT_SECONDS / 4)
 
 
-def end(store: Any) -> None:
-    """Tell the other ranks that there is no more to train."""
+def end(own: Group, store: Any) -> None:
+    """Tell the other ranks that there is no more to train, and keep the store until they have read it.
+
+    The store of srun ends with rank 0's process.  Ranks that have died never answer, so the wait has an end.
+    """
     store.set(f"job/{int(store.add('jobs', 1))}", _END)
+    until = time.monotonic() + SILENT_SECONDS
+    while int(store.add(_LEFT, 0)) < own.place.count - 1 and time.monotonic() < until:
+        time.sleep(BEAT_SECONDS / 20)

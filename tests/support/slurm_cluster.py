@@ -1,4 +1,4 @@
-"""A real SLURM of one computer in a folder of a test: munged, slurmctld and slurmd, as root and without systemd."""
+"""A real SLURM on this computer in a folder of a test: munged, slurmctld and a slurmd a node, without systemd."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from pathlib import Path
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
 CORES = 8
-"""What the node says it has; SLURM is told to believe it."""
+"""What a node says it has; SLURM is told to believe it."""
 _CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={root}/munge.socket,cred_expire=5
 SlurmUser=root
@@ -42,9 +42,11 @@ ReturnToService=2
 EnforcePartLimits=ALL
 KillWait=5
 MinJobAge=300
-NodeName={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cores} RealMemory=1000 State=UNKNOWN
-PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
 """
+_NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} RealMemory=1000 State=UNKNOWN\n"
+)
 
 
 def lacking() -> str:
@@ -57,11 +59,12 @@ def lacking() -> str:
 
 
 @contextlib.contextmanager
-def running(root: Path, blind: Path | None = None) -> Iterator[dict[str, str]]:
+def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[dict[str, str]]:
     """A SLURM that lasts as long as the block; gives the environment of its commands.
 
     Args:
-        blind: a folder that the node does not see: an empty one lies over it there.
+        blind: a folder that no node sees: an empty one lies over it there.
+        nodes: how many nodes it has, all of them this computer.
     """
     host = socket.gethostname().partition(".")[0]
     environment = {
@@ -69,28 +72,32 @@ def running(root: Path, blind: Path | None = None) -> Iterator[dict[str, str]]:
         "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
         "SLURM_CONF": str(root / "slurm.conf"),
     }
-    for name in ("state", f"spool-{host}"):
-        (root / name).mkdir(parents=True)
+    names = [f"node{number}" for number in range(nodes)]
+    for folder in ("state", *(f"spool-{name}" for name in names)):
+        (root / folder).mkdir(parents=True)
     root.chmod(0o755)
     (root / "munge.key").write_bytes(os.urandom(1024))
     (root / "munge.key").chmod(0o600)
-    (root / "slurm.conf").write_text(_CONF.format(host=host, root=root, cores=CORES, ports=_free_ports(2)))
+    port, *ports = _free_ports(1 + nodes)
+    lines = [_NODE.format(name=name, host=host, port=own, cores=CORES) for name, own in zip(names, ports, strict=True)]
+    (root / "slurm.conf").write_text(_CONF.format(host=host, root=root, port=port) + "".join(lines))
     munged = ["munged", "--foreground", "--force", f"--key-file={root}/munge.key", f"--socket={root}/munge.socket"]
     munged += [f"--{name}-file={root}/munged.{name}" for name in ("pid", "log", "seed")]
-    slurmd = ["slurmd", "-D", "-N", host]
+    daemons = [["slurmd", "-D", "-N", name] for name in names]
     if blind is not None:
         blind.mkdir(exist_ok=True)
-        slurmd = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {blind} && exec {' '.join(slurmd)}"]
+        hide = f"mount -t tmpfs none {blind} && exec "
+        daemons = [["unshare", "--mount", "sh", "-c", hide + " ".join(daemon)] for daemon in daemons]
     started: list[subprocess.Popen[bytes]] = []
     try:
         with (root / "daemons.log").open("ab") as log:
-            for command in (munged, ["slurmctld", "-D"], slurmd):
+            for command in (munged, ["slurmctld", "-D"], *daemons):
                 started.append(
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
                 )
                 if command is munged:
                     _wait_for((root / "munge.socket").exists, root, started)
-        _wait_for(lambda: " idle" in _states(environment), root, started)
+        _wait_for(lambda: _idle(environment) == nodes, root, started)
         yield environment
     finally:
         subprocess.run(["scancel", "--user=root"], env=environment, check=False, capture_output=True, timeout=60)
@@ -116,9 +123,10 @@ def _wait_for(there: Callable[[], bool], root: Path, started: list[subprocess.Po
         time.sleep(0.2)
 
 
-def _states(environment: dict[str, str]) -> str:
-    command = ["sinfo", "--noheader", "--format=%R %t"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60).stdout
+def _idle(environment: dict[str, str]) -> int:
+    command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return len(found.stdout.split())
 
 
 def _jobs(environment: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Two nodes of two processes each, as torchrun starts them, all on this computer."""
+"""Two nodes of two processes each, as torchrun and srun start them, all on this computer."""
 
 import contextlib
 import json
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,8 @@ from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
+from paper_repro.launchers.group import leading
+from paper_repro.tests.support import slurm_cluster
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -30,21 +33,19 @@ TINY = [
 ]
 # The mean over four processes and that of four batches in one round differently, six steps amplify it.
 RELATIVE = 1e-5
+Starter = Callable[..., list[subprocess.Popen[str]]]
+
+BOTH = ("machine.nodes=2", "machine.devices=2")
 
 
-def node(rank: int, port: int, runs: Path, *words: str) -> subprocess.Popen[str]:
-    """``torchrun`` on one node, in a session of its own."""
-    own = [
-        "--nnodes=2",
-        "--nproc-per-node=2",
-        f"--node-rank={rank}",
-        "--master-addr=127.0.0.1",
-        f"--master-port={port}",
-    ]
+def start(
+    before: Sequence[str], runs: Path, *words: str, environment: Mapping[str, str] = os.environ
+) -> subprocess.Popen[str]:
+    """``train.py`` behind the words that start it, in a session of its own."""
     script = [str(ROOT / "scripts" / "train.py"), "nrgpt/listops", *TINY, f"runs={runs}", *words]
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *own, *script],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        [*before, *script],
+        env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,11 +53,51 @@ def node(rank: int, port: int, runs: Path, *words: str) -> subprocess.Popen[str]
     )
 
 
-def nodes(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
+def node(rank: int, port: int, runs: Path, *words: str) -> subprocess.Popen[str]:
+    """``torchrun`` on one node."""
+    own = [
+        "--nnodes=2",
+        "--nproc-per-node=2",
+        f"--node-rank={rank}",
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+    ]
+    return start([sys.executable, "-m", "torch.distributed.run", *own], runs, *words)
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return [node(rank, port, runs, "machine.nodes=2", "machine.devices=2", *words) for rank in range(2)]
+        port: int = free.getsockname()[1]
+        return port
+
+
+def nodes(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
+    port = free_port()
+    return [node(rank, port, runs, *BOTH, *words) for rank in range(2)]
+
+
+def step_of_slurm(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
+    """The four processes of a job step, without SLURM: each has the variables that srun would give it."""
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    own |= {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}
+    own |= {"SLURM_NTASKS_PER_NODE": "2"}
+    started = []
+    for rank in range(4):
+        place = {"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank // 2), "SLURM_LOCALID": str(rank % 2)}
+        started.append(start([sys.executable], runs, *BOTH, *words, environment={**os.environ, **own, **place}))
+    return started
+
+
+@contextlib.contextmanager
+def srun(folder: Path) -> Iterator[Starter]:
+    """The same by a real srun on two nodes, where it is installed."""
+    if lacking := slurm_cluster.lacking():
+        pytest.skip(lacking)
+    with slurm_cluster.running(folder / "slurm", nodes=2) as cluster:
+        environment = {**cluster, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        command = ["srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--kill-on-bad-exit=0", sys.executable]
+        yield lambda runs, *words: [start(command, runs, *BOTH, *words, environment=environment)]
 
 
 def kill(process: subprocess.Popen[str], with_signal: int = signal.SIGKILL) -> list[psutil.Process]:
@@ -86,15 +127,9 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tenso
     return load_file(folder / cell.id / "weights.safetensors"), outcome.metrics
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_nodes_of_two_processes_equal_one_process(
-    strategy: str, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
-) -> None:
-    """With fsdp: shared out within a node, and the same on both (HSDP)."""
-    started = nodes(tmp_path, "training.steps=6", f"machine.strategy={strategy}")
-    said = [process.communicate(timeout=500)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
-    (path,) = tmp_path.rglob("record.json")
+def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float]]) -> None:
+    """Compare the only record under ``runs`` and its weights with those of the cell on one process."""
+    (path,) = runs.rglob("record.json")
     record = json.loads(path.read_text())
     assert record["status"] == "finished", record
     weights, metrics = one
@@ -104,6 +139,30 @@ def test_two_nodes_of_two_processes_equal_one_process(
     for name, tensor in weights.items():
         distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
         assert not float(distance) > RELATIVE, name
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_nodes_of_two_processes_equal_one_process(
+    strategy: str, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
+) -> None:
+    """With fsdp: shared out within a node, and the same on both (HSDP)."""
+    started = nodes(tmp_path, "training.steps=6", f"machine.strategy={strategy}")
+    said = [process.communicate(timeout=500)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    assert_equal(tmp_path, one)
+
+
+@pytest.mark.parametrize("really", [False, True], ids=["variables", "srun"])
+def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(
+    really: bool, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
+) -> None:
+    """The store lives in rank 0's process, which must not end before the others know that all is done."""
+    with srun(tmp_path) if really else contextlib.nullcontext(step_of_slurm) as starter:
+        started = starter(tmp_path / "runs", "training.steps=6")
+        said = [process.communicate(timeout=500)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * len(started), "\n".join(said)
+    assert "ends too" not in "".join(said)
+    assert_equal(tmp_path / "runs", one)
 
 
 def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Path) -> None:
@@ -167,6 +226,15 @@ def test_a_process_knows_its_place(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert group.place() == (place and group.Place(*place))
+
+
+def test_a_job_step_without_its_tasks_per_node_is_refused(monkeypatch):
+    for name, value in {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
+    with pytest.raises(UsageError, match=r"--ntasks-per-node"), leading():
+        pass
 
 
 def test_nodes_without_torchrun_and_half_nodes_are_refused(cell, recorder, tmp_path, monkeypatch):
