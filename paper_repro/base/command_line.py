@@ -1,6 +1,7 @@
 """Words of a command: names, reserved ``key=value`` settings, and Hydra-style overrides for the config."""
 
 import argparse
+import difflib
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -59,7 +60,8 @@ def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str
     """Sort the words of a command.
 
     Raises:
-        UsageError: an unknown flag, or a setting given twice.
+        UsageError: an unknown flag, a setting given twice, or a key that is nearly a setting's and would be taken for
+            one of the config.
     """
     words = Words()
     for word in arguments:
@@ -76,6 +78,8 @@ def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str
             if not value:
                 raise UsageError(f"{key}= needs a value")
             words.settings[key] = value
+        elif meant := difflib.get_close_matches(key, settings, n=1, cutoff=0.8):
+            raise UsageError(f"unknown setting {key}= (did you mean '{meant[0]}='?)")
         else:
             words.overrides.append(word)
     return words

@@ -67,8 +67,10 @@ class Figure6(figures.Figure):
             center = intervals.mean([height for _, height in means.values()])
             for name, (shift, height) in means.items() if kind == "best" else ():
                 above = height > (line.at(math.log2(shift)) if line is not None else center)
-                side: Any = {"xytext": (0, 7 if above else -8), "va": "bottom" if above else "top"}
-                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, ha="center", **side)
+                side: Any = {"xytext": (0, 7 if above else -8), "va": "bottom" if above else "top", "ha": "center"}
+                if name == VALIDATION:  # its dots stand above and below it, where the shift is one
+                    side = {"xytext": (9, 0), "va": "center", "ha": "left"}
+                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, **side)
         figures.zero_line(axes)
         axes.set(xlabel="perplexity over that of validation", ylabel="perplexity gained (%)")
         if rows:
