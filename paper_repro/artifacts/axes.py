@@ -147,6 +147,8 @@ class Scale(Restriction):
     overrides: Overrides = field(default=Overrides(), kw_only=True)
     over_axes: Overrides = field(default=Overrides(), kw_only=True)
     """Overrides that win over those of the axes."""
+    notes: list[str] = field(default_factory=list, kw_only=True)
+    """Printed below the notes of the artifact, at this scale alone: what its verdicts likely come from."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Scale":

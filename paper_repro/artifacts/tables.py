@@ -209,7 +209,8 @@ class Table:
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
-        notes = [*artifact.notes, *self.remarks(), *floors.remarks(view), *self._unfinished_looks()]
+        notes = [*artifact.notes, *view.plan.scale.notes, *self.remarks(), *floors.remarks(view)]
+        notes += self._unfinished_looks()
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():

@@ -172,6 +172,13 @@ def test_the_reference_stands_beside_the_users_own_with_their_agreement(tmp_path
     assert found["hard", "new", "error"]["own_mean"] == "6.01"
 
 
+def test_what_verdicts_of_a_scale_come_from_is_noted_at_that_scale_alone(tmp_path: Path) -> None:
+    own = synthetic.ARTIFACT.replace("about: a small one.", "about: a small one.\n    notes: [It is small.]")
+    notes = {scale: table_of(tmp_path, synthetic.plan(tmp_path, own, scale)).notes() for scale in ("smoke", "paper")}
+    assert notes["smoke"][:2] == ["A note.", "It is small."]
+    assert notes["paper"][0] == "A note." and "It is small." not in notes["paper"]
+
+
 def test_without_runs_of_the_users_own_the_reference_is_judged(tmp_path: Path) -> None:
     plan = synthetic.plan(tmp_path)
     table = table_of(tmp_path, plan, reference=like_the_paper(plan))
