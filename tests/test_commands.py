@@ -70,7 +70,7 @@ def test_several_artifacts_in_one_call_share_one_exit_code(tmp_path: Path) -> No
         (["cem/table3", "seeds=zero"], "whole numbers"),
         (["cem/table3", "seeds=-1"], "negative"),
         (["cem/table3", "runs=a", "runs=b"], "runs is given twice"),
-        (["cem/table3", "sedes=0"], r"unknown setting sedes= \(did you mean 'seeds='\?\)"),
+        (["cem/table3", "sedes=0"], r"unknown setting sedes= \(did you mean 'seeds'\?\)"),
         (["cem/table3", "runs="], "runs= needs a value"),
         (["cem/table3", "--rendr"], r"unknown option --rendr \(did you mean '--render'\?\)"),
         (["cem/table3", "--render", "--publish"], "exclude each other"),

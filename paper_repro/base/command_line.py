@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str
                 raise UsageError(f"{key}= needs a value")
             words.settings[key] = value
         elif meant := difflib.get_close_matches(key, settings, n=1, cutoff=0.8):
-            raise UsageError(f"unknown setting {key}= (did you mean '{meant[0]}='?)")
+            raise UsageError(f"unknown setting {key}= (did you mean '{meant[0]}'?)")
         else:
             words.overrides.append(word)
     return words
