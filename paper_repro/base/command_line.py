@@ -78,8 +78,8 @@ def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str
             if not value:
                 raise UsageError(f"{key}= needs a value")
             words.settings[key] = value
-        elif meant := difflib.get_close_matches(key, settings, n=1, cutoff=0.8):
-            raise UsageError(f"unknown setting {key}= (did you mean '{meant[0]}'?)")
+        elif difflib.get_close_matches(key, settings, cutoff=0.8):
+            raise UsageError(f"unknown setting {key}={nearest(key, settings)}")
         else:
             words.overrides.append(word)
     return words

@@ -39,7 +39,7 @@ SILENT_SECONDS = 20.0
 _REPLY = timedelta(seconds=SILENT_SECONDS)
 _END = b"end"
 _LEFT = "left"
-"""The key that counts the ranks which have read that there is no more to train."""
+"""The key that counts the ranks which ask the store no more."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,18 @@ def follow(place: Place) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):  # rank 0 hears them and stops all after the same step
         signal.signal(name, signal.SIG_IGN)
     own = group(place)
-    number, store = 0, _patiently(own)
+    store = _patiently(own)
+    code = _follow(own, store)
+    store.add(_LEFT, 1)
+    return code
+
+
+def _follow(own: Group, store: Any) -> int:
+    number = 0
     while True:
         number += 1
         content = _next(own, store, number)
         if content == _END:
-            store.add(_LEFT, 1)
             return 0
         job = json.loads(content)
         if not Path(job["folder"]).is_dir():
@@ -257,7 +263,7 @@ def _next(own: Group, store: Any, number: int) -> bytes:
 
 
 def end(own: Group, store: Any) -> None:
-    """Tell the other ranks that there is no more to train, and keep the store until they have read it.
+    """Tell the other ranks that there is no more to train, and keep the store until they ask it no more.
 
     The store of srun ends with rank 0's process.  Ranks that have died never answer, so the wait has an end.
     """

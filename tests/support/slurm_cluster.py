@@ -1,4 +1,4 @@
-"""A real SLURM on this computer in a folder of a test: munged, slurmctld and a slurmd a node, without systemd."""
+"""A real SLURM on this computer in a folder of a test: munged, slurmctld and a slurmd a node, as root."""
 
 import contextlib
 import os

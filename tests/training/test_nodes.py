@@ -34,7 +34,6 @@ TINY = [
 # The mean over four processes and that of four batches in one round differently, six steps amplify it.
 RELATIVE = 1e-5
 Starter = Callable[..., list[subprocess.Popen[str]]]
-
 BOTH = ("machine.nodes=2", "machine.devices=2")
 
 
