@@ -47,23 +47,34 @@ class EnergyTrace:
     num_steps: int = 30
     settled_within: float = 0.01
 
-    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
-        """Trace the model on the first validation batch's first sequence.
+    def check(self, module: PaperModule, data: CounterBasedDataModule) -> None:
+        """Check that the model has energies and that windows are long enough.
 
         Raises:
-            UsageError: a model without energies, or validation sequences shorter than ``num_tokens``.
+            UsageError: it has none, or windows are shorter than ``num_tokens``.
         """
-        if not isinstance(module.model, NRGPT):
+        _energy_model(module)
+        window = getattr(data, "window", self.num_tokens)
+        if window < self.num_tokens:
             raise UsageError(
-                f"probes.energy: {type(module.model).__name__} has no energies; choose a model=nrgpt/ff..."
+                f"probes.energy.num_tokens={self.num_tokens} is more than the tokens of a sequence, "
+                f"data.window={window}: give probes.energy.num_tokens={window}, or longer windows"
             )
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Trace the model on the first validation batch's first sequence."""
+        self.check(module, data)
+        model = copy.deepcopy(_energy_model(module)).to("cpu", torch.float64)
         ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]  # (1, T)
-        if ids.shape[1] < self.num_tokens:
-            raise UsageError(f"probes.energy traces {self.num_tokens} tokens, sequences have {ids.shape[1]}")
-        model = copy.deepcopy(module.model).to("cpu", torch.float64)
         traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)
         energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
         return Findings(metrics(model, energies, self.settled_within), {ATTACHMENT: _csv(energies)})
+
+
+def _energy_model(module: PaperModule) -> NRGPT:
+    if not isinstance(module.model, NRGPT):
+        raise UsageError(f"probes.energy: {type(module.model).__name__} has no energies; choose a model=nrgpt/ff...")
+    return module.model
 
 
 def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dict[str, float]:

@@ -18,7 +18,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_o
 from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import Probe
+from paper_repro.training.probe import CheckedProbe, Probe
 from paper_repro.training.schedules import Schedule
 
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
@@ -86,7 +86,8 @@ def build(cell: Cell) -> BuiltCell:
     """Build a cell's model (initialised under ``mix(seed, "init")``), module and data.
 
     Raises:
-        UsageError: a section is missing, a key is unknown, a value is refused, or the devices cannot share the batches.
+        UsageError: a section is missing, a key is unknown, a value is refused, the devices cannot share the batches, or
+            a probe could not measure.
     """
     config = cell.config
     for section in SECTIONS:
@@ -104,7 +105,11 @@ def build(cell: Cell) -> BuiltCell:
     module.seed = seed
     data = data_of(config)
     data.workers = machine.data_workers
-    return BuiltCell(cell, module, data, training, machine, _probes(config.get("probes") or {}))
+    probes = _probes(config.get("probes") or {})
+    for probe in probes.values():
+        if isinstance(probe, CheckedProbe):
+            probe.check(module, data)
+    return BuiltCell(cell, module, data, training, machine, probes)
 
 
 def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:

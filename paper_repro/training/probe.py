@@ -17,3 +17,15 @@ class Probe(Protocol):
 
     def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
         """Measure the trained ``module.model``."""
+
+
+@runtime_checkable
+class CheckedProbe(Probe, Protocol):
+    """A probe that says before training whether it will be able to measure."""
+
+    def check(self, module: PaperModule, data: CounterBasedDataModule) -> None:
+        """Check the module and the data, neither of them trained or read yet; the module may lie on the meta device.
+
+        Raises:
+            UsageError: they cannot be measured.
+        """

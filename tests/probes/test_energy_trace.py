@@ -8,13 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.gpt import RGPT
 from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF2W, NRGPTEnergies
 from paper_repro.probes.energy_trace import ATTACHMENT, EnergyTrace, metrics
 from paper_repro.tests.support import golden, golden_nrgpt
+from paper_repro.training.build import build as build_cell
 from paper_repro.training.schedules import Constant
 
 DESCENTS = golden.files("nrgpt", "nrgpt_*_etaI.npz")
@@ -149,8 +152,15 @@ def test_the_csv_holds_the_energies_of_the_model_s_own_trace(data: ListOpsData) 
 def test_what_cannot_be_traced_is_refused(data: ListOpsData) -> None:
     with pytest.raises(UsageError, match=r"RGPT has no energies; choose a model=nrgpt/ff"):
         EnergyTrace(TOKENS, 3).measure(module_of(build(RGPT)), data, 0)
-    with pytest.raises(UsageError, match=f"traces {WINDOW + 1} tokens, sequences have {WINDOW}"):
+    with pytest.raises(UsageError, match=f"num_tokens={WINDOW + 1} is more than .*data.window={WINDOW}: give"):
         EnergyTrace(WINDOW + 1, 3).measure(module_of(build()), data, 0)
+
+
+def test_what_cannot_be_traced_is_refused_before_training() -> None:
+    changes = ["model.width=16", "model.num_steps=2", "data.window=32"]
+    with pytest.raises(UsageError, match=r"num_tokens=64 is more than .*data\.window=32: give probes.energy.num_tokens=32"):
+        build_cell(Cell("cell", compose("nrgpt/listops_energy", changes)))
+    build_cell(Cell("cell", compose("nrgpt/listops_energy", [*changes, "probes.energy.num_tokens=32"])))
 
 
 @pytest.mark.parametrize("path", DESCENTS)
