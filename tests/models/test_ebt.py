@@ -158,6 +158,32 @@ def test_a_candidate_that_gets_more_steps_passes_the_same_states_and_shares_the_
     torch.testing.assert_close(alone.predictions[0], long[-1].predictions[1], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(("noise", "steps_with", "steps_without"), [(0.0, 3, 2), (1.0, 5, 2)])
+def test_energies_cost_a_pass_only_where_they_are_read(noise: float, steps_with: int, steps_without: int) -> None:
+    model, start = made(), normal(2, B, T, V)
+    energies, passes = model.energies(IDS), 0
+
+    def counted(candidates: Tensor, landscape: int) -> Tensor:
+        nonlocal passes
+        passes += 1
+        return energies(candidates, landscape)
+
+    def thought() -> list[Considered]:
+        drawn = normal(2, 2 * B, T, V, seed=2) if noise else None
+        return list(think(model, IDS, start, 2, ThinkingSettings(noise=noise), noise=drawn, energies=counted))
+
+    read = [(one.predictions, one.energies, one.energies) for one in thought()]
+    assert passes == steps_with
+    passes = 0
+    unread = [one.predictions for one in thought()]
+    assert passes == steps_without
+    for (prediction, energy, again), other in zip(read, unread, strict=True):
+        assert energy is again and not energy.requires_grad
+        torch.testing.assert_close(prediction, other, rtol=0, atol=0)
+        expected = energies(torch.softmax(prediction, -1).flatten(0, 1) @ model.prediction_embedding.weight.mT, 0)
+        torch.testing.assert_close(energy.flatten(0, 1), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_the_sample_of_lowest_energy_is_chosen_for_each_token() -> None:
     energies = torch.tensor([[[0.0, 3.0]], [[1.0, 2.0]], [[-1.0, 9.0]]])  # (N, 1, 2)
     predictions = torch.arange(6.0).view(3, 1, 2, 1)

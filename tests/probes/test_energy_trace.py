@@ -158,7 +158,9 @@ def test_what_cannot_be_traced_is_refused(data: ListOpsData) -> None:
 
 def test_what_cannot_be_traced_is_refused_before_training() -> None:
     changes = ["model.width=16", "model.num_steps=2", "data.window=32"]
-    with pytest.raises(UsageError, match=r"num_tokens=64 is more than .*data\.window=32: give probes.energy.num_tokens=32"):
+    with pytest.raises(
+        UsageError, match=r"num_tokens=64 is more than .*data\.window=32: give probes.energy.num_tokens=32"
+    ):
         build_cell(Cell("cell", compose("nrgpt/listops_energy", changes)))
     build_cell(Cell("cell", compose("nrgpt/listops_energy", [*changes, "probes.energy.num_tokens=32"])))
 

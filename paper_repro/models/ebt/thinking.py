@@ -3,9 +3,10 @@
 Legend: B sequences, N samples, T tokens, V vocabulary, S steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +25,23 @@ from paper_repro.models.ebt.steps import (
 )
 
 
-class Considered(NamedTuple):
-    """N predictions for each token after some number of steps, and their energies."""
+class Considered:
+    """N predictions for each token after some number of steps, and their energies.
 
-    predictions: Tensor
-    """Logits, (N, B, T, V)."""
-    energies: Tensor
-    """(N, B, T)."""
+    Args:
+        predictions: logits, (N, B, T, V).
+        energies: (N, B, T), or a function that computes them once they are asked for.
+    """
+
+    def __init__(self, predictions: Tensor, energies: Tensor | Callable[[], Tensor]) -> None:
+        self.predictions, self._energies = predictions, energies
+
+    @property
+    def energies(self) -> Tensor:
+        """The energies of the predictions, (N, B, T); without gradients."""
+        if not isinstance(self._energies, Tensor):
+            self._energies = self._energies()
+        return self._energies
 
     def choose(self, num_samples: int | None = None) -> tuple[Tensor, Tensor]:
         """Take for each token the prediction of lowest energy among the first ``num_samples``; None: among all.
@@ -62,7 +73,8 @@ def think(
     """Yield what is thought of ids, (B, T), after 0, 1, ..., S steps, without gradients by the weights.
 
     The observed stream is computed once for all samples and steps.  The energies after the last step cost one more
-    pass, at the last landscape; where noise is added, so do those before each step, which are without the noise.
+    pass, at the last landscape; where noise is added, so do those before each step, which are without the noise.  These
+    passes are made for those who read the energies.
 
     Args:
         start: the predictions at first, logits (N, B, T, V); usually standard normal numbers.
@@ -93,11 +105,14 @@ def think(
     check_noise(settings, noise)
     energy_of, state = torch.no_grad()(step.energy), start.flatten(0, 1)  # (N B, T, V)
     for index, following in enumerate(walk(torch.no_grad()(step), first_thought(state), num_steps, noise)):
-        energy = energy_of(state, index) if settings.noise else following.energy  # (N B, T)
+        energy = partial(energy_of, state, index) if settings.noise else following.energy
         yield _considered(state, energy, samples)
         state = following.prediction
-    yield _considered(state, energy_of(state, num_steps - 1), samples)
+    yield _considered(state, partial(energy_of, state, num_steps - 1), samples)
 
 
-def _considered(state: Tensor, energy: Tensor, samples: int) -> Considered:
-    return Considered(state.unflatten(0, (samples, -1)), energy.unflatten(0, (samples, -1)))
+def _considered(state: Tensor, energy: Tensor | Callable[[], Tensor], samples: int) -> Considered:
+    def each(flat: Tensor) -> Tensor:
+        return flat.unflatten(0, (samples, -1))  # (N, B, T, ...)
+
+    return Considered(each(state), each(energy) if isinstance(energy, Tensor) else lambda: each(energy()))
