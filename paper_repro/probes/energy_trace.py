@@ -18,6 +18,8 @@ from paper_repro.models.nrgpt.model import NRGPT, NRGPTEnergies
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "energies.csv"
+ROUNDING = 1e-9
+"""A rise of a smaller share of a token's span is rounding of float64."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class EnergyTrace:
     * ``late_change``: largest change of a token's energy within the last tenth of the steps, over its span.
     * ``first_token_rise``: largest rise of the first token's energy from one step to the next, over its span
       (proposition 2.1: none; the first token has no predecessor).
+    * ``first_tokens_rising``: share of the vocabulary's V tokens whose energy rises at a step, by more than rounding,
+      where they are the first.
     * ``settled_rise``: the same of every later token, from the step on at which all earlier tokens have settled: the
       energy of each stays within ``settled_within`` of its span of its last value.  At the first such step the earlier
       tokens move little, not nothing, so a rise of that order is no contradiction.
@@ -68,7 +72,9 @@ class EnergyTrace:
         ids = next(iter(data.evaluation_batches("val")))[0][:1, : self.num_tokens]  # (1, T)
         traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)
         energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
-        return Findings(metrics(model, energies, self.settled_within), {ATTACHMENT: _csv(energies)})
+        found = metrics(model, energies, self.settled_within)
+        found["first_tokens_rising"] = _first_tokens_rising(model, self.num_steps)
+        return Findings(found, {ATTACHMENT: _csv(energies)})
 
 
 def _energy_model(module: PaperModule) -> NRGPT:
@@ -79,10 +85,8 @@ def _energy_model(module: PaperModule) -> NRGPT:
 
 def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dict[str, float]:
     """Compute the metrics of ``EnergyTrace`` from the energies of T tokens before and after S steps, (S + 1, T)."""
-    total = energies.total
-    span = (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)  # (T,)
+    total, span, rises = energies.total, _span(energies.total), _rises(energies.total)
     late = total[-(1 + max(1, (len(total) - 1) // 10)) :]
-    rises = (total[1:] - total[:-1]).clamp(min=0) / span  # (S, T)
     settled = ((total - total[-1]).abs() <= settled_within * span).flip(0).cummin(0).values.flip(0)  # (S + 1, T)
     # (S, T - 1): whether this token and all before it have settled by this step
     after = settled.cummin(1).values[:-1, :-1]
@@ -96,6 +100,21 @@ def metrics(model: NRGPT, energies: NRGPTEnergies, settled_within: float) -> dic
         "judged_tokens": float(after.any(0).sum()),
         **bound_use,
     }
+
+
+def _span(total: Tensor) -> Tensor:
+    """Return the range of each token's energy, (T,), of energies (S + 1, T)."""
+    return (total.amax(0) - total.amin(0)).clamp(min=torch.finfo(total.dtype).tiny)
+
+
+def _rises(total: Tensor) -> Tensor:
+    """Return by how much of its span a token's energy rises at each step, (S, T), of energies (S + 1, T)."""
+    return (total[1:] - total[:-1]).clamp(min=0) / _span(total)
+
+
+def _first_tokens_rising(model: NRGPT, num_steps: int) -> float:
+    total = model.trace(torch.arange(model.vocabulary_size)[:, None], num_steps).energies.total[..., 0]  # (S + 1, V)
+    return float((_rises(total).amax(0) > ROUNDING).double().mean())
 
 
 def _bound_use(model: NRGPT, energies: NRGPTEnergies) -> float:

@@ -2,9 +2,7 @@
 
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.traces import bounded, descends, never, settles, traced_tokens
-
-ROUNDING = 1e-9
+from paper_repro.papers.nrgpt.traces import bounded, descends, never, settles, traced_tokens, vocabulary_size
 
 
 def judge_energy_ends_lower(view: View) -> Judgement:
@@ -18,9 +16,10 @@ def judge_energy_settles(view: View) -> Judgement:
 
 
 def judge_first_token_monotone(view: View) -> Judgement:
-    """Judge the first token of each model: its energy depends on no other."""
-    text = "first tokens have a rise of its energy in a step"
-    return never(view, "first_token_rise", lambda rise: (int(rise > ROUNDING), 1), text)
+    """Judge every token of each model's vocabulary in the first place, where its energy depends on no other."""
+    tokens = vocabulary_size(view)
+    text = "first tokens have a rise of their energy in a step"
+    return never(view, "first_tokens_rising", lambda rising: (round(rising * tokens), tokens), text)
 
 
 def judge_descent_after_predecessors(view: View) -> Judgement:

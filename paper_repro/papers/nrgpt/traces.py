@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
@@ -99,8 +99,16 @@ def bounded(view: View, metric: str, bound: float, text: str) -> Judgement:
 
 def traced_tokens(view: View) -> int:
     """Return how many tokens the probe traces."""
-    cells = next(iter(view.points.values())).cells
-    return int(next(iter(cells.values())).config["probes"]["energy"]["num_tokens"])
+    return int(_config(view)["probes"]["energy"]["num_tokens"])
+
+
+def vocabulary_size(view: View) -> int:
+    """Return how many tokens the models know."""
+    return int(_config(view)["model"]["vocabulary_size"])
+
+
+def _config(view: View) -> Mapping[str, Any]:
+    return next(iter(next(iter(view.points.values())).cells.values())).config
 
 
 def _values(view: View, metric: str) -> list[float]:
