@@ -1,4 +1,4 @@
-"""Writes what follows from the committed results: results/README.md, results/bench/README.md, heads of experiments.
+"""Writes what follows from the committed results: README.md, undecided.md and bench/README.md, heads of experiments.
 
 results_index.py            write all; the head of an experiment's config says what a run should come to
 results_index.py --check    write nothing; exit code 1 if one of them is not current
@@ -20,7 +20,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from paper_repro.artifacts import catalogue, expected, paper_claims
+from paper_repro.artifacts import catalogue, expected, open_claims, paper_claims
 from paper_repro.artifacts.listing import published_listing
 from paper_repro.artifacts.verdicts import FITTED
 from paper_repro.base.command_line import RESULTS, parse, run_main
@@ -54,6 +54,8 @@ How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader sh
   full scale.
 * **A title names the paper's data.** "Made from" names ours: docstrings of installed Python packages stand in for
   OpenWebText and SlimPajama, faces of Labeled Faces in the Wild for CelebA.
+
+What is undecided, what would decide it and at what price: [undecided.md](undecided.md).
 
 Folders: `cells/` holds one record for each cell, `<paper>/<artifact>/<scale>/` the tables and figures made from them,
 [bench/](bench/README.md) the measured speeds. `reproduce.py ARTIFACT --publish` writes records, tables and figures.
@@ -141,8 +143,10 @@ What an element is, and why tiles are as they are:
 
 def main(arguments: Sequence[str]) -> int:
     words = parse(arguments, ("--check",), ())
-    pages = {RESULTS / "README.md": _artifacts(RESULTS), RESULTS / "bench" / "README.md": _benches(RESULTS / "bench")}
-    pages |= expected.pages(RESULTS)
+    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
+    texts = {"README.md": _artifacts(RESULTS, tables), "undecided.md": open_claims.page(tables)}
+    texts["bench/README.md"] = _benches(RESULTS / "bench")
+    pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | expected.pages(RESULTS)
     if "--check" in words.flags:
         return int(any(not path.is_file() or path.read_text() != text for path, text in pages.items()))
     for path, text in pages.items():
@@ -150,12 +154,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _artifacts(results: Path) -> str:
+def _artifacts(results: Path, tables: Sequence[dict[str, Any]]) -> str:
     """Write the page that lists every artifact with the verdicts of its reference."""
-    tables = [json.loads(path.read_text()) for path in sorted(results.glob("*/*/*/table.json"))]
     counted = [_counted(tables, whose) for whose in ("paper", "ours")]
     measured = _measured(json.loads((results / "cem/table3/cpu/table.json").read_text()))
-    text = ARTIFACTS.format(
+    return ARTIFACTS.format(
         table=published_listing(results),
         totals=f"Claims of the papers: {counted[0]}. Questions of ours: {counted[1]}.",
         covered=_covered(),
@@ -163,7 +166,6 @@ def _artifacts(results: Path) -> str:
         judged=len(measured),
         expected="{} to {} %".format(*(round(100 * share) for share in within_one_deviation())),
     )
-    return f"{WRITTEN_BY}\n{text}"
 
 
 def _counted(tables: Iterable[dict[str, Any]], whose: str) -> str:
@@ -225,7 +227,7 @@ def _benches(folder: Path) -> str:
             named = [bench["bench"], found["case"], ours, found["other"]]
             rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where, bench_commit(bench)])
     headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
-    text = BENCHES.format(
+    return BENCHES.format(
         **_remarks(folder),
         memory=_rates(gpu.bytes_per_second for gpu in GPUS),
         bf16=_rates(gpu.products_per_second["bf16"] for gpu in GPUS),
@@ -241,7 +243,6 @@ def _benches(folder: Path) -> str:
         triton=static["triton"],
         ptxas=static["ptxas"],
     )
-    return f"{WRITTEN_BY}\n{text}"
 
 
 def _remarks(folder: Path) -> dict[str, str]:

@@ -6,6 +6,8 @@ from typing import Any
 from paper_repro.artifacts.claims import HOLDS, Claim, Judgement
 from paper_repro.artifacts.typesetting import Grid
 
+WHOSE = {"paper": "the paper's", "ours": "ours"}
+"""Whose a claim is, as a document has it and as a reader is told."""
 CLAIM_PARTS = 6
 """A claim with more parts than this shows only those that do not hold."""
 

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from paper_repro.artifacts import paper_claims
+from paper_repro.artifacts.claim_rows import WHOSE
+from paper_repro.artifacts.open_claims import REDUCED, openness
 from paper_repro.cells.progress import duration
 from paper_repro.report.markup import Markup, tag
-from paper_repro.report.shell import CLAIM_VERDICTS, claim_word, filters, link, page, paper_name, tally, verdict
+from paper_repro.report.shell import CLAIM_VERDICTS, claim_word, filters, link, page, paper_name, table, tally, verdict
 from paper_repro.report.source import Result, Source
 
 HERE = "claims.html"
-WHOSE = {"paper": "the paper's", "ours": "ours"}
 
 
 def claims_page(source: Source) -> bytes:
@@ -49,7 +50,31 @@ def claims_page(source: Source) -> bytes:
         "what fails or holds there may do otherwise at full scale."
     )
     content = [tag("h1", "Claims"), tag("p", lead, class_="lead"), tally(claim["verdict"] for claim in claims)]
-    return page(HERE, "Claims", content, controls, tag("ol", entries, class_="claims"), _untested(source))
+    ledger = tag("ol", entries, class_="claims")
+    return page(HERE, "Claims", content, controls, ledger, _prices(source), _untested(source))
+
+
+def _prices(source: Source) -> Markup:
+    """Return the undecided claims of scale cpu, the one that is decided at the lowest price first."""
+    pages = {result.id: result.page for result in source.results if result.scale == REDUCED}
+    found = openness(result.document for result in source.results).undecided
+    if not found:
+        return Markup()
+    rows = [
+        [
+            link(HERE, pages[one.artifact], tag("code", one.artifact)),
+            tag("code", one.claim),
+            "not known" if one.seeds is None else one.seeds,
+            "not known" if one.seconds is None else duration(one.seconds),
+        ]
+        for one in found
+    ]
+    lead = (
+        "More seeds that would decide a claim of scale cpu if means and spreads stay as they are, and the time of one "
+        "processor core that they take: a guess, the truth may be half of it or twice as much."
+    )
+    heading = tag("h2", "What would decide the undecided", id="prices")
+    return tag("section", heading, tag("p", lead), table(["artifact", "claim", "more seeds", "one core"], rows))
 
 
 def _untested(source: Source) -> Markup:

@@ -1,0 +1,126 @@
+"""What the committed reference has not decided: what would decide it, and what that costs."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from paper_repro.artifacts.claim_rows import WHOSE
+from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import UNDECIDED
+from paper_repro.cells.progress import duration
+
+PAGE = """# What is not decided
+
+Of the {judged} claims at scale `cpu`, {undecided} are undecided ({share:.0%}). The price is the time of one processor
+core for the seeds that would decide, if means and spreads stay as they are. It is a guess from few seeds: the truth may
+be half of it or twice as much. The {priced} claims with a price cost {total} together; some of them share their cells.
+`reproduce.py ARTIFACT --decide --hours H` spends it where a scale plans looks, the claim first that costs least
+([docs/verdicts.md](../docs/verdicts.md#more-seeds)). What is known is what the undecided parts of a claim rest on.
+
+{table}
+{below}"""
+BELOW = """
+## Not judged
+
+These claims read a model that is not better than its floor. More seeds mend that only where the seeds of a model lie
+far apart; else it takes longer training or other settings.
+
+{table}
+"""
+REDUCED = "cpu"
+"""The scale whose claims more seeds can decide on two cores."""
+
+
+@dataclass(frozen=True)
+class OpenClaim:
+    """A claim that is undecided at scale cpu."""
+
+    artifact: str
+    claim: str
+    whose: str
+    """"paper" or "ours"."""
+    seeds: int | None
+    """How many more seeds would decide it if means and spreads stay as they are; None: nobody can say."""
+    seconds: float | None
+    """Seconds of a processor that they take; None: not known."""
+    why: str
+    """What the verdict rests on."""
+
+
+@dataclass(frozen=True)
+class Openness:
+    """The claims of scale cpu that are not decided."""
+
+    judged: int
+    """All claims of that scale."""
+    undecided: tuple[OpenClaim, ...]
+    """The cheapest first; those without a price at the end."""
+    below: Mapping[str, int]
+    """By artifact, how many claims are not judged because a model is not better than its floor."""
+
+    @property
+    def share(self) -> float:
+        """The share of the claims that is undecided."""
+        return len(self.undecided) / max(1, self.judged)
+
+
+def openness(tables: Iterable[Mapping[str, Any]]) -> Openness:
+    """Return what is not decided in documents of tables, as table.json has them; those of other scales are left out."""
+    claims = [(table["artifact"], claim) for table in tables if table["scale"] == REDUCED for claim in table["claims"]]
+    undecided = [_open(artifact, claim) for artifact, claim in claims if claim["verdict"] == UNDECIDED]
+    below = Counter(artifact for artifact, claim in claims if claim["verdict"] == NOT_JUDGED)
+    return Openness(len(claims), tuple(sorted(undecided, key=_order)), below)
+
+
+def _open(artifact: str, claim: Mapping[str, Any]) -> OpenClaim:
+    why = "; ".join(_reasons(claim))
+    return OpenClaim(artifact, claim["id"], claim["whose"], claim.get("more_seeds"), claim.get("more_seconds"), why)
+
+
+def _reasons(judged: Mapping[str, Any]) -> list[str]:
+    """Return what the undecided parts that have no parts rest on."""
+    parts = [part for part in judged.get("parts", ()) if part["verdict"] == UNDECIDED]
+    return [reason for part in parts for reason in _reasons(part)] if parts else [judged["because"]]
+
+
+def _order(one: OpenClaim) -> tuple[bool, float, str, str]:
+    return one.seconds is None, one.seconds or 0.0, one.artifact, one.claim
+
+
+def page(tables: Iterable[Mapping[str, Any]]) -> str:
+    """Return the page that lists what is not decided in documents of tables, in Markdown."""
+    found = openness(tables)
+    prices = [one.seconds for one in found.undecided if one.seconds is not None]
+    rows = [
+        [
+            _linked(one.artifact),
+            one.claim,
+            WHOSE.get(one.whose, one.whose),
+            "not known" if one.seeds is None else str(one.seeds),
+            "not known" if one.seconds is None else duration(one.seconds),
+            one.why,
+        ]
+        for one in found.undecided
+    ]
+    headers = ["artifact", "claim", "whose", "more seeds", "one core", "what is known"]
+    below = [[_linked(artifact), str(count)] for artifact, count in sorted(found.below.items())]
+    return PAGE.format(
+        judged=found.judged,
+        undecided=len(found.undecided),
+        share=found.share,
+        priced=len(prices),
+        total=duration(sum(prices)),
+        table=_table(rows, headers),
+        below=BELOW.format(table=_table(below, ["artifact", "claims"])) if below else "",
+    )
+
+
+def _linked(artifact: str) -> str:
+    return f"[{artifact}]({artifact}/{REDUCED}/table.md)"
+
+
+def _table(rows: list[list[str]], headers: list[str]) -> str:
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True) if rows else "None."
