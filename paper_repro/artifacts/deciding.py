@@ -5,7 +5,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
     kept.write(folder)
     while True:
         view = _view(plan, runs, results)
-        open_claims = [one for one in _open(view, runs) if (one.claim, one.count) not in tried]
+        open_claims = [one for one in _open(view, (runs, results)) if (one.claim, one.count) not in tried]
         workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
         left = 3600 * limit - (clock() - start)
         fitting = [one for one in open_claims if one.seconds / workers <= left]
@@ -110,6 +110,8 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         counts = {place: max(count, kept.seeds.get(place, 0)) for place, count in counts.items()}
         kept = Taken(kept.looks, kept.seeds | counts)
         kept.write(folder)
+        if not chosen.cells:  # another artifact has run them
+            continue
         result = run(dataclasses.replace(plan, cells=chosen.cells))
         code = max(code, result.exit_code)
         if result.fatal or result.interrupted:
@@ -126,7 +128,7 @@ def _view(plan: Plan, runs: Path, results: Path) -> View:
     return views.build(whole, runs, results)
 
 
-def _open(view: View, runs: Path) -> list[Next]:
+def _open(view: View, roots: Sequence[Path]) -> list[Next]:
     """Return the undecided claims that a further look may decide."""
     view = table_of(view).view
     found = []
@@ -136,18 +138,20 @@ def _open(view: View, runs: Path) -> list[Next]:
         estimated = any(leaf.tested is not None for leaf in judgement.leaves())
         if judgement.verdict != UNDECIDED or decision.following is None or not (estimated or decision.look is None):
             continue
-        if (following := _next(view, claim.id, decision, runs)) is not None:
+        if (following := _next(view, claim.id, decision, roots)) is not None:
             found.append(following)
     return found
 
 
-def _next(view: View, name: str, decision: Decision, runs: Path) -> Next | None:
+def _next(view: View, name: str, decision: Decision, roots: Sequence[Path]) -> Next | None:
+    """Return what a claim's next look takes beyond the records in ``roots``; None where it cannot be taken."""
     assert decision.following is not None
     keys, count = decision.read & view.points.keys(), decision.following
     plan = with_seeds(view.plan, {place_text(dict(key)): count for key in keys})
     wanted = set(seeds_of(plan.scale.seeds, count))
-    cells = [cell for cell in plan.cells if cell.key in keys and cell.seed in wanted and not is_done(runs, cell)]
-    if not cells or any(cell.missing for cell in cells):
+    whole = [cell for cell in plan.cells if cell.key in keys and cell.seed in wanted]
+    cells = [cell for cell in whole if not any(is_done(root, cell) for root in roots)]
+    if not whole or any(cell.missing for cell in cells):
         return None
     seconds = math.fsum(decisions.seconds_of_a_seed(view, frozenset({cell.key})) for cell in cells)
     price = decision.judgement.price

@@ -144,6 +144,18 @@ def _never(plan: Plan) -> Result:
     raise AssertionError(f"{len(plan.cells)} cells were run again")
 
 
+@pytest.mark.parametrize("where", ["runs", "results"])
+def test_a_look_whose_cells_another_artifact_has_run_is_taken_without_running(tmp_path: Path, where: str) -> None:
+    plan, runs, results = with_looks(tmp_path), tmp_path / "runs", tmp_path / "results"
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.1))
+    whole = plans.make(plan.artifact, plan.scale_name, [*range(12)])
+    synthetic.fill(tmp_path / where, whole, lambda cell: error(cell, 0.1))
+    assert deciding.decide(plan, runs, results, 1.0, _never) == 0
+    table, _ = render(plan, runs, None)
+    verdicts = {claim.id: judgement for claim, judgement in table.judgements()}
+    assert verdicts["old_above_new"].verdict == HOLDS and "look 1 of" not in verdicts["old_above_new"].reason
+
+
 def test_the_cheapest_claim_comes_first_and_no_look_beyond_the_hours(tmp_path: Path) -> None:
     plan, runs, order = with_looks(tmp_path), tmp_path / "runs", list[int]()
     synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
