@@ -94,11 +94,11 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         view = _view(plan, runs, results)
         open_claims = [one for one in _open(view, (runs, results)) if (one.claim, one.count) not in tried]
         workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
-        left = 3600 * limit - (clock() - start)
+        left = max(0.0, 3600 * limit - (clock() - start))
         fitting = [one for one in open_claims if one.seconds / workers <= left]
         if not fitting or left <= 0:
             lack = (
-                f"no further look fits into {duration(max(0.0, left))}"
+                f"no further look fits into {duration(left)}"
                 if open_claims
                 else "no claim has a further look"
             )
