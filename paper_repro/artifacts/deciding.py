@@ -97,11 +97,7 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         left = max(0.0, 3600 * limit - (clock() - start))
         fitting = [one for one in open_claims if one.seconds / workers <= left]
         if not fitting or left <= 0:
-            lack = (
-                f"no further look fits into {duration(left)}"
-                if open_claims
-                else "no claim has a further look"
-            )
+            lack = f"no further look fits into {duration(left)}" if open_claims else "no claim has a further look"
             _say(f"{lack}; {len(open_claims)} undecided claims would have one")
             return code
         chosen = min(fitting, key=lambda one: (one.to_decide, one.seconds, one.claim))
