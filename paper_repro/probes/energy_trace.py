@@ -33,7 +33,7 @@ class EnergyTrace:
     * ``first_token_rise``: largest rise of the first token's energy from one step to the next, over its span
       (proposition 2.1: none; the first token has no predecessor).
     * ``first_tokens_rising``: share of the vocabulary's V tokens whose energy rises at a step, by more than rounding,
-      where they are the first.
+      where they are the first; with ``first_tokens``.
     * ``settled_rise``: the same of every later token, from the step on at which all earlier tokens have settled: the
       energy of each stays within ``settled_within`` of its span of its last value.  At the first such step the earlier
       tokens move little, not nothing, so a rise of that order is no contradiction.
@@ -45,11 +45,13 @@ class EnergyTrace:
         num_tokens: T; 64 in the paper.
         num_steps: S; 30 in figure 2, 100 in figure 6; it may exceed the steps that the model was trained with.
         settled_within: share of a token's span that counts as settled.
+        first_tokens: whether every token of the vocabulary is traced in the first place, too.
     """
 
     num_tokens: int = 64
     num_steps: int = 30
     settled_within: float = 0.01
+    first_tokens: bool = False
 
     def check(self, module: PaperModule, data: CounterBasedDataModule) -> None:
         """Check that the model has energies and that windows are long enough.
@@ -73,7 +75,8 @@ class EnergyTrace:
         traced = model.trace(ids.cpu(), self.num_steps).energies  # each (S + 1, 1, T)
         energies = NRGPTEnergies(*(part[:, 0] for part in traced))  # each (S + 1, T)
         found = metrics(model, energies, self.settled_within)
-        found["first_tokens_rising"] = _first_tokens_rising(model, self.num_steps)
+        if self.first_tokens:
+            found["first_tokens_rising"] = _first_tokens_rising(model, self.num_steps)
         return Findings(found, {ATTACHMENT: _csv(energies)})
 
 

@@ -125,7 +125,9 @@ def test_perplexity_is_exp_of_the_loss_and_averaged_after_it(tmp_path: Path) -> 
     view = made_up("fig2a", tmp_path, as_the_paper_says)
     table = render.table_of(view)
     found = table.view.samples("perplexity", {"size": "reduced", "model": "attention"})
-    assert len(found) == 5 and found == pytest.approx({seed: math.exp(4.01 + noise) for seed, noise in NOISE.items()}, rel=1e-5)
+    assert len(found) == 5 and found == pytest.approx(
+        {seed: math.exp(4.01 + noise) for seed, noise in NOISE.items()}, rel=1e-5
+    )
     kept = [records.read(path) for path in (tmp_path / "cells").glob("*/record.json")]
     assert kept and not any("perplexity" in record.metrics for record in kept)  # records stay as they are
     mean = sum(found.values()) / len(found)
