@@ -11,6 +11,8 @@ from paper_repro.metrics.quantities import Quantity
 TRANSITION = Quantity("transition to learning", "parameters", higher_is_better=False)
 THRESHOLD = 0.8
 """The accuracy that the fit has to pass (NRGPT, figure 3)."""
+DIGITS = 6
+"""Significant ones of a fit: those that do not depend on how a processor rounds."""
 STEEPEST = 200.0
 """Per decade of size; a step between two grid points can be fitted with any slope above."""
 
@@ -71,11 +73,11 @@ def transition(sizes: Sequence[float], accuracies: Sequence[float]) -> Transitio
     bounds = ([0.01 / span, logs.min() - span], [STEEPEST, logs.max() + span])
     starts = [(slope, middle) for slope in (2.0, 10.0, 50.0) for middle in np.quantile(logs, (0.25, 0.5, 0.75))]
     fits = [least_squares(residuals, start, bounds=bounds, xtol=1e-14, ftol=1e-14, gtol=1e-14) for start in starts]
-    slope, middle = min(fits, key=lambda fit: float(fit.cost)).x
+    slope, middle = (float(f"{found:.{DIGITS}g}") for found in min(fits, key=lambda fit: float(fit.cost)).x)
     passed = middle + math.log(THRESHOLD / (1 - THRESHOLD)) / slope
     if not logs.min() <= passed <= logs.max():
         raise ValueError(
             f"the fit passes {THRESHOLD} at 10^{passed:.3g} parameters, expected within the sizes from {min(sizes):g} "
             f"to {max(sizes):g}: accuracy does not rise with size here; add sizes or train longer"
         )
-    return Transition(float(slope), float(middle), len(logs))
+    return Transition(slope, middle, len(logs))
