@@ -187,22 +187,23 @@ class PaperModule(L.LightningModule):
             self._compiled = lambda batch, draws, carry: step(batch, self._with_constants(draws), carry)
 
     def uncompile(self) -> None:
-        """Compute the training loss uncompiled from now on."""
-        self._compiled = None
+        """Compute the training loss uncompiled from now on, and keep nothing of the compiled one."""
+        self._compiled = self._give_up = None
 
     def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
         """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
         if self._compiled is None:
             return self.loss_and_carry(batch, draws, carry)
-        random = torch.get_rng_state() if self._give_up is not None else None
+        give_up = self._give_up
+        random = torch.get_rng_state() if give_up is not None else None
         try:
             return self._compiled(batch, draws, carry)
         except Exception as error:
-            if self._give_up is None or random is None or not of_compiler(error):
+            if give_up is None or random is None or not of_compiler(error):
                 raise
             torch.set_rng_state(random)
             self.uncompile()
-            self._give_up(error)
+            give_up(error)
             return self.loss_and_carry(batch, draws, carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -145,6 +145,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
             finally:
                 built.data.end_workers()
+                built.module.uncompile()  # what measures the trained module may copy it
         if log.diverged()[0] is not None:
             return Trained(watch, evaluations, {}, compiling.text)
         if trainer.global_step != training.steps:

@@ -93,6 +93,17 @@ def test_where_a_verdict_says_so_the_loss_is_compiled_with_equal_results_but_for
     assert [*compiled.glob("*/*.so")], "torch keeps its code elsewhere"
 
 
+@needs_compiler
+def test_a_probe_may_copy_a_module_that_was_compiled(auto, tmp_path, no_trial, monkeypatch):
+    one = auto(probes={"copy": {"_target_": "paper_repro.tests.support.probes.Copying"}})
+    keep(one, GAINS)
+    recorder = Recorder()
+    with (tmp_path / "open").open("w") as stream:
+        monkeypatch.setattr(recorder, "stream", stream, raising=False)  # it cannot be copied, as the report of a worker
+        (found,) = Fit().run([one], tmp_path / "auto", recorder)
+    assert found.compiled.startswith("yes: ") and "total" in found.metrics
+
+
 def test_where_it_would_lose_the_loss_is_not_compiled(cell, auto, run, tmp_path, no_trial, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("the loss was compiled"))
     keep(auto(), LOSES)
