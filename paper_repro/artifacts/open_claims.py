@@ -30,6 +30,7 @@ far apart; else it takes longer training or other settings.
 
 {table}
 """
+UNKNOWN = "not known"
 REDUCED = "cpu"
 """The scale whose claims more seeds can decide on two cores."""
 
@@ -48,6 +49,12 @@ class OpenClaim:
     """Seconds of a processor that they take; None: not known."""
     why: str
     """What the verdict rests on."""
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The number of seeds and their price in words."""
+        price = UNKNOWN if self.seconds is None else duration(self.seconds)
+        return UNKNOWN if self.seeds is None else str(self.seeds), price
 
 
 @dataclass(frozen=True)
@@ -95,14 +102,7 @@ def page(tables: Iterable[Mapping[str, Any]]) -> str:
     found = openness(tables)
     prices = [one.seconds for one in found.undecided if one.seconds is not None]
     rows = [
-        [
-            _linked(one.artifact),
-            one.claim,
-            WHOSE.get(one.whose, one.whose),
-            "not known" if one.seeds is None else str(one.seeds),
-            "not known" if one.seconds is None else duration(one.seconds),
-            one.why,
-        ]
+        [_linked(one.artifact), one.claim, WHOSE.get(one.whose, one.whose), *one.words, one.why]
         for one in found.undecided
     ]
     headers = ["artifact", "claim", "whose", "more seeds", "one core", "what is known"]

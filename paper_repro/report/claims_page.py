@@ -6,7 +6,6 @@ from typing import Any
 from paper_repro.artifacts import paper_claims
 from paper_repro.artifacts.claim_rows import WHOSE
 from paper_repro.artifacts.open_claims import REDUCED, openness
-from paper_repro.cells.progress import duration
 from paper_repro.report.markup import Markup, tag
 from paper_repro.report.shell import CLAIM_VERDICTS, claim_word, filters, link, page, paper_name, table, tally, verdict
 from paper_repro.report.source import Result, Source
@@ -61,12 +60,7 @@ def _prices(source: Source) -> Markup:
     if not found:
         return Markup()
     rows = [
-        [
-            link(HERE, pages[one.artifact], tag("code", one.artifact)),
-            tag("code", one.claim),
-            "not known" if one.seeds is None else one.seeds,
-            "not known" if one.seconds is None else duration(one.seconds),
-        ]
+        [link(HERE, pages[one.artifact], tag("code", one.artifact)), tag("code", one.claim), *one.words]
         for one in found
     ]
     lead = (
