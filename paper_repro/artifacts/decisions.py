@@ -65,11 +65,15 @@ def decide(claim: claims.Claim, view: View) -> Decision:
         if here.judgement.is_exact:
             return dataclasses.replace(here, look=count)
         note = f"look {number + 1} of {len(planned)}, {count} seeds, p below {level:.4g}"
-        judgement = dataclasses.replace(here.judgement, remark="; ".join(filter(None, (here.judgement.remark, note))))
-        found = Decision(judgement, here.read, count)
-        if judgement.verdict != UNDECIDED:
+        found = Decision(_remarked(here.judgement, note), here.read, count)
+        if found.judgement.verdict != UNDECIDED:
             return found
-    return found
+    last = dataclasses.replace(found.judgement, more=None, price=None)  # nobody may take more seeds
+    return dataclasses.replace(found, judgement=_remarked(last, "no further look is planned"))
+
+
+def _remarked(judgement: Judgement, note: str) -> Judgement:
+    return dataclasses.replace(judgement, remark="; ".join(filter(None, (judgement.remark, note))))
 
 
 def _at(claim: claims.Claim, view: View, level: float) -> Decision:

@@ -83,8 +83,9 @@ def openness(tables: Iterable[Mapping[str, Any]]) -> Openness:
 
 
 def _open(artifact: str, claim: Mapping[str, Any]) -> OpenClaim:
-    why = "; ".join(_reasons(claim))
-    return OpenClaim(artifact, claim["id"], claim["whose"], claim.get("more_seeds"), claim.get("more_seconds"), why)
+    seeds, remark = claim.get("more_seeds"), claim.get("remark")
+    why = "; ".join([*_reasons(claim), *([remark] if remark and seeds is None else [])])
+    return OpenClaim(artifact, claim["id"], claim["whose"], seeds, claim.get("more_seconds"), why)
 
 
 def _reasons(judged: Mapping[str, Any]) -> list[str]:

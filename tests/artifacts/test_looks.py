@@ -113,6 +113,18 @@ def test_a_claim_keeps_the_verdict_of_the_first_look_that_decides_it(tmp_path: P
     assert (found.judgement.verdict, found.look, found.following) == (UNDECIDED, 3, 5)
 
 
+def test_after_the_last_look_no_more_seeds_are_asked_for(tmp_path: Path) -> None:
+    plan = with_looks(tmp_path)
+    for count, following in ((8, 12), (12, None)):
+        more = plans.with_seeds(plan, {looks.place_text(dict(cell.key)): count for cell in plan.cells})
+        synthetic.fill(tmp_path / str(count), more, lambda cell: error(cell, 0.03))
+        found = decisions.decide(plan.artifact.claims[0], views.build(more, tmp_path / str(count), None))
+        judgement = found.judgement
+        assert (judgement.verdict, found.look, found.following) == (UNDECIDED, count, following)
+        assert (judgement.more is None) == (judgement.price is None) == (following is None)
+        assert judgement.reason.endswith("; no further look is planned") == (following is None)
+
+
 def test_seeds_that_are_no_planned_look_decide_nothing(tmp_path: Path) -> None:
     whole = with_looks(tmp_path)
     plan = plans.make(whole.artifact, whole.scale_name, [0, 1, 2, 3])

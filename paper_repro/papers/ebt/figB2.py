@@ -75,9 +75,9 @@ def judge_frame_energy_is_uncertainty(view: View) -> Judgement:
 
 def judge_still_clips_have_lower_energy(view: View) -> Judgement:
     """Judge how much lower the energy of a clip that stands still is."""
-    return above(view.samples("still_fall", EBT), what="lower by")
+    return above(view.samples("still_fall", EBT), what="lower by", digits=4)
 
 
 def judge_a_cut_raises_the_energy(view: View) -> Judgement:
     """Judge how much higher the energy is after a cut."""
-    return above(view.samples("cut_rise", EBT), what="higher by")
+    return above(view.samples("cut_rise", EBT), what="higher by", digits=4)

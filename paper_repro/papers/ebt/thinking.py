@@ -9,7 +9,6 @@ from typing import NamedTuple
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.claims import Judgement, tested
 from paper_repro.artifacts.derived import gain
-from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.sparse_tables import SparseTable
 from paper_repro.artifacts.typesetting import Grid as Lines
 from paper_repro.artifacts.views import View
@@ -91,16 +90,15 @@ def over_grids(found: Mapping[int, Grid], quantity: Callable[[Grid], float]) -> 
     return {seed: quantity(grid) for seed, grid in found.items()}
 
 
-def interval_text(found: Interval, digits: int = 2) -> str:
-    return f"{found.mean:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
-
-
-def above(values: Mapping[int, float], bound: float = 0.0, what: str = "", unit: str = "") -> Judgement:
-    """Judge whether a quantity is above a bound by its interval over seeds."""
+def above(
+    values: Mapping[int, float], bound: float = 0.0, what: str = "", unit: str = "", digits: int = 2
+) -> Judgement:
+    """Judge whether a quantity is above a bound by its interval over seeds, written with so many decimals."""
     if not values:
         return NOT_RUN
     found = intervals.of(list(values.values()))
-    return tested(found, f"{what} {interval_text(found)}{unit}, {found.count} seeds".strip(), bound)
+    mean, low, high = (f"{value:+.{digits}f}" for value in (found.mean, found.low, found.high))
+    return tested(found, f"{what} {mean} [{low}, {high}]{unit}, {found.count} seeds".strip(), bound)
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Seeds:
