@@ -135,7 +135,7 @@ def test_each_row_of_table_2_differs_from_the_full_configuration_in_one_techniqu
                 assert own["model"]["step_size"] == 100 * full["model"]["step_size"]
                 own["model"]["step_size"] = full["model"]["step_size"]
             if name == "all_steps" and scale == "cpu":  # it diverges at the others' rate
-                assert own["optimizer"]["lr"] == pytest.approx(0.3 * full["optimizer"]["lr"])
+                assert own["optimizer"]["lr"] == pytest.approx(0.6 * full["optimizer"]["lr"])
                 own["optimizer"]["lr"] = full["optimizer"]["lr"]
             assert own == full
 
