@@ -175,12 +175,7 @@ class Judgement:
     @property
     def reason(self) -> str:
         """What the verdict rests on, as a table prints it."""
-        found = [self.because, self.remark]
-        if self.more is not None:
-            price = "" if self.price is None else f", {duration(self.price)} of a processor"
-            seeds = "seed" if self.more == 1 else "seeds"
-            found.append(f"about {self.more} more {seeds} would decide{price}")
-        return "; ".join(text for text in found if text)
+        return reason(self.because, self.remark, self.more, self.price)
 
     @property
     def is_exact(self) -> bool:
@@ -190,6 +185,15 @@ class Judgement:
     def leaves(self) -> list["Judgement"]:
         """Return the parts that have no parts."""
         return [leaf for _, part in self.parts for leaf in part.leaves()] if self.parts else [self]
+
+
+def reason(because: str, remark: str, more: int | None, price: float | None) -> str:
+    """Write what a verdict rests on, its remark, and the seeds and seconds of a processor that would decide it."""
+    wanted = ""
+    if more is not None:
+        cost = "" if price is None else f", {duration(price)} of a processor"
+        wanted = f"about {more} more {'seed' if more == 1 else 'seeds'} would decide{cost}"
+    return "; ".join(text for text in (because, remark, wanted) if text)
 
 
 def exactly(right: bool, because: str) -> Judgement:

@@ -5,6 +5,7 @@ from typing import Any
 
 from paper_repro.artifacts import paper_claims
 from paper_repro.artifacts.claim_rows import WHOSE
+from paper_repro.artifacts.judgements import reason
 from paper_repro.artifacts.open_claims import REDUCED, openness
 from paper_repro.report.markup import Markup, tag
 from paper_repro.report.shell import CLAIM_VERDICTS, claim_word, filters, link, page, paper_name, table, tally, verdict
@@ -96,21 +97,17 @@ def claim_item(claim: Mapping[str, Any], over: Any = None) -> Markup:
         "div",
         over,
         tag("p", verdict(claim["verdict"], claim_word(claim)), " ", claim["says"], class_="says"),
-        tag("p", _reason(claim), class_="because"),
+        tag("p", _because(claim), class_="because"),
         tag("p", whose, " · ", tag("code", claim["id"]), class_="soft"),
         _parts(claim),
         class_="claim",
     )
 
 
-def _reason(judged: Mapping[str, Any]) -> str:
+def _because(judged: Mapping[str, Any]) -> str:
     """Return what a verdict rests on, with what would decide it."""
-    found = [str(judged[key]) for key in ("because", "remark") if judged.get(key)]
-    more, seconds = judged.get("more_seeds"), judged.get("more_seconds")
-    if isinstance(more, int):
-        price = f", {duration(seconds)} of a processor" if isinstance(seconds, (int, float)) else ""
-        found.append(f"about {more} more {'seed' if more == 1 else 'seeds'} would decide{price}")
-    return "; ".join(found)
+    because, remark = judged.get("because", ""), judged.get("remark", "")
+    return reason(because, remark, judged.get("more_seeds"), judged.get("more_seconds"))
 
 
 def _parts(judged: Mapping[str, Any]) -> Markup:
@@ -123,7 +120,7 @@ def _parts(judged: Mapping[str, Any]) -> Markup:
             verdict(part["verdict"], claim_word(part)),
             " ",
             [tag("b", part["at"]), " "] if part["at"] else None,
-            _reason(part),
+            _because(part),
             _parts(part),
         )
         for part in parts
