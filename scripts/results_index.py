@@ -164,7 +164,7 @@ def _artifacts(results: Path, tables: Sequence[dict[str, Any]]) -> str:
         covered=_covered(),
         fitted=measured.count(FITTED),
         judged=len(measured),
-        expected="{} to {} %".format(*(round(100 * share) for share in within_one_deviation())),
+        expected="{:.1f} to {:.1f} %".format(*(100 * share for share in within_one_deviation())),
     )
 
 
@@ -191,7 +191,7 @@ def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:
     return [row["verdict"] for row in rows if row["quantity"] in ("train_rmse", "test_rmse")]
 
 
-def within_one_deviation(ours: int = 4, theirs: int = 5) -> tuple[float, float]:
+def within_one_deviation(ours: int = 10, theirs: int = 5) -> tuple[float, float]:
     """Return the share of means that lie within one standard deviation of another mean of the same distribution.
 
     Args:
