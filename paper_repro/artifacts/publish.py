@@ -66,8 +66,8 @@ def _refuse_unknown_code(found: Sequence[Record]) -> None:
     dirty = [record.cell for record in found if record.provenance.get("dirty") is not False]
     if dirty:
         raise UsageError(
-            f"{len(dirty)} records come from uncommitted code (the first: {dirty[0]}); "
-            "commit, delete them and run again"
+            f"{len(dirty)} records come from uncommitted code, or from code that changed while they ran (the first: "
+            f"{dirty[0]}); commit, delete them and run again"
         )
 
 

@@ -21,7 +21,7 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class ForkServer:
         self._workers: dict[int, multiprocessing.process.BaseProcess] = {}
         self._pipes: deque[int] = deque()
         self._buffer = b""
-        self._stopping = False
+        self._stopping = self._code_changed = False
         self._selector = selectors.DefaultSelector()
         self._signals, self._woken = os.pipe()
 
@@ -108,12 +108,17 @@ class ForkServer:
 
     def _tell_end(self, worker: int, code: int) -> None:
         """Tell the runner that a worker has ended, with its exit code or minus the signal that killed it."""
+        self._tell({"worker": worker, "code": code})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._runner.sendall(json.dumps({"worker": worker, "code": code}).encode() + b"\n")
+            self._runner.sendall(json.dumps(message).encode() + b"\n")
 
     def _fork(self, message: dict[str, Any], pipe: int) -> None:
-        if read_code_state() != self._code:  # what is imported from now on may be of other code
-            self._code = self._code._replace(dirty=True)
+        # What is imported from now on may be of other code.
+        if not self._code_changed and read_code_state() != self._code:
+            self._code_changed, self._code = True, self._code._replace(dirty=True)
+            self._tell({"code_changed": True})
         with _frozen_imports():
             _import(message)
         process = FORK.Process(target=self._be_worker, args=(message, pipe))

@@ -34,6 +34,10 @@ take too long."""
 ROUND_SECONDS = 30.0
 """The longest between two looks at a job that another runner holds: half of what a dead one's lease counts."""
 _END_OF_NODES = ("its process ended", "a node was lost, see above")
+_CODE_CHANGED = (
+    "the code has changed since this run began: results from now on count as uncommitted, and --publish refuses them; "
+    "interrupt this run and begin it again"
+)
 _ABSENT = -1
 """The stamp of a cell without a record."""
 ATTEMPTS = 2
@@ -193,7 +197,10 @@ class Pool:
         self._display.say(f"{name} (cell {event['cell']}) {noun}: {event['note']}")
 
     def _hear_server(self, server: ServerProcess) -> None:
-        for worker in server.hear():
+        known, ended = server.code_changed, server.hear()
+        if server.code_changed and not known:
+            self._display.say(_CODE_CHANGED)
+        for worker in ended:
             running = self._running[worker.number]
             if not worker.silent:
                 self._hear(running)

@@ -69,6 +69,8 @@ class ServerProcess:
         self.threads = threads
         self.workers: dict[int, WorkerProcess] = {}
         self.ended = False
+        self.code_changed = False
+        """Whether a worker was forked after the code had become another one than the server's."""
         self.socket, theirs = socket.socketpair()
         self._buffer = b""
         logs = runs / "logs"
@@ -113,6 +115,9 @@ class ServerProcess:
         *lines, self._buffer = (self._buffer + content).split(b"\n")
         ended = []
         for found in map(json.loads, lines):
+            if "code_changed" in found:
+                self.code_changed = True
+                continue
             worker = self.workers.pop(found["worker"])
             worker.end(found["code"])
             ended.append(worker)

@@ -317,7 +317,7 @@ def test_a_line_that_is_restored_while_a_cell_runs_is_still_called_uncommitted(
 
 
 def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("only a checkout has a git state")
@@ -333,6 +333,7 @@ def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
     assert runner.run(cells, tmp_path / "runs").by_status == {FINISHED: 2}
     origins = [records.read(record_path(tmp_path / "runs", cell.id)).provenance for cell in cells]
     assert sorted((found["commit"], found["dirty"]) for found in origins) == [(COMMIT, False), (COMMIT, True)]
+    assert capsys.readouterr().err.count("the code has changed since this run began") == 1
 
 
 def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
