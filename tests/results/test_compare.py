@@ -69,15 +69,16 @@ def changed(tmp_path: Path) -> Path:
             found.metrics["test_rmse"] /= 2
             records.write(record_path(tmp_path, cell), found)
     (tmp_path / "cem/table3/cpu").mkdir(parents=True)
-    shutil.copy(RESULTS / "cem/table3/cpu/table.json", tmp_path / "cem/table3/cpu")
+    for name in ("table.json", "looks.json"):
+        shutil.copy(RESULTS / "cem/table3/cpu" / name, tmp_path / "cem/table3/cpu")
     return tmp_path
 
 
 def test_two_runs_folders_of_one_artifact(changed: Path, capsys: Any) -> None:
     text = compared(capsys, str(RESULTS), str(changed), "cem/table3", "scale=cpu")
-    assert "configs: the same in all 4 pairs of cells" in text
-    assert row(text, "rbf", "t2", "test_rmse") == ["0.0107316", "0.00536579", "-0.005366", "0.5", "4 and 4"]
-    assert row(text, "rbf", "plain", "test_rmse")[1:] == ["-", "-", "-", "4 and 0"]
+    assert "configs: the same in all 10 pairs of cells" in text
+    assert row(text, "rbf", "t2", "test_rmse") == ["0.010522", "0.00526098", "-0.005261", "0.5", "10 and 10"]
+    assert row(text, "rbf", "plain", "test_rmse")[1:] == ["-", "-", "-", "10 and 0"]
     tables = [str(root / "cem/table3/cpu") for root in (RESULTS, changed)]
     assert compared(capsys, *tables).partition("\n\n")[2] == text.partition("\n\n")[2]
 
