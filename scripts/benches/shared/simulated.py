@@ -176,7 +176,7 @@ class Servers:
 
     def __init__(self, stage: Stage, runs: Path) -> None:
         self._stage, self._runs, self.owner = stage, runs, stage.actor
-        self.socket, self.ended = -1, False
+        self.socket, self.ended, self.code_changed = -1, False, False
         self.gone: list[WorkerOfRunner] = []
         self.heard: list[WorkerOfRunner] = []
 
