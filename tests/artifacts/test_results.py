@@ -79,10 +79,7 @@ def test_notes_give_a_likely_reason_for_what_fails_or_shows_no_difference_and_fo
         assert all(found[name] == verdict for name, verdict in said), f"{place}: not what the table says: {note}"
         reasoned |= said if any(reason in note for reason in REASONS) else set()
     wanted = {(name, verdict) for name, verdict in found.items() if verdict in SAID.values()}
-    if document["scale"] != "exact":
-        assert wanted <= reasoned, (
-            "say in the artifact's notes why it likely is so: its scale, our setting or the claim"
-        )
+    assert wanted <= reasoned, "say in the artifact's notes why it likely is so: its scale, our setting or the claim"
 
 
 def test_a_note_says_what_its_verbs_say() -> None:
