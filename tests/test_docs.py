@@ -140,6 +140,8 @@ def run_example(name: str, folder: Path) -> str:
     path = folder / "papers" / f"{name}.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(dict(EXAMPLES)[name])
+    for figure in re.findall(rf"<!-- figure: {name} -->\n```python\n(.*?)```", ABLATIONS, re.DOTALL):
+        path.with_suffix(".py").write_text(figure)
     environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers")}
     command = [sys.executable, "scripts/reproduce.py", name, "scale=smoke", f"runs={folder / 'runs'}"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -157,6 +159,9 @@ def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
             row = rf"\| {activation} +\| {steps} +\| not run +\| \**\d\.\d+ ± \d\.\d+"
             assert re.search(row, printed), printed
     assert "silu_gains_from_recursion" in printed
+    drawn = tmp_path / "runs" / "cem" / "activation" / "smoke"
+    assert (drawn / "figure.png").stat().st_size > 5000
+    assert len((drawn / "figure.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
 
 def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +172,7 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
     plan = plans.make(catalogue.load(name), "cpu")
     starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
-    assert starts == [None] * 3 + [0.5413] * 3
+    assert starts == [None] * 5 + [0.5413] * 5
 
 
 def test_the_citation_file_names_the_five_papers_as_readme_does() -> None:
@@ -179,6 +184,27 @@ def test_the_citation_file_names_the_five_papers_as_readme_does() -> None:
         assert {"type", "title", "authors", "year", "url"} <= set(paper)
         assert paper["title"] in README
         assert paper["url"] in README
+
+
+def test_the_page_of_records_shows_what_its_examples_print() -> None:
+    """But for spaces at both ends of lines."""
+    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    ((example, shown),) = re.findall(r"```python\n(from paper_repro.results[^`]*)```\n\n((?: {4}[^\n]*\n)+)", page)
+    assert lines_of(output_of("-c", example)) == lines_of(shown)
+    (cells,) = re.findall(r"compare\.py (\w{8}) (\w{8}) ", page)
+    table = [line for line in lines_of(page) if line.startswith("| ") and "rmse" in line]
+    assert len(table) == 2
+    assert set(table) <= set(lines_of(output_of("scripts/compare.py", *cells)))
+
+
+def output_of(*words: str) -> str:
+    """Return what Python prints, called with these words in the root of the repository."""
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().splitlines()]
 
 
 NAMES = [ROOT / "docs" / "glossary.md", ROOT / "docs" / "path.md"]
