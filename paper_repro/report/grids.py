@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paper_repro.artifacts.artifact import Artifact, Column, Metric
-from paper_repro.artifacts.verdicts import NOT_RUN, OFF, REPRODUCED
+from paper_repro.artifacts.verdicts import NOT_RUN, OFF, REDUCED, REPRODUCED
 from paper_repro.report.source import WHOSE, Kept, Result
 
 ROW_KEYS = frozenset(
@@ -247,10 +247,12 @@ def _number(quantity: Quantity, row: Mapping[str, Any], whose: str) -> str:
 
 
 def _verdict(quantity: Quantity, row: Mapping[str, Any]) -> str:
-    """Write a verdict with the change against the paper's number."""
+    """Write a verdict with the change against the paper's number; a reduced scale is told without it."""
     word, own, paper = str(row.get("verdict") or ""), row.get("own_mean"), row.get("paper_mean")
     if word in ("", NOT_RUN) or own is None or not paper:
         return "" if word == NOT_RUN else word
+    if word == REDUCED:
+        return word
     if isinstance(quantity.spec, Column):
         if word == REPRODUCED:  # every printed digit
             return word
