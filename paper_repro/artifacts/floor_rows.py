@@ -42,7 +42,7 @@ def _cell(view: View, floor: MeasuredFloor, name: str, header: str) -> str:
         return ""
     if header.endswith(": reference"):
         return _text(floor, metric, name, floor.samples(name, floor.reference))
-    if header.endswith(": yours"):
+    if view.has_reference and header.endswith(": yours"):
         return _text(floor, metric, name, floor.samples(name, floor.own))
     return _text(floor, metric, name, floor.samples(name))
 

@@ -95,10 +95,11 @@ class Table:
     def _metric_headers(self, metric: Metric) -> list[str]:
         headers = [f"{metric.title}: paper"] if self._has_printed(metric) else []
         if metric.measured:
-            if self.view.own_root_is_reference:
-                headers.append(f"{metric.title}: ours" if headers else metric.title)
-            else:
+            if self.view.has_reference:
                 headers += [f"{metric.title}: reference", f"{metric.title}: yours", "as reference"]
+            else:
+                whose = "ours" if self.view.own_root_is_reference else "yours"
+                headers.append(f"{metric.title}: {whose}" if headers else metric.title)
             if self._has_printed(metric):
                 headers.append("verdict")
         return headers
@@ -113,12 +114,12 @@ class Table:
             return cells
         own, reference = values(point.own, name), values(point.reference, name)
         own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point.own, name)
-        if self.view.own_root_is_reference:
-            cells.append(own_text)
-        else:
+        if self.view.has_reference:
             reference_text = _wrap(_spread(metric, reference), marks["reference"])
             absence = self._absence(point.reference, name)
             cells += [reference_text or absence, own_text, verdicts.agreement(own, reference)]
+        else:
+            cells.append(own_text)
         if self._has_printed(metric):
             cells.append(self.verdict(name, point).text)
         return cells
