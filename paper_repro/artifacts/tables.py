@@ -143,7 +143,7 @@ class Table:
         return verdicts.trouble(found) or verdicts.lack(found, name) or verdicts.NOT_RUN
 
     def _best(self, name: str, source: str) -> set[Any]:
-        """Return the keys of the best printed or measured values within each group of ``best_within``."""
+        """Return the keys of the best printed or measured values of each group of ``best_within`` that has several."""
         metric = self.artifact.metrics[name]
         if not self.artifact.best_within or metric.direction == "none":
             return set()
@@ -155,7 +155,8 @@ class Table:
                 group = tuple(dict(key)[axis] for axis in self.artifact.best_within)
                 # Ties as printed are all best: the paper's digits decide.
                 groups.setdefault(group, []).append((sign * float(metric.text(value)), key))
-        return {key for members in groups.values() for value, key in members if value == min(members)[0]}
+        several = [members for members in groups.values() if len(members) > 1]
+        return {key for members in several for value, key in members if value == min(members)[0]}
 
     def _value(self, name: str, metric: Metric, source: str, point: Point) -> float | None:
         if source == "paper":

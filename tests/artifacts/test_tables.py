@@ -247,6 +247,21 @@ def test_bold_marks_the_best_of_each_group_and_every_tie_as_printed(tmp_path: Pa
     }
 
 
+def test_the_only_value_of_a_group_is_not_bold(tmp_path: Path) -> None:
+    """A half-finished run: the hard task has both models, the easy one so far has one."""
+    plan = synthetic.plan(tmp_path)
+
+    def outcome(cell: PlannedCell) -> Outcome | None:
+        unfinished = dict(cell.key) == {"task": "easy", "model": "new"}
+        return None if unfinished else synthetic.finished(error=0.5, score=float(dict(cell.key)["model"] == "new"))
+
+    grid = table_of(tmp_path, plan, own=outcome).grid()
+    cells = {row[0] + " " + row[1][:3]: row[-1] for row in grid.rows}
+    assert grid.headers[-1] == "Score"
+    assert cells.pop("Hard New") == "**1.0 ± 0.0**"
+    assert cells == {"Easy Old": "0.0 ± 0.0", "Easy New": "not run", "Hard Old": "0.0 ± 0.0"}
+
+
 def test_counted_columns_are_shown_with_and_without_a_printed_number(tmp_path: Path) -> None:
     plan = synthetic.plan(tmp_path)
     grid = table_of(tmp_path, plan, own=like_the_paper(plan)).grid()
