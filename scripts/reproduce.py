@@ -231,14 +231,12 @@ def _said(result: "Result") -> "Result":
 
 
 def _show(plan: "Plan", runs: Path) -> None:
+    from paper_repro.artifacts.layouts import FILE, TerminalLayout
     from paper_repro.artifacts.render import render
 
     table, written = render(plan, runs, RESULTS)
-    text = table.markdown()
-    if sys.stdout.isatty():
-        widest = max(len(line) for line in text.splitlines() if line.startswith("|-"))
-        text = table.markdown(by_metric=widest > shutil.get_terminal_size().columns)
-    print(text)
+    layout = TerminalLayout(shutil.get_terminal_size().columns) if sys.stdout.isatty() else FILE
+    print(table.markdown(layout))
     print("\n".join(str(path) for path in written), file=sys.stderr)
 
 

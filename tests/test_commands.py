@@ -251,6 +251,16 @@ def test_a_folder_that_is_not_there_holds_nothing_to_render(
     assert not (tmp_path / "absent").exists()
 
 
+def test_a_terminal_gets_no_line_that_is_wider_and_the_file_whole_tables(
+    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = here("reproduce.py", "ebt/tableD1", "--render", f"runs={tmp_path}").stdout
+    written = (tmp_path / "ebt/tableD1/exact/table.md").read_text()
+    assert max(map(len, shown.splitlines())) <= 90 < max(map(len, written.splitlines()))
+
+
 def test_where_no_cell_has_its_data_the_command_is_told_and_no_table_is_written(
     here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.artifacts import catalogue, render, tables, typesetting, views
+from paper_repro.artifacts import catalogue, render, typesetting, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.tables import Table
@@ -447,16 +447,3 @@ def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_p
     assert {path.parent for path in written} == {results / "cem" / "table3" / "cpu"}
     copied = sorted(path.parent.name for path in results.glob("cells/*/*"))
     assert copied == sorted(cell.id for cell in whole.all_cells)
-
-
-def test_narrow_terminals_get_one_table_a_metric_with_the_same_cells(tmp_path: Path) -> None:
-    table = tables.Table(views.build(plans.make(catalogue.load("cem/table3")), tmp_path, tmp_path))
-    whole, narrow = table.markdown(), table.markdown(by_metric=True)
-    assert whole.count("| Kernel ") == 1 and narrow.count("| Kernel ") == 3
-    for name in ("0.0139 ± 0.0022", "Test RMSE: paper", "## Claims"):
-        assert name in whole and name in narrow
-
-    def widest(text: str) -> int:
-        return max(len(line) for line in text.split("## Claims", maxsplit=1)[0].splitlines() if line.startswith("|-"))
-
-    assert widest(narrow) < 0.7 * widest(whole)
