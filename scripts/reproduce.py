@@ -40,6 +40,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import catalogue
+from paper_repro.base import later
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.launchers import group, options
@@ -47,6 +48,7 @@ from paper_repro.launchers import group, options
 if TYPE_CHECKING:
     from paper_repro.artifacts.artifact import Artifact
     from paper_repro.artifacts.plan import Plan
+    from paper_repro.base.later import Later
     from paper_repro.cells.runner import Result
 
 HELP = ("--help", "-h")
@@ -55,6 +57,8 @@ ACTIONS = (
     "--cancel",
 )
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
+READERS = ("paper_repro.cells", "paper_repro.artifacts")
+"""The packages that read records, and warn of damaged ones."""
 INSTEAD = "--render shows the committed results where there are any"
 
 
@@ -89,7 +93,8 @@ def main(arguments: Sequence[str]) -> int:
     codes = []
     with group.leading():
         for artifact in artifacts:
-            codes.append(_one(artifact, words, action, slurm))
+            with later.kept(*READERS) as warnings:
+                codes.append(_one(artifact, words, action, warnings, slurm))
             if codes[-1] == INTERRUPTED:
                 break
     return max(codes)
@@ -122,7 +127,7 @@ def _plan(artifact: "Artifact", words: Words) -> "Plan":
     return plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
 
 
-def _one(artifact: "Artifact", words: Words, action: str, slurm: options.Slurm | None = None) -> int:
+def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
     started = time.monotonic()
     if action == "--config":
         from paper_repro.artifacts.explain import explain
@@ -130,7 +135,7 @@ def _one(artifact: "Artifact", words: Words, action: str, slurm: options.Slurm |
         print(explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
         return 0
     if action == "--decide":
-        return _decide(artifact, words)
+        return _decide(artifact, words, warnings)
     plan = _plan(artifact, words)
     if action == "--cells":
         from paper_repro.artifacts.listing import cells_table
@@ -149,7 +154,7 @@ def _one(artifact: "Artifact", words: Words, action: str, slurm: options.Slurm |
             print(path)
         return 0
     if action == "--render":
-        _show(plan, words.runs)
+        _show(plan, words.runs, warnings)
         return 0
     if slurm:
         from paper_repro.launchers import slurm as cluster
@@ -157,15 +162,16 @@ def _one(artifact: "Artifact", words: Words, action: str, slurm: options.Slurm |
         sweep = cluster.sweep_of(plan, words, RESULTS, fill=action == "--fill")
         if action == "--cancel":
             return cluster.cancel(sweep)
-        result = _said(cluster.run(sweep, slurm))
+        result = _said(cluster.run(sweep, slurm), warnings)
     else:
-        result = _run(plan, words.runs, fill=action == "--fill")
+        result = _run(plan, words.runs, warnings, fill=action == "--fill")
     if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
         return result.exit_code
     if all(cell.missing for cell in plan.cells):
+        warnings.print()
         print(f"{artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
         return result.exit_code
-    _show(plan, words.runs)
+    _show(plan, words.runs, warnings)
     from paper_repro.artifacts.closing import closing
 
     taken = time.monotonic() - started
@@ -184,7 +190,7 @@ def _with_hours(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def _decide(artifact: "Artifact", words: Words) -> int:
+def _decide(artifact: "Artifact", words: Words, warnings: "Later") -> int:
     from paper_repro.artifacts import deciding
     from paper_repro.artifacts import plan as plans
 
@@ -192,8 +198,8 @@ def _decide(artifact: "Artifact", words: Words) -> int:
         raise UsageError("--decide takes no seeds: they follow from the looks that the YAML plans")
     plan = plans.make(artifact, words.settings.get("scale", "cpu"), None, words.overrides)
     hours = deciding.hours(words.settings.get("hours"))
-    code = deciding.decide(plan, words.runs, RESULTS, hours, lambda more: _run(more, words.runs, fill=False))
-    _show(plan, words.runs)
+    code = deciding.decide(plan, words.runs, RESULTS, hours, lambda more: _run(more, words.runs, warnings))
+    _show(plan, words.runs, warnings)
     return code
 
 
@@ -213,16 +219,16 @@ def _verify(words: Words) -> int:
     return int(any(found.verdict == DIFFERS for _, found in rows))
 
 
-def _run(plan: "Plan", runs: Path, fill: bool) -> "Result":
+def _run(plan: "Plan", runs: Path, warnings: "Later", fill: bool = False) -> "Result":
     from paper_repro.cells import runner
 
-    return _said(runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill))
+    return _said(runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill), warnings)
 
 
-def _said(result: "Result") -> "Result":
-    """Print what a run has to say, and return it."""
+def _said(result: "Result", warnings: "Later") -> "Result":
+    """Print what a run has to say, what it could not run only below the table, and return it."""
     for reason in result.missing:
-        print(f"not run: {reason}", file=sys.stderr)
+        warnings.add(f"not run: {reason}")
     if result.interrupted:
         print("interrupted; the same command goes on from here", file=sys.stderr)
     if result.fatal:
@@ -230,16 +236,16 @@ def _said(result: "Result") -> "Result":
     return result
 
 
-def _show(plan: "Plan", runs: Path) -> None:
+def _show(plan: "Plan", runs: Path, warnings: "Later") -> None:
+    """Write table and figure, and print the table with the warnings below it."""
+    from paper_repro.artifacts.layouts import FILE, TerminalLayout
     from paper_repro.artifacts.render import render
 
     table, written = render(plan, runs, RESULTS)
-    text = table.markdown()
-    if sys.stdout.isatty():
-        widest = max(len(line) for line in text.splitlines() if line.startswith("|-"))
-        text = table.markdown(by_metric=widest > shutil.get_terminal_size().columns)
-    print(text)
+    layout = TerminalLayout(shutil.get_terminal_size().columns) if sys.stdout.isatty() else FILE
+    print(table.markdown(layout), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
+    warnings.print()
 
 
 if __name__ == "__main__":

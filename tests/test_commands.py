@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base.command_line import ROOT
+from paper_repro.cells.records import record_path
+from paper_repro.tests.support import synthetic
 
 
 def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -251,6 +253,16 @@ def test_a_folder_that_is_not_there_holds_nothing_to_render(
     assert not (tmp_path / "absent").exists()
 
 
+def test_a_terminal_gets_no_line_that_is_wider_and_the_file_whole_tables(
+    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = here("reproduce.py", "ebt/tableD1", "--render", f"runs={tmp_path}").stdout
+    written = (tmp_path / "ebt/tableD1/exact/table.md").read_text()
+    assert max(map(len, shown.splitlines())) <= 90 < max(map(len, written.splitlines()))
+
+
 def test_where_no_cell_has_its_data_the_command_is_told_and_no_table_is_written(
     here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +279,25 @@ def test_a_run_closes_with_its_cells_its_time_and_its_claims(tmp_path: Path) -> 
     last = found.stderr.strip().splitlines()[-1]
     where = re.escape(str(tmp_path / "ebt/tableD1/exact/table.md"))
     assert re.fullmatch(rf"ebt/tableD1: 10 cells, \d+ s, \d of 4 claims hold.*; look at {where}", last), last
+
+
+def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Path) -> None:
+    """Of a damaged record, which a run reads several times, and of data that one of two tasks lacks."""
+    text = synthetic.ARTIFACT.replace("{trunk.layers: 2}", "{trunk.layers: 2, +data: {files: {corpus: corpus.txt}}}")
+    runs, plan = tmp_path / "runs", synthetic.plan(tmp_path / "papers", text, "smoke")
+    cell = next(cell for cell in plan.cells if not cell.missing)
+    damaged = record_path(runs, cell.id)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{}")
+    command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "made/up", "scale=smoke", f"runs={runs}"]
+    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(tmp_path / "papers"), "PAPER_REPRO_DATA": str(tmp_path)}
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    said = subprocess.run(command, env=environment, text=True, timeout=180, check=False, **both).stdout
+    lines = said.strip().splitlines()
+    starts = ["## Notes", f"WARNING: {damaged}", "not run: ", "made/up: 6 cells"]
+    places = [[number for number, line in enumerate(lines) if line.startswith(start)] for start in starts]
+    assert [len(found) for found in places] == [1, 1, 1, 1], said
+    assert places == sorted(places) and places[-1] == [len(lines) - 1], said
 
 
 def test_train_lists_every_experiment_with_a_line(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:

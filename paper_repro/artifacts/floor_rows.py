@@ -6,6 +6,7 @@ from typing import Any
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.artifact import Metric
 from paper_repro.artifacts.floors import MeasuredFloor
+from paper_repro.artifacts.layouts import AS_REFERENCE, VERDICT
 from paper_repro.artifacts.verdicts import NOT_RUN
 from paper_repro.artifacts.views import View
 
@@ -38,11 +39,11 @@ def _place(view: View, floor: MeasuredFloor) -> dict[str, str]:
 
 def _cell(view: View, floor: MeasuredFloor, name: str, header: str) -> str:
     metric: Metric = view.artifact.metrics[name]
-    if not metric.measured or header.endswith(": paper") or header in ("verdict", "as reference"):
+    if not metric.measured or header.endswith(": paper") or header in (VERDICT, AS_REFERENCE):
         return ""
     if header.endswith(": reference"):
         return _text(floor, metric, name, floor.samples(name, floor.reference))
-    if header.endswith(": yours"):
+    if view.has_reference and header.endswith(": yours"):
         return _text(floor, metric, name, floor.samples(name, floor.own))
     return _text(floor, metric, name, floor.samples(name))
 

@@ -12,7 +12,8 @@ from paper_repro.artifacts import claims, decisions, floors, intervals, made_of,
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
 from paper_repro.artifacts.claim_rows import claim_document, claims_grid
 from paper_repro.artifacts.floor_rows import floor_cells, floor_document, floor_lines
-from paper_repro.artifacts.typesetting import BOLD, Grid, in_markdown, latex_table, markdown_table
+from paper_repro.artifacts.layouts import AS_REFERENCE, FILE, VERDICT, Layout
+from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table
 from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
 from paper_repro.cells.records import Record
@@ -48,23 +49,19 @@ class Table:
             write_atomically(folder / name, text.encode())
         return [folder / name for name in content]
 
-    def markdown(self, by_metric: bool = False) -> str:
-        """Return the whole document; ``by_metric`` gives each metric a table of its own, for narrow terminals."""
+    def markdown(self, layout: Layout = FILE) -> str:
+        """Return the whole document, as table.md has it or in another layout."""
         plan = self.view.plan
-        grids = [self.grid()]
-        if by_metric:
-            grids = [self.grid(chosen=[*self.artifact.columns])] if self.artifact.columns else []
-            grids += [self.grid(chosen=[name]) for name in self.artifact.metrics]
-        parts = [in_markdown(f"# {self.artifact.id}: {self.artifact.title}"), in_markdown(self._lead())]
+        parts = [layout.prose(f"# {self.artifact.id}: {self.artifact.title}"), layout.prose(self._lead())]
         if plan.altered:
-            parts.append(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**")
-        parts += [markdown_table(grid) for grid in grids]
-        parts += [f"**{total}**"] if (total := self.total()) else []
+            parts.append(layout.prose(f"**Altered by {' '.join(plan.altering)}: not judged against the paper.**"))
+        parts += layout.table(self.grid(), len(self.artifact.axes))
+        parts += [layout.prose(f"**{total}**")] if (total := self.total()) else []
         if self.artifact.summary:
-            parts.append(markdown_table(self.summary_grid()))
+            parts += layout.table(self.summary_grid(), 1)
         if self.artifact.claims:
-            parts += ["## Claims", markdown_table(self.claims_grid())]
-        parts += ["## Notes", "\n".join(f"* {in_markdown(note)}" for note in self.notes())]
+            parts += ["## Claims", layout.claims(self.claims_grid())]
+        parts += ["## Notes", layout.notes(self.notes())]
         return "\n\n".join(parts) + "\n"
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
@@ -95,12 +92,13 @@ class Table:
     def _metric_headers(self, metric: Metric) -> list[str]:
         headers = [f"{metric.title}: paper"] if self._has_printed(metric) else []
         if metric.measured:
-            if self.view.own_root_is_reference:
-                headers.append(f"{metric.title}: ours" if headers else metric.title)
+            if self.view.has_reference:
+                headers += [f"{metric.title}: reference", f"{metric.title}: yours", AS_REFERENCE]
             else:
-                headers += [f"{metric.title}: reference", f"{metric.title}: yours", "as reference"]
+                whose = "ours" if self.view.own_root_is_reference else "yours"
+                headers.append(f"{metric.title}: {whose}" if headers else metric.title)
             if self._has_printed(metric):
-                headers.append("verdict")
+                headers.append(VERDICT)
         return headers
 
     def _has_printed(self, metric: Metric) -> bool:
@@ -113,12 +111,12 @@ class Table:
             return cells
         own, reference = values(point.own, name), values(point.reference, name)
         own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point.own, name)
-        if self.view.own_root_is_reference:
-            cells.append(own_text)
-        else:
+        if self.view.has_reference:
             reference_text = _wrap(_spread(metric, reference), marks["reference"])
             absence = self._absence(point.reference, name)
             cells += [reference_text or absence, own_text, verdicts.agreement(own, reference)]
+        else:
+            cells.append(own_text)
         if self._has_printed(metric):
             cells.append(self.verdict(name, point).text)
         return cells
@@ -142,7 +140,7 @@ class Table:
         return verdicts.trouble(found) or verdicts.lack(found, name) or verdicts.NOT_RUN
 
     def _best(self, name: str, source: str) -> set[Any]:
-        """Return the keys of the best printed or measured values within each group of ``best_within``."""
+        """Return the keys of the best printed or measured values of each group of ``best_within`` that has several."""
         metric = self.artifact.metrics[name]
         if not self.artifact.best_within or metric.direction == "none":
             return set()
@@ -154,7 +152,8 @@ class Table:
                 group = tuple(dict(key)[axis] for axis in self.artifact.best_within)
                 # Ties as printed are all best: the paper's digits decide.
                 groups.setdefault(group, []).append((sign * float(metric.text(value)), key))
-        return {key for members in groups.values() for value, key in members if value == min(members)[0]}
+        several = [members for members in groups.values() if len(members) > 1]
+        return {key for members in several for value, key in members if value == min(members)[0]}
 
     def _value(self, name: str, metric: Metric, source: str, point: Point) -> float | None:
         if source == "paper":

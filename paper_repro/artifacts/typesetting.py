@@ -25,8 +25,13 @@ class Grid:
 
 def markdown_table(grid: Grid) -> str:
     """Write a grid in GitHub's form of Markdown."""
-    headers, *rows = [[in_markdown(cell).replace("|", "\\|") for cell in row] for row in [grid.headers, *grid.rows]]
+    headers, *rows = [[escaped(cell) for cell in row] for row in [grid.headers, *grid.rows]]
     return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
+
+
+def escaped(cell: str) -> str:
+    """Return the text of a cell as it stands in a Markdown table."""
+    return in_markdown(cell).replace("|", "\\|")
 
 
 def latex_table(grid: Grid, comment: str) -> str:

@@ -34,7 +34,7 @@ def on_metric(
     """Return the verdict on a metric's mean over seeds.
 
     ``reproduced`` (of a fitted table ``fitted``) and ``off by`` are said only of runs at the paper's scale with the
-    artifact's own settings.
+    artifact's own settings.  ``reduced scale`` has no percentage, which would read as if it were judged.
     """
     if not found:
         return Verdict(NOT_RUN, NOT_RUN)
@@ -45,7 +45,7 @@ def on_metric(
     if altered:
         return Verdict(ALTERED, f"{ALTERED} ({change})")
     if not comparable:
-        return Verdict(REDUCED, f"{REDUCED} ({change})")
+        return Verdict(REDUCED, REDUCED)
     if within(ours, printed, tolerance, metric.text):
         word = FITTED if fitted else REPRODUCED
         return Verdict(word, f"{word} ({change})")

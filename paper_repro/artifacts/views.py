@@ -52,6 +52,11 @@ class View:
     def own_root_is_reference(self) -> bool:
         return self.reference_root is None
 
+    @cached_property
+    def has_reference(self) -> bool:
+        """Whether there is a committed record of any model to hold the user's own against."""
+        return any(point.reference for point in self.points.values())
+
     @property
     def artifact(self) -> Artifact:
         return self.plan.artifact

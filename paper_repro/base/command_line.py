@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError, nearest
+from paper_repro.base.later import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -113,7 +114,7 @@ class Options(argparse.ArgumentParser):
 
 def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
     """Call ``main``; what the user can mend becomes one line and exit code 2."""
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
         return main(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:

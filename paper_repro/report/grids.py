@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paper_repro.artifacts.artifact import Artifact, Column, Metric
-from paper_repro.artifacts.verdicts import NOT_RUN, OFF, REPRODUCED
+from paper_repro.artifacts.verdicts import NOT_RUN, OFF, REDUCED, REPRODUCED
 from paper_repro.report.source import WHOSE, Kept, Result
 
 ROW_KEYS = frozenset(
@@ -112,13 +112,14 @@ def _place(row: Mapping[str, Any], axes: Sequence[str]) -> Place:
 
 def _quantities(artifact: Artifact | None, rows: Sequence[Mapping[str, Any]]) -> Iterator[Quantity]:
     there = dict.fromkeys(row["quantity"] for row in rows)
+    has_reference = any(row.get("reference_mean") is not None for row in rows if FLOOR not in row)
     specs: Mapping[str, Metric | Column] = artifact.quantities if artifact else {}
     for name in [*(name for name in specs if name in there), *(name for name in there if name not in specs)]:
         spec, own = specs.get(name), [row for row in rows if row["quantity"] == name]
         printed = any(row.get("paper_mean") is not None for row in own)
         measured = not (isinstance(spec, Metric) and not spec.measured)
         judged = any(row.get("verdict") not in ("", NOT_RUN, None) for row in own)
-        beside = measured and any("reference_mean" in row for row in own)
+        beside = measured and has_reference
         kinds = (PAPER,) * printed + (REFERENCE,) * beside + (OURS,) * measured + (AGREES,) * beside
         kinds += (VERDICT,) * (judged and printed)
         yield Quantity(name, spec, kinds)
@@ -247,10 +248,12 @@ def _number(quantity: Quantity, row: Mapping[str, Any], whose: str) -> str:
 
 
 def _verdict(quantity: Quantity, row: Mapping[str, Any]) -> str:
-    """Write a verdict with the change against the paper's number."""
+    """Write a verdict with the change against the paper's number; a reduced scale is told without it."""
     word, own, paper = str(row.get("verdict") or ""), row.get("own_mean"), row.get("paper_mean")
     if word in ("", NOT_RUN) or own is None or not paper:
         return "" if word == NOT_RUN else word
+    if word == REDUCED:
+        return word
     if isinstance(quantity.spec, Column):
         if word == REPRODUCED:  # every printed digit
             return word

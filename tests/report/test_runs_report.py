@@ -57,6 +57,9 @@ def test_the_report_of_somebodys_runs_has_the_reference_beside_them(tmp_path: Pa
     assert [list(line) for line in found] == [["paper", "reference", "ours", "as reference", "verdict"]] * 2
     assert list(found[0].values())[:4] == ["1", "1.25 ± 0.125", "1.5 ± 0.5", "agrees"]
     assert list(found[1].values())[:4] == ["1", "not run", "2.5", ""]
+    assert found[0]["verdict"] == "reduced scale"
+    alone = [{**row, "reference_mean": None, "as_reference": ""} for row in rows]
+    assert list(lines_of(tmp_path / "c", rows=alone, cells={})[0]) == ["paper", "ours", "verdict"]
     assert list(lines_of(tmp_path / "b")[0]) == ["paper", "ours", "verdict"]
 
 
