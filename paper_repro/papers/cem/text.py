@@ -54,6 +54,7 @@ class ParametersFigure(PerplexityFigure):
     """Perplexity against parameters, a mark for each model and size, beside Llama's its training tokens (2a, 2b)."""
 
     size = (5.5, 3.8)
+    marks = "Faint dots: seeds; marks: means over seeds."
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         from matplotlib.ticker import EngFormatter
