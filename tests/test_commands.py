@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paper_repro.base.command_line import ROOT
+from paper_repro.cells.records import Record, write
 
 
 def _run(script: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -141,23 +143,51 @@ def test_help_names_every_setting_and_exit_code() -> None:
         assert word in found.stdout
 
 
-READY = (["--list"], ["--help"], ["cem/tabel3"], ["cem/table3", "--rendr"], ["cem/table3", "scale=huge"])
+READY = (
+    *(["reproduce.py", *words] for words in (["--list"], ["--help"], ["cem/tabel3"], ["cem/table3", "--rendr"])),
+    ["reproduce.py", "cem/table3", "scale=huge"],
+    ["bench.py", "--help"],
+    ["bench.py", "cem_atn"],
+    *(
+        [*command, place]
+        for command in (
+            ["generate.py"],
+            ["inspect_model.py"],
+            ["think.py", "--prompt", "ROMEO:"],
+            ["export.py", "--to", "{folder}/new"],
+        )
+        for place in ("{folder}/absent", "{folder}/empty", "{folder}/damaged", "{folder}/weightless")
+    ),
+)
+"""Calls that are answered or refused at once; the four folders are no trained cells."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a folder that is empty, one whose record is damaged, and a finished cell without its weights."""
+    for name in ("empty", "damaged", "weightless"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "damaged" / "record.json").write_text("{")
+    config: dict[str, Any] = {"model": {}, "module": {}, "seed": 0}
+    record = Record("0123456789abcdef", "finished", 0, config, {}, {}, None, None, 0.0, None, "")
+    write(tmp_path / "weightless" / "record.json", record)
+    return tmp_path
 
 
 @pytest.mark.parametrize("words", READY, ids=" ".join)
-def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str]) -> None:
+def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str], folder: Path) -> None:
+    script, *given = (word.format(folder=folder) for word in words)
     code = (
         "import runpy, sys\n"
         "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "except SystemExit:\n    pass\n"
+        "except SystemExit as end:\n    code = end.code\n"
         "heavy = {'torch', 'lightning', 'matplotlib', 'hydra', 'omegaconf', 'pandas', 'scipy'} & sys.modules.keys()\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
     )
     line = [sys.executable, "-c", f"import sys; sys.argv = sys.argv[1:]\n{code}"]
-    found = subprocess.run(
-        [*line, str(ROOT / "scripts" / "reproduce.py"), *words], capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr[-300:]
+    found = subprocess.run([*line, str(ROOT / "scripts" / script), *given], capture_output=True, text=True, check=False)
+    assert found.returncode == (0 if given[0] in ("--list", "--help") else 2), found.stderr[-300:]
+    assert "Traceback" not in found.stderr
 
 
 def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
