@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY_SECONDS = 10.0
 NO_STEP = "no step"
-"""What is said of a job that imports, makes a trial, or counts."""
+"""Stands in the place of the step of a job that imports, makes a trial, or counts."""
 HOUR = 3600
 DAY = 24 * HOUR
 YEAR = 365 * DAY
