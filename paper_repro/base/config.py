@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base import dialects
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override, apply, parse
 from paper_repro.base.targets import check_targets
@@ -143,6 +144,7 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
@@ -155,12 +157,26 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
             raise UsageError(f"{group}={choice}: there is no such {group} config{nearest(choice, choices)}")
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
+            loader: Any = GlobalHydra.instance().config_loader()
+            _check_what_is_read(loader.repository)
             config = hydra_compose(f"experiment/{experiment}", [f"{group}={choice}" for group, choice in groups])
     except HydraException as error:
         raise UsageError(f"experiment {experiment}: {error}") from error
     container = OmegaConf.to_container(config, resolve=False)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
+
+
+def _check_what_is_read(repository: Any) -> None:
+    """Have each file below ``conf`` checked by ``dialects`` when Hydra's repository loads it."""
+    load = repository.load_config
+
+    def checked(config_path: str) -> Any:
+        if (path := CONF / f"{config_path.removesuffix('.yaml')}.yaml").is_file():
+            dialects.check(path)
+        return load(config_path)
+
+    repository.load_config = checked
 
 
 def _resolved(config: dict[str, Any], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
