@@ -19,21 +19,23 @@ import json
 import platform
 import sys
 from importlib import import_module
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import nearest
 from paper_repro.base.files import write_atomically
 from paper_repro.cells.records import SEAL, seal
-from paper_repro.training.machine import Machine, settings
+
+if TYPE_CHECKING:
+    import torch
 
 BENCHES = Path(__file__).parent / "benches"
 sys.path[:0] = [str(BENCHES), str(BENCHES / "shared")]
 
 
-def _surroundings(device: torch.device) -> dict[str, Any]:
+def _surroundings(device: "torch.device") -> dict[str, Any]:
+    import torch
+
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": f"{device.type}: {name}",
@@ -59,6 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.name not in benches:
         parser.error(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
+
+    from paper_repro.training.machine import Machine, settings  # imports torch
+
     code = read_code_state()
     machine = Machine(accelerator=options.device, threads=1)
     with settings(machine):

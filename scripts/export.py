@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
+from paper_repro.exports import source
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     words = parser.read(arguments)
     if words.to is None:
         raise UsageError("--to DIR is needed: where to write; a new folder, or an empty one")
+
+    source.check(words.cell, words.to, words.format, words.runs)  # what is refused, before torch is imported
 
     from paper_repro.exports.weights import export
 

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.records import Record, finished
 
 if TYPE_CHECKING:
-    from paper_repro.cells.records import Record
     from paper_repro.datamodules.tokenizers import Tokenizer
     from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.models.generation import Generation, Settle
@@ -81,13 +81,13 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
     """Return the model with its weights, and the vocabulary that it was trained with."""
-    from paper_repro.cells import records
+    folder, record = finished(words.checkpoint)  # a wrong folder is refused before torch is imported
+
     from paper_repro.cells.tasks import Cell
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
     from paper_repro.models.causal import CausalLanguageModel
     from paper_repro.training.finished import rebuild
 
-    folder, record = records.finished(words.checkpoint)
     machine = {"accelerator": words.device, "data_root": words.data_root}
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
     model = parts.module.model
@@ -121,7 +121,7 @@ def _set_inner_steps(words: argparse.Namespace, model: "CausalLanguageModel") ->
         raise UsageError(f"{said}: {error}") from error
 
 
-def _prompts(words: argparse.Namespace, record: "Record", tokenizer: "Tokenizer") -> list[tuple[str, int]]:
+def _prompts(words: argparse.Namespace, record: Record, tokenizer: "Tokenizer") -> list[tuple[str, int]]:
     """Return what is asked for; else the prompts of the cell's own probe, or of the shipped one for such a
     vocabulary.
     """

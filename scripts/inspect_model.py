@@ -70,9 +70,12 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]]":
     """Return what to call the model, the checkpoint's folder, and what each inspection finds."""
+    from paper_repro.cells import records
+
+    folder, record = records.finished(words.checkpoint)  # a wrong folder is refused before torch is imported
+
     import torch
 
-    from paper_repro.cells import records
     from paper_repro.cells.tasks import Cell
     from paper_repro.probes.inspection.embeddings import Embeddings
     from paper_repro.probes.inspection.matrices import Matrices
@@ -80,7 +83,6 @@ def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]
     from paper_repro.probes.inspection.tools import branches, inspected
     from paper_repro.training.finished import rebuild
 
-    folder, record = records.finished(words.checkpoint)
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": {"accelerator": words.device}}))
     layers = _layers(words.layers, len(branches(inspected(parts.module))))
     probes: dict[str, Any] = {"embeddings": Embeddings(), "matrices": Matrices(layers), "scales": Scales()}

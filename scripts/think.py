@@ -44,9 +44,9 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.base.terminal import Shader, wants_color
+from paper_repro.cells.records import Record, finished
 
 if TYPE_CHECKING:
-    from paper_repro.cells.records import Record
     from paper_repro.papers.ebt.thoughts import ThoughtFigure
     from paper_repro.probes.thoughts.board import BoardThought
     from paper_repro.probes.thoughts.surface import Surface
@@ -130,7 +130,8 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
     """Return the checkpoint's folder, its record, and the model with its weights."""
-    from paper_repro.cells import records
+    folder, record = finished(words.checkpoint)  # a wrong folder is refused before torch is imported
+
     from paper_repro.cells.tasks import Cell
     from paper_repro.lightning_modules.prediction_descent import PredictionDescent
     from paper_repro.models.ebt.image import ImageEBT
@@ -140,7 +141,6 @@ def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
     from paper_repro.training.finished import rebuild
 
     kinds = {"prompt": EBT, "board": SudokuEBT, "image": ImageEBT}
-    folder, record = records.finished(words.checkpoint)
     machine = {"accelerator": words.device, "data_root": words.data_root}
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
     if isinstance(parts.module.model, TransformerPlusPlus):
@@ -180,7 +180,7 @@ def _manner(words: argparse.Namespace, parts: "BuiltCell") -> "Manner":
     return Manner(words.samples, settings, words.step_size, words.seed)
 
 
-def _heading(parts: "BuiltCell", record: "Record", manner: "Manner") -> str:
+def _heading(parts: "BuiltCell", record: Record, manner: "Manner") -> str:
     model: Any = parts.module.model
     own = f"{float(model.step_size.detach()):.4g}"
     alpha = own if manner.step_size is None else f"{manner.step_size:g} (the model's own is {own})"
@@ -189,12 +189,12 @@ def _heading(parts: "BuiltCell", record: "Record", manner: "Manner") -> str:
     return ", ".join(said)
 
 
-def _label(parts: "BuiltCell", record: "Record") -> str:
+def _label(parts: "BuiltCell", record: Record) -> str:
     return f"{type(parts.module.model).__name__} {record.cell}"
 
 
 def _read(
-    words: argparse.Namespace, record: "Record", parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
+    words: argparse.Namespace, record: Record, parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
 ) -> "dict[str, ThoughtFigure]":
     """Print what is thought of a prompt; return the figures, by the name of their folder."""
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
@@ -230,7 +230,7 @@ def _read(
 
 
 def _play(
-    words: argparse.Namespace, record: "Record", parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
+    words: argparse.Namespace, record: Record, parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
 ) -> "dict[str, ThoughtFigure]":
     """Print what is thought of a board; return the figures, by the name of their folder."""
     from paper_repro.datamodules.sudoku_boards import check_board, parse_board
@@ -264,7 +264,7 @@ def _play(
 
 
 def _look(
-    words: argparse.Namespace, record: "Record", parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
+    words: argparse.Namespace, record: Record, parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
 ) -> "dict[str, ThoughtFigure]":
     """Print what is found in a noised image after each step; return the figure, by the name of its folder."""
     from paper_repro.papers.ebt.thoughts import DenoisedImage
@@ -285,7 +285,7 @@ def _look(
 
 
 def _landscape(
-    around: "Sequence[Surface]", what: str, parts: "BuiltCell", record: "Record", manner: "Manner"
+    around: "Sequence[Surface]", what: str, parts: "BuiltCell", record: Record, manner: "Manner"
 ) -> "ThoughtFigure":
     from paper_repro.papers.ebt.thoughts import Surfaces
     from paper_repro.probes.thoughts import surface

@@ -6,7 +6,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first impo
 
 import pytest
 
-from paper_repro.tests.support import golden, pace
+from paper_repro.tests.support import golden, pace, skips
 
 STARTED = pytest.StashKey[float]()
 
@@ -47,6 +47,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "teardown" and STARTED in item.stash:
         report.user_properties.append(("seconds", pace.seconds() - item.stash[STARTED]))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was skipped is said at the end of every run: nobody would look for it otherwise."""
+    if lines := skips.lines(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.section("skipped tests")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))
 
 
 class Slow:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paper_repro.base.command_line import ROOT
-from paper_repro.cells.records import record_path
+from paper_repro.cells.records import Record, record_path, write
 from paper_repro.tests.support import synthetic
 
 
@@ -143,23 +144,73 @@ def test_help_names_every_setting_and_exit_code() -> None:
         assert word in found.stdout
 
 
-READY = (["--list"], ["--help"], ["cem/tabel3"], ["cem/table3", "--rendr"], ["cem/table3", "scale=huge"])
+TORCH = frozenset({"torch", "lightning"})
+READY = (
+    *(["reproduce.py", *words] for words in (["--list"], ["--help"], ["cem/tabel3"], ["cem/table3", "--rendr"])),
+    ["reproduce.py", "cem/table3", "scale=huge"],
+    ["bench.py", "--help"],
+    ["bench.py", "cem_atn"],
+    *(
+        [*command, place]
+        for command in (
+            ["generate.py"],
+            ["inspect_model.py"],
+            ["think.py", "--prompt", "ROMEO:"],
+            ["export.py", "--to", "{folder}/new"],
+        )
+        for place in ("{folder}/absent", "{folder}/empty", "{folder}/damaged", "{folder}/weightless")
+    ),
+)
+"""Calls that are answered or refused at once; the four folders are no trained cells."""
 
 
-@pytest.mark.parametrize("words", READY, ids=" ".join)
-def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str]) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make a folder that is empty, one whose record is damaged, and a finished cell without its weights."""
+    for name in ("empty", "damaged", "weightless"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "damaged" / "record.json").write_text("{")
+    config: dict[str, Any] = {"model": {}, "module": {}, "seed": 0}
+    record = Record("0123456789abcdef", "finished", 0, config, {}, {}, None, None, 0.0, None, "")
+    write(tmp_path / "weightless" / "record.json", record)
+    return tmp_path
+
+
+def _watched(script: str, *words: str, heavy: frozenset[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that names what it has imported of ``heavy`` and then fails."""
     code = (
         "import runpy, sys\n"
         "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "except SystemExit:\n    pass\n"
-        "heavy = {'torch', 'lightning', 'matplotlib', 'hydra', 'omegaconf', 'pandas', 'scipy'} & sys.modules.keys()\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
+        "except SystemExit as end:\n    code = end.code\n"
+        f"heavy = {set(heavy)} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
     )
     line = [sys.executable, "-c", f"import sys; sys.argv = sys.argv[1:]\n{code}"]
-    found = subprocess.run(
-        [*line, str(ROOT / "scripts" / "reproduce.py"), *words], capture_output=True, text=True, check=False
-    )
-    assert found.returncode == 0, found.stderr[-300:]
+    command = [*line, str(ROOT / "scripts" / script), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", READY, ids=" ".join)
+def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str], folder: Path) -> None:
+    script, *given = (word.format(folder=folder) for word in words)
+    found = _watched(script, *given, heavy=TORCH | {"matplotlib", "hydra", "omegaconf", "pandas", "scipy"})
+    assert found.returncode == (0 if given[0] in ("--list", "--help") else 2), found.stderr[-300:]
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.py", "cem/gaussian_process", "training.steps=0"], "training.steps must be a whole number of 1"),
+        (["train.py", "cem/gaussian_process", "training.clip_norm=-1"], "training.clip_norm must be above 0"),
+        (["train.py", "cem/gaussian_process", "machine.threads=0"], "machine.threads=0: expected"),
+        (["reproduce.py", "cem/table3", "optimizer.lr=-1"], "optimizer.lr=-1: expected a learning rate of 0 or more"),
+    ],
+)
+def test_a_wrong_value_of_training_is_refused_without_torch(words: list[str], message: str, tmp_path: Path) -> None:
+    """Values of models and data are refused by what they build, which needs torch."""
+    found = _watched(*words, f"runs={tmp_path}", heavy=TORCH)
+    assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr, found.stderr
 
 
 def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:

@@ -45,8 +45,6 @@ DIRECTIONS = ("lower", "higher")
 MODEL, METRICS, NOTHING = "model", "metrics", "nothing"
 JUDGES = (MODEL, METRICS, NOTHING)
 KEYS = ("label", "direction", "about", "task", "at_scale", "values", "judges", "metrics", "at")
-TRAINING = "paper_repro.training.fit.Fit"
-"""The task of cells that a floor is for."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from typing import Any
 from paper_repro.artifacts import looks
 from paper_repro.artifacts.artifact import Agreement, Artifact
 from paper_repro.artifacts.axes import Scale, check_seeds
-from paper_repro.artifacts.floors import TRAINING, PlannedFloor
+from paper_repro.artifacts.floors import PlannedFloor
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.base.overrides import Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
+from paper_repro.cells.training_section import TRAINING
 
 TOKENS = "tokens"
 TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")

@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,6 +110,18 @@ class Node:
             return [child.plain() for child in self.elements()]
         return self._construct(self._node)
 
+    def plain_scalars(self) -> Iterator[tuple[int, str, str]]:
+        """Yield line, text and tag of each scalar without quotes, keys among them."""
+        stack = [self._node]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, yaml.MappingNode):
+                stack += [child for pair in node.value for child in pair]
+            elif isinstance(node, yaml.SequenceNode):
+                stack += node.value
+            elif isinstance(node, yaml.ScalarNode) and not node.style:
+                yield int(node.start_mark.line) + 1, node.value, node.tag
+
     def text(self) -> str:
         """Return the words of a scalar as they stand in the file: ``1e-3``, not 0.001."""
         if not isinstance(self._node, yaml.ScalarNode):
@@ -159,15 +171,23 @@ def over(base: Node, own: Node) -> Node:
     return own
 
 
-def read(path: Path) -> Node:
+_SHARED = (
+    "inherit with 'like', and give what scales share under 'runs', what tolerances share under 'tolerances: default'"
+)
+
+
+def read(path: Path, instead: str = _SHARED) -> Node:
     """Return the root node of a YAML file.
+
+    Args:
+        instead: what to write in the place of an anchor.
 
     Raises:
         UsageError: the file cannot be read, is no YAML or is empty, has an anchor or an alias, or lies too deep.
     """
     try:
         text = path.read_text(encoding="utf-8")
-        _refuse_anchors(path, text)
+        _refuse_anchors(path, text, instead)
         root = yaml.compose(text, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
@@ -180,17 +200,14 @@ def read(path: Path) -> Node:
     return Node(path, root)
 
 
-def _refuse_anchors(path: Path, text: str) -> None:
+def _refuse_anchors(path: Path, text: str, instead: str) -> None:
     """Raises UsageError for an anchor, an alias or too deep a nesting, before any node is built of them."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1 if event.start_mark is not None else 0
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
-            raise UsageError(
-                f"{path}:{line}: {sign}{event.anchor}: anchors and aliases are not read: inherit with 'like', and give "
-                "what scales share under 'runs', what tolerances share under 'tolerances: default'"
-            )
+            raise UsageError(f"{path}:{line}: {sign}{event.anchor}: anchors and aliases are not read: {instead}")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise UsageError(f"{path}:{line}: more than {_DEEPEST} mappings and lists lie in one another")

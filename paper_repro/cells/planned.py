@@ -12,6 +12,7 @@ from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.files import sha256_of_file
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.machine_section import check_machine
+from paper_repro.cells.training_section import check_training
 
 Key = tuple[tuple[str, str], ...]
 """The place of a cell in its artifact: (axis, value) pairs in the artifact's order of axes."""
@@ -51,9 +52,10 @@ def plan_cell(key: Key, seed: int, config: dict[str, Any]) -> PlannedCell:
     """Give a resolved config its identity, or say which data it lacks.
 
     Raises:
-        UsageError: the machine section asks for what no machine can give.
+        UsageError: the machine section asks for what no machine can give, or the training section for no training.
     """
     check_machine(config)
+    check_training(config)
     settings, hashes = identity.settings(config), dict[str, str]()
     for role, found in file_hashes(config).items():
         if found is None:

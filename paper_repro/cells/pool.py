@@ -170,7 +170,7 @@ class Pool:
         for event in running.worker.events():
             kind = event["event"]
             if kind == "progress":
-                shown.step, shown.steps, shown.loss = event["step"], event["steps"], event["loss"]
+                shown.reach(event["step"], event["steps"], event["loss"])
             elif kind == "done":
                 self._note_done(event)
             elif kind == "busy":

@@ -1,12 +1,17 @@
-"""Live progress of a sweep: a rich display on a terminal, plain lines elsewhere."""
+"""Live progress of a sweep: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from paper_repro.cells.bars import Bars
 
 PLAIN_EVERY_SECONDS = 10.0
+NO_STEP = "no step"
+"""Stands in the place of the step of a job that imports, makes a trial, or counts."""
 HOUR = 3600
 DAY = 24 * HOUR
 YEAR = 365 * DAY
@@ -24,6 +29,8 @@ class Sweep:
     """Expected work of the cells to run, in any unit that is proportional to time."""
     work_done: float = 0.0
     running: dict[int, "RunningJob"] = field(default_factory=dict)
+    """By the worker's number."""
+    began: float = field(default_factory=time.monotonic)
     first: tuple[float, float] | None = None
     """When work was first seen to be done, and how much: what came before was start, such as imports."""
 
@@ -40,16 +47,17 @@ class Sweep:
         return max(0.0, elapsed * (self.work_total - finished) / done)
 
     def line(self) -> str:
+        """Say how many cells are in which state; the time left is no part of it."""
         running = sum(job.cells for job in self.running.values())
         left = self.total - self.done - self.failed - running
-        parts = [f"{self.done}/{self.total} cells done", f"{running} running", f"{left} left"]
-        if self.failed:
-            parts.append(f"{self.failed} failed or diverged")
-        if self.elsewhere:
-            parts.append(f"{self.elsewhere} running elsewhere")
-        if (eta := self.eta_seconds()) is not None:
-            parts.append(f"ETA {duration(eta)}")
-        return ", ".join(parts)
+        return ", ".join(
+            [f"{self.done}/{self.total} cells done", f"{running} running", f"{left} left", *self.troubles()]
+        )
+
+    def troubles(self) -> list[str]:
+        """Say which cells have no result and are not to be run by this process."""
+        counts = {"failed or diverged": self.failed, "running elsewhere": self.elsewhere}
+        return [f"{count} {what}" for what, count in counts.items() if count]
 
 
 @dataclass
@@ -62,6 +70,38 @@ class RunningJob:
     step: int = 0
     steps: int = 1
     loss: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    first: tuple[float, int] | None = None
+    """When a step was first heard of, and which: what came before was start, such as imports or a trial."""
+    latest: float = 0.0
+
+    def reach(self, step: int, steps: int, loss: float | None) -> None:
+        """Note that a step is done."""
+        self.step, self.steps, self.loss = step, steps, loss
+        self.latest = time.monotonic()
+        self.first = self.first or (self.latest, step)
+
+    @property
+    def begun(self) -> bool:
+        return self.first is not None
+
+    def rate(self) -> float | None:
+        """Return the steps per second since the first was heard of; None before there is a second."""
+        if self.first is None or self.step <= self.first[1] or self.latest <= self.first[0]:
+            return None
+        return (self.step - self.first[1]) / (self.latest - self.first[0])
+
+    def eta_seconds(self) -> float | None:
+        """Return seconds left at that rate."""
+        rate = self.rate()
+        if rate is None:
+            return None
+        return max(0.0, (self.steps - self.step) / rate - (time.monotonic() - self.latest))
+
+    @property
+    def name(self) -> str:
+        """The label, with the number of cells where there are several."""
+        return self.label if self.cells == 1 else f"{self.label} ({self.cells} cells)"
 
     @property
     def fraction(self) -> float:
@@ -70,8 +110,7 @@ class RunningJob:
 
     def line(self) -> str:
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"
-        noun = "cell" if self.cells == 1 else "cells"
-        return f"{self.label} ({self.cells} {noun}): step {self.step}/{self.steps}{loss}"
+        return f"{self.name}: step {self.step}/{self.steps}{loss}" if self.begun else f"{self.name}: {NO_STEP}"
 
 
 class Display:
@@ -80,42 +119,44 @@ class Display:
     def __init__(self, sweep: Sweep, stream: TextIO | None = None) -> None:
         self._sweep = sweep
         self._stream = stream or sys.stderr
-        self._last_plain = 0.0
-        self._live: object | None = None
+        self._last_plain, self._last_line = -PLAIN_EVERY_SECONDS, ""
+        self._bars: Bars | None = None
 
     def __enter__(self) -> "Display":
         if self._stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
+            from paper_repro.cells.bars import Bars
 
-            live = Live(console=Console(file=self._stream), refresh_per_second=4, transient=True)
-            live.start()
-            self._live = live
+            self._bars = Bars(self._stream)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()  # type: ignore[attr-defined]
+        if self._bars is not None:
+            self._bars.close()
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)  # type: ignore[attr-defined]
+        if self._bars is not None:
+            self._bars.say(text)
         else:
             print(text, file=self._stream, flush=True)
 
     def update(self) -> None:
-        if self._live is not None:
-            from rich.text import Text
-
-            lines = [self._sweep.line(), *(f"  {job.line()}" for job in self._sweep.running.values())]
-            self._live.update(Text("\n".join(lines)))  # type: ignore[attr-defined]
+        if self._bars is not None:
+            self._bars.show(self._sweep)
         elif time.monotonic() - self._last_plain >= PLAIN_EVERY_SECONDS and self._sweep.running:
-            self._last_plain = time.monotonic()
-            jobs = "; ".join(job.line() for job in self._sweep.running.values())
-            print(f"{self._sweep.line()}: {jobs}", file=self._stream, flush=True)
+            self._print_changes()
+
+    def _print_changes(self) -> None:
+        """Print a line, unless nothing but the time left has changed since the last one."""
+        counts, eta = self._sweep.line(), self._sweep.eta_seconds()
+        jobs = "; ".join(job.line() for job in self._sweep.running.values())
+        if (line := f"{counts}: {jobs}") == self._last_line:
+            return
+        self._last_plain, self._last_line = time.monotonic(), line
+        left = "" if eta is None else f", ETA {duration(eta)}"
+        print(f"{counts}{left}: {jobs}", file=self._stream, flush=True)
 
 
 def duration(seconds: float) -> str:

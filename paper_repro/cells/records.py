@@ -19,7 +19,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import canonical_json, fingerprint
 from paper_repro.cells.record_fields import check_fields
-from paper_repro.cells.tasks import ATTACHMENT_BYTES, DIVERGED, FINISHED, Outcome, check_attachment_name
+from paper_repro.cells.tasks import ATTACHMENT_BYTES, DIVERGED, FINISHED, Outcome, check_attachment_name, weights_of
 
 _log = logging.getLogger(__name__)
 
@@ -191,10 +191,12 @@ def _has_its_id(record: Record) -> bool:
 
 
 def finished(checkpoint: Path) -> tuple[Path, Record]:
-    """Return the folder of a finished cell, given that or a file in it, and the record there.
+    """Return the folder of a trained cell, given that or a file in it, and the record there.
+
+    No torch is needed, so a command asks this before it imports torch: a wrong folder is refused at once.
 
     Raises:
-        UsageError: there is no record, it is damaged, or the cell did not finish.
+        UsageError: there is no record, it is damaged, the cell did not finish, or its weights are not there.
     """
     folder = checkpoint.parent if checkpoint.is_file() else checkpoint
     try:
@@ -208,6 +210,7 @@ def finished(checkpoint: Path) -> tuple[Path, Record]:
         raise UsageError(str(error)) from error
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
+    weights_of(folder)
     return folder, record
 
 

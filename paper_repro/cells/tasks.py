@@ -29,7 +29,9 @@ LOSS_POINTS = 100
 """The most points of a loss curve; each is the mean loss over an equal share of the steps."""
 ATTACHMENT_BYTES = 300_000
 """The most that one file beside a record may hold."""
-TAKEN = ("record.json", "log.txt", "logs", "lease", "weights.safetensors", "weights.safetensors.sha256")
+WEIGHTS = "weights.safetensors"
+"""The file beside the record of a cell that has trained a model."""
+TAKEN = ("record.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
 """Names in a cell's folder that no attachment may have."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 """What a cell or a file beside its record may be called."""
@@ -201,3 +203,15 @@ def check_attachment_name(name: Any) -> str:
     if name.lower() in TAKEN or name.lower().startswith("step-"):
         raise UsageError(f"attachment {name!r}: a name that the cell's folder needs itself; give it another")
     return name
+
+
+def weights_of(folder: Path) -> Path:
+    """Return the path of a trained cell's weights.
+
+    Raises:
+        UsageError: they are not there.
+    """
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
+    return weights

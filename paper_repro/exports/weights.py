@@ -9,19 +9,17 @@ import safetensors.torch
 from torch import nn
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import RUNS
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
 from paper_repro.base.targets import instantiate
 from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import FINISHED, Cell
-from paper_repro.results import lookup
+from paper_repro.cells.tasks import Cell
+from paper_repro.exports import source
+from paper_repro.exports.source import FORMAT, HUGGING_FACE
 from paper_repro.training import checkpoints
 from paper_repro.training.finished import rebuild
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-FORMAT = "paper-repro"
-HUGGING_FACE = "huggingface"
 VERSION = 1
 
 
@@ -47,11 +45,7 @@ def trained(path_or_id: str | Path, runs: str | Path | None = None) -> tuple[nn.
     Raises:
         UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
     """
-    folder, record = lookup.find(path_or_id, [RUNS if runs is None else Path(runs).expanduser()])
-    if record.status != FINISHED:
-        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    if "model" not in record.config or "module" not in record.config:
-        raise UsageError(f"{folder}: the cell trains no model, it counts or measures: there are no weights")
+    folder, record = source.find(path_or_id, runs)
     built = rebuild(folder, Cell(record.cell, {**record.config, identity.MACHINE: {"accelerator": "cpu"}}))
     return built.module.model, record
 
@@ -68,9 +62,7 @@ def export(path_or_id: str | Path, to: Path, form: str = FORMAT, runs: str | Pat
     """
     from paper_repro.exports import huggingface
 
-    if form not in (FORMAT, HUGGING_FACE):
-        raise UsageError(f"--format {form}: expected {FORMAT} or {HUGGING_FACE}")
-    check_empty(to)
+    source.check(path_or_id, to, form, runs)
     model, record = trained(path_or_id, runs)
     if form == HUGGING_FACE:
         tensors, config = huggingface.converted(model)
@@ -91,19 +83,6 @@ def export(path_or_id: str | Path, to: Path, form: str = FORMAT, runs: str | Pat
     except OSError as error:
         raise UsageError(f"--to {to}: cannot be written to ({error.strerror}); give another folder") from error
     return list(files)
-
-
-def check_empty(folder: Path) -> None:
-    """Check that nothing lies in a folder, or that it does not exist.
-
-    Raises:
-        UsageError: something does, or it is no folder.
-    """
-    if folder.is_dir():
-        if found := sorted(path.name for path in folder.iterdir()):
-            raise UsageError(f"--to {folder}: not empty ({found[0]} lies there); give a new folder")
-    elif folder.exists() or folder.is_symlink():
-        raise UsageError(f"--to {folder}: found something else there, expected a new folder")
 
 
 def _described(record: Record) -> dict[str, Any]:

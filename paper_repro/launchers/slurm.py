@@ -18,6 +18,7 @@ from paper_repro.artifacts.plan import Plan
 from paper_repro.base.command_line import Words
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import locked, write_atomically
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.leases import lease_path
 from paper_repro.cells.machine_section import check_machine
@@ -87,11 +88,13 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
     Ctrl-C ends the watching alone; the same command goes on with it.
 
     Raises:
-        UsageError: there is no SLURM, no submitit or no such partition, or SLURM refuses the jobs.
+        UsageError: there is no SLURM, no submitit or no such partition, a cell needs several nodes, or SLURM refuses
+            the jobs.
     """
-    _check_commands()
     for cell in sweep.cells:
         check_machine(cell.config)
+        _check_nodes(cell)
+    _check_commands()
     open_runs_folder(sweep.runs)
     sweep.folder.mkdir(parents=True, exist_ok=True)
     missing = sorted({cell.missing for cell in sweep.cells if cell.missing})
@@ -135,6 +138,21 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
     return 0
 
 
+def _check_nodes(cell: PlannedCell) -> None:
+    """Check whether a job, which is one task on one node, can train the cell.
+
+    Raises:
+        UsageError: the cell needs several nodes.
+    """
+    nodes = (cell.config.get(MACHINE) or {}).get("nodes", 1)
+    if nodes > 1:
+        raise UsageError(
+            f"machine.nodes={nodes} does not go with launcher=slurm, whose jobs are one task on one node each: give "
+            f"machine.nodes=1, or leave launcher out and start the command with srun --nodes={nodes} "
+            "--ntasks-per-node=DEVICES"
+        )
+
+
 def _check_commands() -> None:
     for command in ("sbatch", "srun", "squeue", "scancel", "sinfo"):
         if shutil.which(command) is None:
@@ -153,7 +171,7 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     if slurm.partition is not None and slurm.partition not in partitions:
         there = ", ".join(sorted(set(partitions))) or "none"
         raise UsageError(f"launcher.partition={slurm.partition}: there is no such partition; there are {there}")
-    machine = sweep.cells[0].config.get("machine") or {}
+    machine = sweep.cells[0].config.get(MACHINE) or {}
     cores = slurm.cpus or int(machine.get("workers") or 1) * int(machine.get("threads") or 1)
     wanted = {
         "partition": slurm.partition,

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.base.targets import instantiate, locate, require
 from paper_repro.cells.tasks import Cell, Task
+from paper_repro.cells.training_section import TrainingSettings, read_training
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
@@ -22,47 +23,6 @@ from paper_repro.training.probe import CheckedProbe, Probe
 from paper_repro.training.schedules import Schedule
 
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """The ``training`` section.
-
-    Raises:
-        UsageError: a number below 1, or a ``clip_norm`` that is not positive (null: no clipping).
-    """
-
-    steps: int
-    clip_norm: float | None = None
-    precision: str = "32-true"
-    accumulate: int = 1
-    """Batches per optimiser step, over all devices; the gradient is that of their mean loss."""
-    evaluate_every: int | None = None
-    """Optimiser steps between evaluations; null: one at the end."""
-    evaluation_batches: int | None = None
-    """Batches of each split that the evaluations of the curves take; null: all.  The metrics at the end are of all."""
-    keep: str | None = None
-    """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):
-            value = getattr(self, name)
-            if name in ("evaluate_every", "evaluation_batches") and value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
-        if self.evaluation_batches is not None and self.evaluate_every is None:
-            raise UsageError(
-                f"training.evaluation_batches={self.evaluation_batches} is of curves, which "
-                "training.evaluate_every=null leaves out: set both, or neither"
-            )
-        if self.evaluation_batches is not None and self.keep is not None:
-            raise UsageError(
-                f"training.keep={self.keep}: kept weights are chosen by whole evaluations; "
-                "set training.evaluation_batches=null"
-            )
 
 
 @dataclass
@@ -126,21 +86,6 @@ def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
     ):
         return found
     return functools.partial(found, fused=machine.fused_optimizer)
-
-
-def read_training(section: Mapping[str, Any]) -> TrainingSettings:
-    """Return the ``training`` section, every key known.
-
-    Raises:
-        UsageError: an unknown or missing key, or a value out of range.
-    """
-    valid = inspect.signature(TrainingSettings).parameters
-    for key in section:
-        if key not in valid:
-            raise UsageError(f"unknown key 'training.{key}'{nearest(str(key), valid)}")
-    if "steps" not in section:
-        raise UsageError("training.steps is missing: the number of optimiser steps")
-    return TrainingSettings(**section)
 
 
 def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:

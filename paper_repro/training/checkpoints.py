@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
+from paper_repro.cells import tasks
 
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"
-WEIGHTS = "weights.safetensors"
+WEIGHTS = tasks.WEIGHTS
 _NAME = re.compile(r"step-([0-9]{9,})\.ckpt")
 _PLAIN = (Tensor, str, bytes, bool, int, float, type(None))
 _SHOWN = 5

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import Cell
+from paper_repro.cells.tasks import Cell, weights_of
 from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell, build
 
@@ -20,9 +19,7 @@ def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
     Raises:
         UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
     """
-    weights = folder / checkpoints.WEIGHTS
-    if not weights.is_file():
-        raise UsageError(f"{weights}: not there, expected the weights of the cell: run it again, or copy them here")
+    weights = weights_of(folder)
     config = identity.today(cell.config)
     wanted = {name: (config.get("probes") or {})[name] for name in probes}
     built = build(Cell(cell.id, {**config, "probes": wanted}))

@@ -21,8 +21,9 @@ from paper_repro.cells.tasks import (
     Task,
     check_attachment_name,
 )
+from paper_repro.cells.training_section import TrainingSettings
 from paper_repro.training import checkpoints, cost, single
-from paper_repro.training.build import BuiltCell, TrainingSettings, build, check_window
+from paper_repro.training.build import BuiltCell, build, check_window
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.finished import rebuild

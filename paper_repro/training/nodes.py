@@ -139,7 +139,8 @@ def _follow(own: Group, store: Any) -> int:
             return 0
         job = json.loads(content)
         if not Path(job["folder"]).is_dir():
-            print(f"{_name(own)} does not see {job['folder']}: give a folder that all nodes share, runs=DIR")
+            why = f"{_name(own)} does not see {job['folder']}: give a folder that all nodes share, runs=DIR"
+            print(why, file=sys.stderr, flush=True)
             return 1
         heart = Heart(own, number)
         try:

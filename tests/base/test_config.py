@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from paper_repro.base import config as configs
 from paper_repro.base import data_files, identity
@@ -525,3 +526,24 @@ def test_an_override_is_parsed_into_key_and_value() -> None:
     assert parse("a.b=[1,2.5,x]").value == [1, 2.5, "x"]
     assert parse("+a=1").adds and parse("++a=1").adds and not parse("a=1").adds
     assert parse("a='1'").value == "1"
+
+
+def test_plain_references_are_resolved_as_omegaconf_resolves_them() -> None:
+    for experiment in experiments():
+        written = configs.unresolved(experiment, [])
+        with_omegaconf = OmegaConf.to_container(OmegaConf.create(written), resolve=True)
+        try:
+            found = configs._plainly(written, written)
+        except configs._NotPlainError:
+            continue
+        assert found == with_omegaconf and repr(found) == repr(with_omegaconf), experiment
+
+
+@pytest.mark.parametrize(
+    "value", ["${a}${a}", "x${a}", "${.a}", "${absent}", "${section}", "${other}", "???", "\\${a}", {1: 2}, (1, 2)]
+)
+def test_what_is_no_plain_reference_is_left_to_omegaconf(value: Any) -> None:
+    config = {"a": 1, "section": {"b": 2}, "other": "${a}", "value": value}
+    with pytest.raises(configs._NotPlainError):
+        configs._plainly(config["value"], config)
+    assert configs._plainly(["${a}", "${section.b}", "a", None, True, 0.5], config) == [1, 2, "a", None, True, 0.5]

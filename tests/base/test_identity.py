@@ -18,7 +18,7 @@ from paper_repro.base.config import CONF, compose
 from paper_repro.base.targets import locate
 from paper_repro.cells import records
 
-SECTIONS = {"training": "paper_repro.training.build.TrainingSettings"}
+SECTIONS = {"training": "paper_repro.cells.training_section.TrainingSettings"}
 """A section that has no class of its own, and the class that reads it."""
 MACHINE_ARGUMENTS = {"cache", "data_root"}
 PROBE = {"_target_": "paper_repro.probes.parameter_count.ParameterCount", "model": {"_target_": "x"}}
@@ -126,7 +126,7 @@ def defaults(name: str) -> dict[str, Any]:
 
 def locate_class(name: str) -> Any:
     if name in SECTIONS:
-        from paper_repro.training.build import TrainingSettings
+        from paper_repro.cells.training_section import TrainingSettings
 
         return TrainingSettings
     return locate(name)

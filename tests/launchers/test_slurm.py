@@ -1,4 +1,4 @@
-"""Sweeps on a real SLURM, which the tests start themselves; where it is missing they are skipped with the command."""
+"""Sweeps on a real SLURM, which the tests start themselves, or skip where it is missing; and what is refused."""
 
 import os
 import re
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base.command_line import ROOT
-from paper_repro.launchers import options
+from paper_repro.base.errors import UsageError
+from paper_repro.launchers import options, slurm
 from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
@@ -175,6 +176,47 @@ def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, tmp_path_f
     assert code == 1 and "do not see this folder" in said and "runs=DIR" in said, said
 
 
+@pytest.fixture
+def pretended(tmp_path: Path) -> Command:
+    """Give a command that finds SLURM's programs and submitit, which do nothing but name two partitions."""
+    folder = tmp_path / "pretended"
+    folder.mkdir()
+    for name in ("sbatch", "srun", "squeue", "scancel", "sinfo"):
+        (folder / name).write_text("#!/bin/sh\n" + ("echo cpu\necho all\n" if name == "sinfo" else "exit 1\n"))
+        (folder / name).chmod(0o755)
+    (folder / "submitit.py").touch()
+    command = Command(tmp_path, {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    command.environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
+    return command
+
+
+def _refused(command: Command, *words: str) -> str:
+    """Return the one line with which a command refuses its words, having run nothing."""
+    code, said = command.run("launcher=slurm", *words)
+    (line,) = said.splitlines()
+    assert code == 2 and line.startswith("error: ") and not list(command.runs.glob("cells/*"))
+    return line
+
+
+def test_a_partition_that_is_not_there_is_answered_with_those_that_are(pretended: Command) -> None:
+    line = _refused(pretended, "launcher.partition=gpu")
+    assert "launcher.partition=gpu: there is no such partition; there are all, cpu" in line
+
+
+def test_a_cell_on_several_nodes_is_refused_before_slurm_is_asked_for_anything(tmp_path: Path) -> None:
+    line = _refused(Command(tmp_path, {**os.environ, "PATH": str(tmp_path)}), "machine.nodes=2")
+    assert "machine.nodes=2 does not go with launcher=slurm" in line and "srun --nodes=2" in line
+
+
+def test_where_submitit_is_missing_the_command_that_installs_it_is_named(
+    pretended: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", pretended.environment["PATH"])
+    monkeypatch.setattr(slurm, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="launcher=slurm needs submitit: pip install submitit"):
+        slurm._check_commands()
+
+
 def test_a_computer_without_slurm_says_so(tmp_path: Path) -> None:
     command = Command(tmp_path, {**os.environ, "PATH": str(tmp_path)})
     code, said = command.run("launcher=slurm")
@@ -195,15 +237,13 @@ def test_a_computer_without_slurm_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_words_are_refused(words: list[str], message: str) -> None:
-    from paper_repro.base.errors import UsageError
-
     with pytest.raises(UsageError, match=message):
         options.take(words)
 
 
 def test_words_of_the_launcher_are_taken_out_of_the_others() -> None:
-    slurm, rest = options.take(["cem/table3", "launcher=slurm", "launcher.jobs=8", "scale=cpu", "launcher.qos=low"])
-    assert slurm == options.Slurm(jobs=8, qos="low") and rest == ["cem/table3", "scale=cpu"]
+    found, rest = options.take(["cem/table3", "launcher=slurm", "launcher.jobs=8", "scale=cpu", "launcher.qos=low"])
+    assert found == options.Slurm(jobs=8, qos="low") and rest == ["cem/table3", "scale=cpu"]
     assert options.take(["cem/table3"]) == (None, ["cem/table3"])
 
 

@@ -162,9 +162,9 @@ def test_first_tokens_that_rise_are_counted_over_the_vocabulary(data: ListOpsDat
 
 def test_what_cannot_be_traced_is_refused(data: ListOpsData) -> None:
     with pytest.raises(UsageError, match=r"RGPT has no energies; choose a model=nrgpt/ff"):
-        EnergyTrace(TOKENS, 3).measure(module_of(build(RGPT)), data, 0)
+        EnergyTrace(TOKENS, 3).check(module_of(build(RGPT)), data)
     with pytest.raises(UsageError, match=f"num_tokens={WINDOW + 1} is more than .*data.window={WINDOW}: give"):
-        EnergyTrace(WINDOW + 1, 3).measure(module_of(build()), data, 0)
+        EnergyTrace(WINDOW + 1, 3).check(module_of(build()), data)
 
 
 def test_what_cannot_be_traced_is_refused_before_training() -> None:

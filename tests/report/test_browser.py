@@ -203,3 +203,19 @@ def test_words_that_look_like_tags_do_nothing(tmp_path: Path, browser: Browser) 
     browser.open(tmp_path / "site" / "artifacts" / "own" / "one" / "cpu.html")
     assert small_results.BAD in browser.run("return document.querySelector('h1').innerText")
     quiet(browser, tmp_path / "site")
+
+
+def test_where_the_browser_is_missing_a_test_is_skipped_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    driver, browser = tmp_path / "chromedriver", tmp_path / "chromium"
+    for path, absent in ((None, "chromedriver"), (driver, "chromium")):
+        if path is not None:
+            path.touch(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        missing = f"{absent} is not installed; apt-get install -y chromium chromium-driver"
+        with pytest.warns(UserWarning, match=missing), pytest.raises(pytest.skip.Exception, match=missing):
+            browsers.find()
+    browser.touch(0o755)
+    assert browsers.find() == (str(driver), str(browser))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.launchers.group import leading
 from paper_repro.tests.support import slurm_cluster
+from paper_repro.training import nodes as several_nodes
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
 
@@ -225,6 +227,32 @@ def test_a_process_knows_its_place(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert group.place() == (place and group.Place(*place))
+
+
+class Posted:
+    """A store with the group's first job."""
+
+    def __init__(self, **job: str) -> None:
+        self.content = json.dumps(job).encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return keys == ["job/1"]
+
+    def get(self, key: str) -> bytes:
+        return self.content
+
+
+def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    own = several_nodes.group(group.Place(group.BY_TORCHRUN, 3, 4))
+    hidden = tmp_path / "hidden" / "cells" / "c"
+    assert several_nodes._follow(own, Posted(cell="c", folder=str(hidden))) == 1
+    said = capsys.readouterr()
+    assert not said.out and not hidden.exists()
+    assert re.fullmatch(rf"node 1 \(.*, rank 3\) does not see {hidden}: .* runs=DIR\n", said.err), said.err
 
 
 def test_a_job_step_without_its_tasks_per_node_is_refused(monkeypatch):

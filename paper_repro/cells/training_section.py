@@ -1,0 +1,82 @@
+"""The training section of a config, and the learning rate, checked before anything heavy is imported."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.identity import TARGET
+
+TRAINING = "paper_repro.training.fit.Fit"
+"""The task that trains; the training section of any other is its own."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The ``training`` section.
+
+    Raises:
+        UsageError: a number below 1, or a ``clip_norm`` that is not positive (null: no clipping).
+    """
+
+    steps: int
+    clip_norm: float | None = None
+    precision: str = "32-true"
+    accumulate: int = 1
+    """Batches per optimiser step, over all devices; the gradient is that of their mean loss."""
+    evaluate_every: int | None = None
+    """Optimiser steps between evaluations; null: one at the end."""
+    evaluation_batches: int | None = None
+    """Batches of each split that the evaluations of the curves take; null: all.  The metrics at the end are of all."""
+    keep: str | None = None
+    """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):
+            value = getattr(self, name)
+            if name in ("evaluate_every", "evaluation_batches") and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
+        if self.evaluation_batches is not None and self.evaluate_every is None:
+            raise UsageError(
+                f"training.evaluation_batches={self.evaluation_batches} is of curves, which "
+                "training.evaluate_every=null leaves out: set both, or neither"
+            )
+        if self.evaluation_batches is not None and self.keep is not None:
+            raise UsageError(
+                f"training.keep={self.keep}: kept weights are chosen by whole evaluations; "
+                "set training.evaluation_batches=null"
+            )
+
+
+def read_training(section: Mapping[str, Any]) -> TrainingSettings:
+    """Return the ``training`` section, every key known.
+
+    Raises:
+        UsageError: an unknown or missing key, or a value out of range.
+    """
+    valid = inspect.signature(TrainingSettings).parameters
+    for key in section:
+        if key not in valid:
+            raise UsageError(f"unknown key 'training.{key}'{nearest(str(key), valid)}")
+    if "steps" not in section:
+        raise UsageError("training.steps is missing: the number of optimiser steps")
+    return TrainingSettings(**section)
+
+
+def check_training(config: Mapping[str, Any]) -> None:
+    """Check what needs no torch of a cell that trains: its ``training`` section, and the sign of its learning rate.
+
+    Raises:
+        UsageError: an unknown or missing key, or a value out of range.
+    """
+    if (config.get("task") or {}).get(TARGET) != TRAINING or "training" not in config:
+        return
+    read_training(config["training"])
+    rate = (config.get("optimizer") or {}).get("lr")
+    if isinstance(rate, int | float) and rate < 0:
+        raise UsageError(f"optimizer.lr={rate:g}: expected a learning rate of 0 or more")
