@@ -99,7 +99,7 @@ def test_a_base_of_the_repository_serves_a_further_folder(tmp_path: Path) -> Non
     axes = "axes: {model: {title: M, values: {llama: {label: L}}}}"
     text = f"like: cem/one_rate\ntitle: Mine\nsource: {{where: a test}}\n{axes}\n"
     mine = catalogue.load_file(synthetic.write_artifact(tmp_path, text))
-    assert mine.experiment == "cem/slimpajama" and mine.scales == catalogue.load("cem/fig2c").scales
+    assert mine.experiment == "cem/slimpajama" and mine.scales == catalogue.load("cem/fig3c").scales
     assert [dict(key) for key in mine.points(mine.scales["cpu"])] == [{"size": "reduced", "model": "llama"}]
 
 

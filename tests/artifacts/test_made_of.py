@@ -59,13 +59,13 @@ def test_every_artifact_that_trains_on_data_says_on_which() -> None:
 def test_lead_list_and_footer_name_data_size_scale_and_seeds() -> None:
     view = reference("cem/fig2c")
     words = made_of.words(view)
-    assert words == "docstrings of installed Python packages, 0.42M to 0.46M parameters"
+    assert words == "docstrings of installed Python packages, 0.23M to 0.26M parameters"
     table = render.table_of(view)
     assert f"made from: {words}." in table.markdown().split("\n\n")[1] and table.document()["made_of"] == words
     figure = render.figure_of(view)
     assert figure is not None
     below = figure.footer(figure.rows())
-    assert below.startswith("cem/fig2c, scale cpu; docstrings") and "; 3 seeds. " in below
+    assert below.startswith("cem/fig2c, scale cpu; docstrings") and "; 5 seeds. " in below
     assert "made from" in published_listing(RESULTS).splitlines()[0]
 
 
