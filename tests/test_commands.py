@@ -333,7 +333,7 @@ def test_a_run_closes_with_its_cells_its_time_and_its_claims(tmp_path: Path) -> 
 
 
 def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Path) -> None:
-    """Of a damaged record, which a run reads several times, and of data that one of two tasks lacks."""
+    """One warns of a damaged record, which a run reads several times, one of data that one of two tasks lacks."""
     text = synthetic.ARTIFACT.replace("{trunk.layers: 2}", "{trunk.layers: 2, +data: {files: {corpus: corpus.txt}}}")
     runs, plan = tmp_path / "runs", synthetic.plan(tmp_path / "papers", text, "smoke")
     cell = next(cell for cell in plan.cells if not cell.missing)
