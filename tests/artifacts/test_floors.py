@@ -96,13 +96,13 @@ def test_every_artifact_that_trains_names_a_floor() -> None:
 
 
 def test_what_trains_has_three_seeds_or_more() -> None:
-    """One seed decides nothing.  Scale smoke judges nothing; ebt/rates at scale cpu has the one seed of its records."""
+    """One seed decides nothing.  Scale smoke judges nothing."""
     few = {
         name
         for name, plan in shipped_plans().items()
         if not name.endswith(("smoke", "exact")) and len({cell.seed for cell in plan.cells}) < 3
     }
-    assert few == {"ebt/rates at scale cpu"}
+    assert few == set()
 
 
 def test_an_artifact_that_trains_without_a_floor_is_found(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 RATE, ALPHA = "learning rate", "alpha at the start"
-SWEEPS = {RATE: ("alpha", (TRANSFORMER, S1)), ALPHA: ("rate", (S1, S2))}
+SWEEPS = {RATE: ("alpha", (TRANSFORMER, S1, S2)), ALPHA: ("rate", (S1, S2))}
 """By panel, the axis that stays at its middle and the models that are swept."""
 
 
