@@ -12,7 +12,7 @@ from paper_repro.base.identity import settings
 from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.datamodules.image_sources import Faces
 from paper_repro.datamodules.images import MaskedImageData
-from paper_repro.probes.completion.floor import CompletionFloor, mean_image, visible_mean
+from paper_repro.probes.completion.floor import CompletionFloor, harmonic, mean_image, visible_mean
 from paper_repro.tests.support.reports import Recorder
 
 IMAGES = "paper_repro.datamodules.images"
@@ -51,6 +51,32 @@ def test_a_constant_image_is_completed_without_error() -> None:
     blank = data.blank(masked)
     torch.testing.assert_close(torch.where(blank, visible_mean(data, 1)(masked, blank), masked), whole)
     assert mean_image(data, 1)(masked, blank).shape == whole.shape
+
+
+def test_a_harmonic_completion_is_the_mean_of_its_neighbours() -> None:
+    """Each blank pixel is the mean of the neighbours that it has; a plane without slope at the edges stays as it is."""
+    data = MaskedImageData(Faces(24), 4, batch_size=3)
+    whole = data.train_batch(0)[1]  # (B, C, H, H)
+    masked = whole * (~data.blank(data.train_batch(0)[0]))
+    blank = data.blank(masked)
+    found = torch.where(blank, harmonic(data, 1)(masked, blank), masked).double()
+    ones = torch.ones(1, 1, *found.shape[-2:], dtype=torch.float64)
+    plus = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=torch.float64)[None, None]
+    mean = torch.conv2d(found, plus, padding=1) / torch.conv2d(ones, plus, padding=1)
+    torch.testing.assert_close(found[blank], mean[blank], atol=1e-6, rtol=0)
+    visible = masked[~blank]
+    assert visible.min() <= found.min() and found.max() <= visible.max()  # the maximum principle
+
+
+def test_a_plane_with_its_border_visible_is_completed_without_error() -> None:
+    data = MaskedImageData(Faces(24), 4, batch_size=1)
+    whole = torch.linspace(-1, 1, 24).expand(1, 2, 24, 24).contiguous()
+    blank = torch.zeros(1, 1, 24, 24, dtype=torch.bool)
+    blank[..., 1:-1, 1:-1] = True
+    torch.testing.assert_close(harmonic(data, 1)(whole * ~blank, blank), whole)
+    torch.testing.assert_close(harmonic(data, 1)(whole, torch.zeros_like(blank)), whole)
+    with pytest.raises(UsageError, match="without a visible pixel"):
+        harmonic(data, 1)(whole, torch.ones_like(blank))
 
 
 def test_nothing_but_the_data_is_read() -> None:

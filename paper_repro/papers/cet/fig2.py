@@ -20,7 +20,7 @@ class Figure2(figures.Figure):
 
     size = (10.0, 4.4)
     marks = "Rows: the same images; under each its mean squared error."
-    floors_drawn = ("visible_mean", "mean_image", "gaussian_images")
+    floors_drawn = ("visible_mean", "mean_image", "harmonic_images", "gaussian_images")
 
     def rows(self) -> list[Row]:
         found = {key: self.view.attachments("completed.json", dict(key)) for key in self.view.points}

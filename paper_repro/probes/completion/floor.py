@@ -1,13 +1,16 @@
-"""Completion without a network: blank pixels filled with a mean, plain or conditional; a task that trains nothing.
+"""Completion without a network: blank pixels filled with a mean or with what is smooth; a task that trains nothing.
 
 Letters: B images, C channels, H image side; N training images, D = C H H numbers of an image, K components.
 """
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import scipy.sparse
+import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
@@ -39,6 +42,40 @@ def mean_image(data: MaskedImageData, num_batches: int) -> Fill:
     whole = torch.cat([data.train_batch(step)[1] for step in range(num_batches)])
     mean = whole.mean(0)  # (C, H, H)
     return lambda masked, blank: mean.expand_as(masked)
+
+
+def harmonic(data: MaskedImageData, num_batches: int) -> Fill:
+    """Return the harmonic function of the visible pixels: each blank one is the mean of its neighbours.
+
+    The discrete Laplace equation with the visible pixels as its boundary values; the edge of an image adds none, so the
+    slope across it is zero (natural conditions).
+    """
+
+    def fill(masked: Tensor, blank: Tensor) -> Tensor:
+        laplacian, found = _laplacian(masked.shape[-1]), masked.clone()
+        for image, hidden in zip(found, blank.flatten(1), strict=True):  # (C, H, H), (H H,)
+            if bool(hidden.all()):
+                raise UsageError("an image without a visible pixel has no harmonic completion: mask_ratio is too large")
+            unknown = hidden.nonzero().flatten().numpy()
+            pixels = image.flatten(1)  # (C, H H), a view
+            if not len(unknown):
+                continue
+            rows = laplacian[unknown]  # (unknown, H H)
+            known = torch.where(hidden, 0.0, pixels).double().numpy()
+            solved = scipy.sparse.linalg.splu(rows[:, unknown].tocsc()).solve(-(rows @ known.T))  # (unknown, C)
+            pixels[:, hidden] = torch.from_numpy(solved.T).to(pixels.dtype)
+        return found
+
+    return fill
+
+
+@functools.cache
+def _laplacian(side: int) -> scipy.sparse.csr_array:
+    """Return the graph Laplacian of a grid of pixels that each have up to four neighbours, (H H, H H)."""
+    path = scipy.sparse.diags_array([-1.0, -1.0], offsets=[-1, 1], shape=(side, side))
+    path = path - scipy.sparse.diags_array(path.sum(1))
+    whole = scipy.sparse.eye_array(side)
+    return scipy.sparse.csr_array(scipy.sparse.kron(path, whole) + scipy.sparse.kron(whole, path))
 
 
 COMPONENTS = (4, 8, 16, 32, 64, 128)
@@ -110,6 +147,7 @@ def gaussian(data: MaskedImageData, num_batches: int) -> Fill:
 RULES: dict[str, Callable[[MaskedImageData, int], Fill]] = {
     "visible_mean": visible_mean,
     "mean_image": mean_image,
+    "harmonic": harmonic,
     "gaussian": gaussian,
 }
 
@@ -121,7 +159,7 @@ class CompletionFloor(Task):
     ``Reconstructions`` leaves them.
 
     Args:
-        rule: "visible_mean", "mean_image" or "gaussian".
+        rule: "visible_mean", "mean_image", "harmonic" or "gaussian".
         num_images: of the strips.
         num_batches: training batches that the mean image or the Gaussian is of.
 
