@@ -19,16 +19,20 @@ NEXT = "#             "
 COLUMNS = 124
 _LINES = re.compile(rf"^{FIELD}.*\n(?:{NEXT}.*\n)*", re.MULTILINE)
 _FEEDS = re.compile(r"^# Feeds: .*\n", re.MULTILINE)
+_TRAINS = re.compile(r"^# Command: .*scripts/train\.py", re.MULTILINE)
 
 
-def with_expectation(text: str, results: Path) -> str:
-    """Return the text of an experiment's file whose head says what its first published artifact came to.
+def with_expectation(text: str, results: Path, experiment: str) -> str:
+    """Return the text of an experiment's file whose head says what one of its published artifacts came to.
 
-    The lines follow "Feeds", which names the artifacts.
+    That is the first of those that the line "Feeds" names and that are made of this experiment, else the first of all.
+    Where the head's own command trains a model at the paper's settings, the artifact is named as another command.
     """
     bare = _LINES.sub("", text)
     feeds = _FEEDS.search(bare)
-    said = _sentence(feeds[0], results) if feeds else ""
+    said = _sentence(feeds[0], results, experiment) if feeds else ""
+    if said and _TRAINS.search(bare):
+        said = f"not run at these settings; reproduce.py {said}"
     if not feeds or not said:
         return bare
     lines = textwrap.wrap(said, COLUMNS - len(FIELD), break_long_words=False, break_on_hyphens=False)
@@ -39,16 +43,17 @@ def with_expectation(text: str, results: Path) -> str:
 def pages(results: Path) -> dict[Path, str]:
     """Return the text that each experiment's file should have."""
     found = sorted((CONF / "experiment").rglob("*.yaml"))
-    return {path: with_expectation(path.read_text(encoding="utf-8"), results) for path in found}
+    names = {path: path.relative_to(CONF / "experiment").with_suffix("").as_posix() for path in found}
+    return {path: with_expectation(path.read_text(encoding="utf-8"), results, name) for path, name in names.items()}
 
 
-def _sentence(feeds: str, results: Path) -> str:
-    """Say what the first artifact of these that has a table came to, and what it cost; nothing where none has one."""
-    for name in re.findall(r"\b\w+/\w+\b", feeds):
-        if name in catalogue.find():
-            for path in sorted((results / name).glob("*/table.json")):
-                table = json.loads(path.read_text(encoding="utf-8"))
-                return f"{_number(catalogue.load(name), table)}; {_cost(table, results)}"
+def _sentence(feeds: str, results: Path, experiment: str) -> str:
+    """Say what one artifact of these that has a table came to, and what it cost; nothing where none has one."""
+    known = [catalogue.load(name) for name in re.findall(r"\b\w+/\w+\b", feeds) if name in catalogue.find()]
+    for artifact in sorted(known, key=lambda artifact: artifact.experiment != experiment):
+        for path in sorted((results / artifact.id).glob("*/table.json")):
+            table = json.loads(path.read_text(encoding="utf-8"))
+            return f"{_number(artifact, table)}; {_cost(table, results)}"
     return ""
 
 

@@ -11,6 +11,7 @@ from paper_repro.base.config import CONF, experiments
 HEAD = (
     "# @package _global_\n# Command:    python scripts/train.py x\n# Feeds:      {feeds}\n# Deviations: none\nkey: 1\n"
 )
+EXPERIMENT = "cem/gaussian_process"
 WHERE = {"kernel": "rbf", "model": "plain"}
 
 
@@ -31,28 +32,43 @@ def results_with(folder: Path, scale: str = "cpu") -> Path:
 
 def test_the_head_names_the_number_its_spread_and_the_time(tmp_path: Path) -> None:
     text = HEAD.format(feeds="no/such, cem/table1, cem/table3, fig2")
-    found = expected.with_expectation(text, results_with(tmp_path))
+    found = expected.with_expectation(text, results_with(tmp_path), EXPERIMENT)
     said = " ".join(line.lstrip("# ") for line in found.splitlines()[3:5])
     assert said == (
-        "Expected:   cem/table3 at scale cpu, RBF, Plain: Test RMSE 0.0151 ± 0.0010 over 2 seeds; "
-        "its 2 cells took 2 min of one processor core"
+        "Expected:   not run at these settings; reproduce.py cem/table3 at scale cpu, RBF, Plain: Test RMSE "
+        "0.0151 ± 0.0010 over 2 seeds; its 2 cells took 2 min of one processor core"
     )
     assert found.splitlines()[5] == "# Deviations: none"
-    assert expected.with_expectation(found, tmp_path) == found
+    assert expected.with_expectation(found, tmp_path, EXPERIMENT) == found
 
 
 @pytest.mark.parametrize("feeds", ["cem/table1", "none yet", ""])
 def test_without_a_published_table_nothing_is_expected(tmp_path: Path, feeds: str) -> None:
     text = HEAD.format(feeds="cem/table3")
-    written = expected.with_expectation(text, results_with(tmp_path))
+    written = expected.with_expectation(text, results_with(tmp_path), EXPERIMENT)
     without = HEAD.format(feeds=feeds)
-    assert expected.with_expectation(without, tmp_path) == without
-    assert expected.with_expectation(written.replace("cem/table3\n", f"{feeds}\n"), tmp_path) == without
+    assert expected.with_expectation(without, tmp_path, EXPERIMENT) == without
+    assert expected.with_expectation(written.replace("cem/table3\n", f"{feeds}\n"), tmp_path, EXPERIMENT) == without
+
+
+def test_an_artifact_of_the_experiment_goes_before_others(tmp_path: Path) -> None:
+    results, text = results_with(tmp_path), HEAD.format(feeds="cem/fig2a, cem/table3")
+    table = results / "cem" / "fig2a" / "cpu" / "table.json"
+    table.parent.mkdir(parents=True)
+    table.write_text(json.dumps({"scale": "cpu", "rows": [], "cells": {"a": {"seed": 0}}}))
+    assert "reproduce.py cem/table3" in expected.with_expectation(text, results, EXPERIMENT)
+    assert "reproduce.py cem/fig2a" in expected.with_expectation(text, results, "cem/slimpajama")
+
+
+def test_a_command_that_makes_the_number_needs_no_other(tmp_path: Path) -> None:
+    text = HEAD.format(feeds="cem/table3").replace("scripts/train.py x", "scripts/reproduce.py cem/table3")
+    said = expected.with_expectation(text, results_with(tmp_path), EXPERIMENT).splitlines()[3]
+    assert said.startswith("# Expected:   cem/table3 at scale cpu")
 
 
 def test_arithmetic_takes_seconds(tmp_path: Path) -> None:
-    found = expected.with_expectation(HEAD.format(feeds="cem/table3"), results_with(tmp_path, "exact"))
-    assert "it is arithmetic" in found and "over 2 seeds" in found
+    found = expected.with_expectation(HEAD.format(feeds="cem/table3"), results_with(tmp_path, "exact"), EXPERIMENT)
+    assert "it is arithmetic" in found and "Test RMSE 0.0151" in found
 
 
 @pytest.mark.parametrize("experiment", experiments())
