@@ -50,7 +50,7 @@ def test_list_shows_every_artifact_with_scales_and_data() -> None:
 def test_exact_artifact_runs_under_any_scale_word(tmp_path: Path) -> None:
     found = _run("reproduce.py", "ebt/tableD1", "scale=smoke", f"runs={tmp_path}")
     assert found.returncode == 0, found.stderr
-    assert "| 8.97 %  | 8.97 %  | reproduced" in found.stdout
+    assert "| 8.97 %  | 8.97 %  | fitted" in found.stdout  # one reading of several gives it
     assert {path.name for path in (tmp_path / "ebt/tableD1/exact").iterdir()} == {
         "table.md", "table.csv", "table.tex", "table.json", "figure.csv", "figure.png", "figure.svg"
     }  # fmt: skip

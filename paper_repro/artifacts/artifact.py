@@ -196,6 +196,8 @@ class Summary:
     tolerance: Tolerance | None = None
     from_paper: bool = False
     """Whether it is computed from printed numbers alone, and so judged at every scale."""
+    fitted: bool = False
+    """Whether the way to compute it was chosen because it gives the printed number, which it then does not confirm."""
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Table:
         if not self.view.plan.scale.comparable and not item.from_paper:
             return verdicts.REDUCED
         if verdicts.within(value, Number(item.published), item.tolerance, text):
-            return verdicts.REPRODUCED
+            return verdicts.FITTED if item.fitted or self.artifact.fitted else verdicts.REPRODUCED
         return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit}"
 
     def total(self) -> str:

@@ -11,7 +11,7 @@ from paper_repro.cells.tasks import FINISHED
 
 REPRODUCED, OFF, REDUCED, ALTERED, NOT_RUN = "reproduced", "off by", "reduced scale", "altered", "not run"
 FITTED = "fitted"
-"""Said in the place of ``reproduced`` where the settings were fitted to the printed numbers."""
+"""Said in the place of ``reproduced`` where settings, or the way to compute, were fitted to the printed numbers."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ CHANGES: dict[str, tuple[str, Callable[[Place], float], str, str]] = {
     "no gain from T": ("fig2c", lambda p: 0.01, "attention", "recursion_helps"),
     "attention above Llama": ("fig2c", lambda p: 0.005, "attention", "attention_beats_llama"),
     "attention far above Llama": ("fig2c", lambda p: math.log(1.0101), "attention", "attention_at_or_below_llama"),
-    "unstable": ("fig2c", lambda p: 0.03 * (p["steps"] == "t8"), "attention", "stable_beyond_two"),
+    "unstable": ("fig2c", lambda p: 0.03 * (p["steps"] == "t8"), "attention", "more_steps_cost_little"),
     "P alike at both": (
         "fig2d",
         lambda p: 0.06 - 0.02 * (p["preconditioner"] != "none"),
