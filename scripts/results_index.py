@@ -101,6 +101,15 @@ operation is Python and dispatch. "Compiled" is the time of a compiled step over
 
 {cells}
 
+## What commands take
+
+`python scripts/bench.py commands --json FILE` calls the commands as whole processes, on a machine that does nothing
+else: those that train nothing {rounds} times, each artifact at scale `smoke` (`exact`, where it has no other) once,
+with one worker and an empty folder of runs. Times are seconds of a processor, children included; goals are those of
+this repository. {slow}
+
+{commands}
+
 ## What many runners ask of a file server
 
 `python scripts/bench.py many_runners --json FILE` plays a sweep of 10,000 cells that train nothing on 256 runners, with
@@ -209,6 +218,7 @@ def _benches(folder: Path) -> str:
     rows: list[list[str]] = []
     cells: list[list[str]] = []
     sweeps: list[list[str]] = []
+    commands: list[dict[str, Any]] = []
     outcome = ""
     static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
@@ -218,6 +228,7 @@ def _benches(folder: Path) -> str:
             static = bench
         cells += [_cell(found, where, bench_commit(bench)) for found in bench.get("cells", [])]
         sweeps += [_sweep(found, where, bench_commit(bench)) for found in bench.get("sweeps", [])]
+        commands += [{**found, "where": where, "code": bench_commit(bench)} for found in bench.get("commands", [])]
         for found in bench.get("outcomes", []):
             outcome = _outcome(found, bench["before"])
         for found in bench.get("comparisons", []):
@@ -236,6 +247,7 @@ def _benches(folder: Path) -> str:
         table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
         cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True) if cells else _NOT_YET,
         sweeps=tabulate(sweeps, SWEEP_HEADERS, tablefmt="github", disable_numparse=True) if sweeps else _NOT_YET,
+        **_commands(commands),
         outcome=outcome,
         programs=_programs(static["programs"]),
         goals=_missed(static["programs"]),
@@ -313,6 +325,30 @@ def _cell(found: dict[str, Any], where: str, code: str) -> list[str]:
         where,
         code,
     ]
+
+
+COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
+
+
+def _commands(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the table of what commands take, its number of rounds, and the sentence on goals that are missed."""
+    rows = [
+        [
+            f"`{one['command']}`" if len(one["processor"]) == 1 else f"`{one['command']}`, {one['case']}",
+            f"{statistics.median(one['processor']):.2f}",
+            f"{statistics.median(one['wall']):.2f}",
+            f"{one['goal']:g} s",
+            one["where"],
+            one["code"],
+        ]
+        for one in found
+    ]
+    missed = [f"{one['case']} ({statistics.median(one['processor']):.1f} s)" for one in found if not one["met"]]
+    return {
+        "commands": tabulate(rows, COMMAND_HEADERS, tablefmt="github", disable_numparse=True) if rows else _NOT_YET,
+        "rounds": max((len(one["processor"]) for one in found), default=0),
+        "slow": f"Goals missed: {', '.join(missed)}." if missed else "All goals are met." if found else "",
+    }
 
 
 SWEEP_HEADERS = ["part", "before", "now", "before over now", "where", "code"]

@@ -78,6 +78,8 @@ def _tables(bench: Mapping[str, Any]) -> Iterator[Markup]:
         yield table(("cell", "ms a step", "GFLOP/s", "products", "others", "evaluations"), rows, "plain")
     if rows := [_sweep(found) for found in bench.get("sweeps", ())]:
         yield table(("part", "before", "now", "before over now"), rows, "plain")
+    if rows := [_command(found) for found in bench.get("commands", ())]:
+        yield table(("command", "processor s", "s", "goal"), rows, "plain")
     if rows := [_compiled(found) for found in bench.get("programs", ())]:
         yield tag("p", STATIC)
         yield table(COMPILED, rows, "plain")
@@ -102,6 +104,12 @@ def _cell(found: Mapping[str, Any]) -> list[str]:
 def _sweep(found: Mapping[str, Any]) -> list[str]:
     sides = [f"{statistics.median(found[side]):,.8g} {found['unit']}" for side in ("before", "now")]
     return [found["case"], *sides, f"{found['ratio']:.2f}×"]
+
+
+def _command(found: Mapping[str, Any]) -> list[Any]:
+    took = f"{statistics.median(found['processor']):.2f}"
+    shown = tag("span", took, class_=f"verdict {'good' if found['met'] else 'bad'}")
+    return [found["command"], shown, f"{statistics.median(found['wall']):.2f}", f"{found['goal']:g} s"]
 
 
 def _compiled(found: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,118 @@
+"""What the commands cost: processor time and time of whole processes, held against the goals of this repository.
+
+First the commands that train nothing, several times each; a plan is made once in an empty folder of runs and then
+again.  Then one call for each artifact at scale smoke (scale exact, where it has no other), with one worker, each into
+an empty folder: what a user waits for who tries an artifact.  Artifacts whose data are not below $PAPER_REPRO_DATA are
+left out.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from paper_repro.artifacts import catalogue, plan
+from paper_repro.artifacts.axes import EXACT
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 5
+AT_ONCE, SECOND_PLAN, FIRST_PLAN, SMOKE = 1.0, 2.0, 10.0, 20.0
+"""Goals, in seconds of a processor."""
+QUICK = (
+    ("--list", ["reproduce.py", "--list"], 0),
+    ("--help", ["reproduce.py", "--help"], 0),
+    ("--cells", ["reproduce.py", "cem/table3", "--cells"], 0),
+    ("--config", ["train.py", "cem/gaussian_process", "--config"], 0),
+    ("an argument that is refused", ["reproduce.py", "cem/tabel3"], 2),
+    ("a setting that is refused", ["reproduce.py", "cem/table3", "data.kernle=rbf"], 2),
+)
+"""What it is called, its words and its exit code."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a command took, in seconds, each time that it was called."""
+
+    kind: ClassVar[str] = "commands"
+    case: str
+    command: str
+    processor: list[float]
+    wall: list[float]
+    goal: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the median of the processor time lies below the goal."""
+        return statistics.median(self.processor) < self.goal
+
+    def line(self) -> str:
+        """Write the row for the terminal."""
+        took = f"{statistics.median(self.processor):.2f} s of a processor, {statistics.median(self.wall):.2f} s"
+        return f"{self.case}: {took}, goal {self.goal:g} s{'' if self.is_met else ': MISSED'}"
+
+    def record(self) -> dict[str, Any]:
+        """Return everything measured."""
+        return {**asdict(self), "met": self.is_met}
+
+
+def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None = None) -> Iterator[Row]:
+    """Call every command, ``rounds`` times those that train nothing.
+
+    Args:
+        device: not used: a command finds its own.
+        rounds: calls of each command that trains nothing, after one that is not counted.
+        artifacts: those to run at scale smoke; all where it is None.
+
+    Raises:
+        SystemExit: a command ended with another exit code than it should.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        runs = Path(name)
+        for case, words, code in QUICK:
+            called = _with_runs(words, runs / "none")
+            found = [_call(called, code) for _ in range(rounds + 1)][1:]
+            yield _row(case, words, found, AT_ONCE)
+        planned = ["reproduce.py", "cem/table3", "--plan"]
+        first = [_call(_with_runs(planned, runs / f"plan{turn}"), 0) for turn in range(rounds)]
+        yield _row("--plan for the first time", planned, first, FIRST_PLAN)
+        again = [_call(_with_runs(planned, runs / f"plan{turn}"), 0) for turn in range(rounds)]
+        yield _row("--plan once more", planned, again, SECOND_PLAN)
+        for artifact in sorted(catalogue.find()) if artifacts is None else artifacts:
+            loaded = catalogue.load(artifact)
+            scale = "smoke" if "smoke" in loaded.scales else EXACT
+            if any(cell.missing for cell in plan.make(loaded, scale).cells):
+                continue
+            words = ["reproduce.py", artifact, f"scale={scale}", "machine.workers=1"]
+            folder = runs / artifact.replace("/", "-")
+            yield _row(f"{artifact} at scale {scale}", words, [_call(_with_runs(words, folder), 0)], SMOKE)
+
+
+def _with_runs(words: Sequence[str], folder: Path) -> list[str]:
+    return [*words] if words[0] != "reproduce.py" or words[1].startswith("--") else [*words, f"runs={folder}"]
+
+
+def _call(words: Sequence[str], code: int) -> tuple[float, float]:
+    """Return the seconds of a processor, children included, and of the clock that a script takes."""
+    start, before = time.perf_counter(), os.times()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / words[0]), *words[1:]],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    wall, after = time.perf_counter() - start, os.times()
+    if done.returncode != code:
+        raise SystemExit(f"error: {' '.join(words)} ended with exit code {done.returncode}: {done.stderr[-2000:]}")
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return round(used, 3), round(wall, 3)
+
+
+def _row(case: str, words: Sequence[str], found: Sequence[tuple[float, float]], goal: float) -> Row:
+    return Row(case, f"scripts/{' '.join(words)}", [one[0] for one in found], [one[1] for one in found], goal)
