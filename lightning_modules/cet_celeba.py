@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torchmetrics import MaxMetric, MeanMetric, Metric
+from torchmetrics import Metric
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
+from paper_repro.metrics.pooled import Largest, Mean
 from paper_repro.metrics.regression import MeanSquaredError
 from paper_repro.models.cet.energy import CETClamped, CETNudge, CETState
 from paper_repro.models.cet.learning import (
@@ -124,8 +125,8 @@ class CETCelebA(PaperModule):
             )
 
     def new_metrics(self) -> dict[str, Metric]:
-        found: dict[str, Metric] = {"mse": MeanSquaredError(), "energy": MeanMetric(), "residual": MaxMetric()}
-        return {**found, "cosine": MeanMetric()} if self.compare_batches else found
+        found: dict[str, Metric] = {"mse": MeanSquaredError(), "energy": Mean(), "residual": Largest()}
+        return {**found, "cosine": Mean()} if self.compare_batches else found
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Images) -> None:
         masked, images = batch

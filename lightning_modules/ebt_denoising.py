@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric
 
 from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
 from paper_repro.metrics.denoising import new_errors, update_errors
+from paper_repro.metrics.pooled import Mean
 from paper_repro.models import diffusion
 from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
 from paper_repro.models.ebt.steps import ThinkingSettings
@@ -65,7 +66,7 @@ class EBTDenoising(PredictionDescent):
         return functional.smooth_l1_loss(prediction, targets)
 
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": MeanMetric(), **new_errors()}
+        return {"loss": Mean(), **new_errors()}
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
         noised = diffusion.signal(self.time) * batch + diffusion.noise_std(self.time) * torch.randn_like(batch)
@@ -101,7 +102,7 @@ class DiffusionDenoising(PaperModule):
         return self._loss(batch, draws["times"], draws["noise"]), carry
 
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": MeanMetric(), **new_errors()}
+        return {"loss": Mean(), **new_errors()}
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
         noise, places = torch.randn_like(batch), torch.rand(len(batch), device=batch.device)

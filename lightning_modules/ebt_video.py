@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric
 
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
+from paper_repro.metrics.pooled import Mean
 from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
 from paper_repro.models.ebt.steps import ThinkingSettings
 from paper_repro.models.ebt.thinking import Considered, think
@@ -62,7 +63,7 @@ class EBTVideo(PredictionDescent):
         return list(think(self.model, frames, self.noise(frames, 1), steps, settings))
 
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": MeanMetric(), "first_loss": MeanMetric()}
+        return {"loss": Mean(), "first_loss": Mean()}
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
         frames, targets = following(batch)
@@ -81,7 +82,7 @@ class TransformerVideo(PaperModule):
         return functional.smooth_l1_loss(self.model(frames), targets)
 
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": MeanMetric()}
+        return {"loss": Mean()}
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Tensor) -> None:
         metrics["loss"].update(self.loss(batch), len(batch))

@@ -1,5 +1,6 @@
 """What every EBT shares in training: predictions that descend an energy, differentiated through the descent."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from paper_repro.base.tokens import IGNORED
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt.model import EnergyModel
 from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
-from paper_repro.training.carry import add, choose, empty_ring, largest, spread
+from paper_repro.training.carry import add, choose, empty_ring, largest, oldest, spread
 from paper_repro.training.draws import Distribution, Integers, Normal, Uniform
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule, Times
@@ -171,11 +172,15 @@ class PredictionDescent(PaperModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
         before = self.carries.get(slot)
+        rows = len(self.read(batch)[0])
+        overwritten = oldest(before, rows) if before else None
         loss = super().training_step(batch, batch_idx)
         if not bool(torch.isfinite(loss.detach())):
             draws = self.draws_of(batch, self.global_step, slot, self.device)
-            carry = self.initial_carry(batch) if before is None else before
-            _log.warning("optimiser step %d: %s", self.global_step + 1, self._failure(batch, draws, carry))
+            self.on_train_batch_start(batch, batch_idx)  # noise and dropout as in the step
+            with _as_it_was(before, overwritten, rows):
+                carry = self.initial_carry(batch) if before is None else before
+                _log.warning("optimiser step %d: %s", self.global_step + 1, self._failure(batch, draws, carry))
         return loss
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -237,6 +242,20 @@ class PredictionDescent(PaperModule):
         if "all" in kept:
             return kept["all"]
         return spread(kept, self.model.state_size).clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+@contextlib.contextmanager
+def _as_it_was(before: Any, overwritten: Any, rows: int) -> Iterator[None]:
+    """Let a carry's ring, if it has one, hold what it held before a step wrote its ``rows`` samples into it."""
+    if not before:
+        yield
+        return
+    written = oldest(before, rows)
+    add(before, overwritten)
+    try:
+        yield
+    finally:
+        add(before, written)
 
 
 def _built(kind: Callable[..., Any], given: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from paper_repro.artifacts.artifact import Metric
 from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import FINISHED
+from paper_repro.cells.tasks import FINISHED, NOT_FINITE
 
 
 def gain(before: float, after: float) -> float:
@@ -27,8 +27,8 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
 def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
     """Add each derived metric to the record that can be computed from what it has measured.
 
-    A metric that the record holds already stays as it was measured.  One whose value is not finite is left out; one
-    whose sources are not available is not available for their reason.
+    A metric that the record holds already stays as it was measured.  One whose value is not finite is not
+    available and says so; one whose sources are not available is not available for their reason.
     """
     if record.status != FINISHED:
         return record
@@ -36,8 +36,11 @@ def with_derived(record: Record, metrics: Mapping[str, Metric]) -> Record:
     for name, metric in metrics.items():
         if not metric.derived or name in found:
             continue
-        if (value := _value(metric, found)) is not None:
+        value = _value(metric, found)
+        if value is not None and math.isfinite(value):
             found[name] = value
+        elif value is not None:
+            lacking[name] = NOT_FINITE
         elif (reason := _lack(metric, lacking)) is not None:
             lacking[name] = reason
     if len(found) == len(record.metrics) and len(lacking) == len(record.unavailable):
@@ -60,15 +63,15 @@ def derivation_problem(name: str, metric: Metric) -> str | None:
 
 
 def _value(metric: Metric, measured: Mapping[str, float]) -> float | None:
+    """Return what follows from the measured metrics, NaN where that is no number; None where one was not measured."""
     ((function, sources),) = metric.derived.items()
     values = [_first(source, measured) for source in sources]
     if None in values:
         return None
     try:
-        value = FUNCTIONS[function][1](*values)
+        return FUNCTIONS[function][1](*values)
     except (ValueError, OverflowError, ZeroDivisionError):
-        return None
-    return value if math.isfinite(value) else None
+        return math.nan
 
 
 def _lack(metric: Metric, unavailable: Mapping[str, str]) -> str | None:

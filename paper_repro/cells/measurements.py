@@ -14,7 +14,7 @@ from paper_repro.base import identity
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
-from paper_repro.cells.tasks import FINISHED
+from paper_repro.cells.tasks import FINISHED, NOT_FINITE
 
 _log = logging.getLogger(__name__)
 
@@ -105,18 +105,26 @@ def is_done(root: Path, cell: Planned) -> bool:
 
 
 def to_fill(root: Path, cell: Planned) -> list[str]:
-    """Return the probes that have to measure again because a metric was not available when they did."""
+    """Return the probes that have to measure again because a metric was not available when they did.
+
+    One that was not finite would be so again.
+    """
     found = find(root, cell)
-    if found is None or not found.record.unavailable:
+    if found is None or not (lacking := _lacking(found.record)):
         return []
-    owners = {probe for probe, given in found.record.measured.items() if {*given} & {*found.record.unavailable}}
+    owners = {probe for probe, given in found.record.measured.items() if {*given} & lacking}
     return [name for name, probe in cell.probes.items() if probe in owners or not found.record.measured]
 
 
 def lacks_without_probes(root: Path, cell: Planned) -> bool:
     """Return whether the task of a cell without probes could not give a metric: its files were absent then."""
     record = records.find(root, cell.id)
-    return not cell.probes and record is not None and record.status == FINISHED and bool(record.unavailable)
+    return not cell.probes and record is not None and record.status == FINISHED and bool(_lacking(record))
+
+
+def _lacking(record: Record) -> set[str]:
+    """Return the metrics for which something was absent."""
+    return {name for name, reason in record.unavailable.items() if reason != NOT_FINITE}
 
 
 def _without_stale(record: Record, planned: Mapping[str, str]) -> tuple[Record, set[str]]:

@@ -19,7 +19,15 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import canonical_json, fingerprint
 from paper_repro.cells.record_fields import check_fields
-from paper_repro.cells.tasks import ATTACHMENT_BYTES, DIVERGED, FINISHED, Outcome, check_attachment_name, weights_of
+from paper_repro.cells.tasks import (
+    ATTACHMENT_BYTES,
+    DIVERGED,
+    FINISHED,
+    Outcome,
+    check_attachment_name,
+    weights_of,
+    without_not_finite,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +74,9 @@ class Record:
 
 def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provenance: Any) -> Record:
     """Return the record of an outcome."""
-    metrics = {name: float(value) for name, value in outcome.metrics.items() if math.isfinite(value)}
+    metrics, unavailable = without_not_finite(outcome.metrics, outcome.unavailable)
+    if outcome.status != FINISHED:  # its note says what happened
+        unavailable = outcome.unavailable
     ids = identity.probes(config)
     return Record(
         cell=cell,
@@ -86,7 +96,7 @@ def from_outcome(cell: str, config: Mapping[str, Any], outcome: Outcome, provena
             **({"compiled": outcome.compiled[:NOTE_CHARACTERS]} if outcome.compiled else {}),
         },
         attachments=dict(outcome.attachments),
-        unavailable={name: reason[:NOTE_CHARACTERS] for name, reason in outcome.unavailable.items()},
+        unavailable={name: reason[:NOTE_CHARACTERS] for name, reason in unavailable.items()},
         measured={ids[name]: sorted(given) for name, given in outcome.measured.items() if name in ids},
     )
 

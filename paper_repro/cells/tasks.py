@@ -6,6 +6,7 @@ allows, and a folder of its own in which it may keep whatever lets it go on afte
 costs, so that whoever plans cells needs to know nothing of models.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ FINISHED = "finished"
 DIVERGED = "diverged"
 OUT_OF_MEMORY = "oom"
 FAILED = "failed"
+NOT_FINITE = "not finite"
+"""Why a metric that was measured has no value in a record, which holds finite numbers alone."""
 NODE_LOST = 75
 """The exit code of a process that ended because another node did."""
 LOSS_POINTS = 100
@@ -107,6 +110,14 @@ class Findings:
     """File name to content: what is too long for a record (texts, traces); it lies beside the record."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Metric to what it lacks and the command that mends it, for example "needs gpt2: ..."; printed as n/a."""
+
+
+def without_not_finite(
+    metrics: Mapping[str, float], unavailable: Mapping[str, str]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the metrics that are finite, and why the others are unavailable: those that are not finite say so."""
+    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+    return finite, {**unavailable, **{name: NOT_FINITE for name in metrics if name not in finite}}
 
 
 class StopRequestedError(Exception):

@@ -28,7 +28,17 @@ from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
 from paper_repro.cells.records import record_path, work_folder
-from paper_repro.cells.tasks import FAILED, FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, StopRequestedError, task_of
+from paper_repro.cells.tasks import (
+    FAILED,
+    FINISHED,
+    OUT_OF_MEMORY,
+    Cell,
+    Cost,
+    Outcome,
+    StopRequestedError,
+    task_of,
+    without_not_finite,
+)
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -123,13 +133,14 @@ class Worker:
         return True
 
     def _keep(self, cell: Cell, name: str, findings: Any, seconds: float, origin: dict[str, Any]) -> None:
+        metrics, unavailable = without_not_finite(findings.metrics, findings.unavailable)
         measurement = measurements.Measurement(
             cell=cell.id,
             probe=cell.probes[name],
             name=name,
             config=cell.config["probes"][name],
-            metrics={key: float(value) for key, value in findings.metrics.items() if math.isfinite(value)},
-            unavailable=dict(findings.unavailable),
+            metrics=metrics,
+            unavailable=unavailable,
             attachments={key: sha256_of_bytes(content) for key, content in findings.attachments.items()},
             seconds=round(seconds, 3),
             provenance=origin,

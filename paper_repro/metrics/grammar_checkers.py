@@ -25,7 +25,8 @@ class MissingCheckerError(RuntimeError):
 
 
 class LanguageTool:
-    """LanguageTool through language_tool_python: started locally, or a running server.  Close it, or use ``with``.
+    """LanguageTool through language_tool_python: started locally, or a running server.  Close it, or use
+    ``contextlib.closing``.
 
     Args:
         url: of a server, for example "http://localhost:8081"; None starts one on this machine.

@@ -1,4 +1,8 @@
-"""A mean over everything that was ever seen: a float64 sum and an integer count, added across batches and processes."""
+"""A mean over everything that was ever seen: a float64 sum and an integer count, added across batches and processes.
+
+torchmetrics' own means leave NaN out, so that a model which diverged looks as good as its other batches.  Here NaN and
+inf pass into the result.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -6,6 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+
+from paper_repro.base.arguments import at_least
 
 
 class PooledMean(Metric):
@@ -40,3 +46,58 @@ class PooledMean(Metric):
         if self._dtype_convert:
             return super()._apply(fn, exclude_state)
         return super()._apply(lambda tensor: tensor.to(fn(tensor).device), exclude_state)
+
+
+class Mean(PooledMean):
+    """Mean of numbers that are given batch by batch, with a weight for each or 1.  NaN and inf pass through.
+
+    Shape: a tensor of any shape, all of whose elements weigh the same.
+
+    Raises:
+        ValueError: no number in an update, a weight below 1, or ``compute`` before any ``update``.
+    """
+
+    higher_is_better = None
+    counted = "numbers"
+
+    def update(self, values: Tensor, weight: int = 1) -> None:
+        if not values.numel():
+            raise ValueError(f"no number in this update, shape {tuple(values.shape)}: leave the empty batch out")
+        total = values.detach().to(torch.float64).sum()
+        self._add(total * at_least("weight", weight), values.numel() * weight)
+
+    def compute(self) -> Tensor:
+        return self._mean()
+
+
+class Largest(Metric):
+    """The largest of all numbers that were given; NaN if one of them is NaN, inf if one is.
+
+    Shape: a tensor of any shape.
+
+    Raises:
+        ValueError: no number in an update, or ``compute`` before any ``update``.
+    """
+
+    is_differentiable = True
+    higher_is_better = None
+    full_state_update = False
+
+    largest: Tensor
+    count: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("largest", torch.tensor(-torch.inf, dtype=torch.float64), dist_reduce_fx="max")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, values: Tensor) -> None:
+        if not values.numel():
+            raise ValueError(f"no number in this update, shape {tuple(values.shape)}: leave the empty batch out")
+        self.largest = torch.maximum(self.largest, values.detach().max().to(torch.float64))
+        self.count = self.count + values.numel()
+
+    def compute(self) -> Tensor:
+        if self.count == 0:
+            raise ValueError(f"{type(self).__name__} has seen no numbers: call update before compute")
+        return self.largest

@@ -6,6 +6,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,7 @@ class TextMetric(Protocol):
 class TextScorer:
     """Calling it with a text gives its scores, by the names of ``metric_names``.
 
-    Close it, or use ``with``: LanguageTool may have started a server.
+    Close it, or use ``contextlib.closing``: LanguageTool may have started a server.
 
     Args:
         perplexity_model: see TextPerplexity.
@@ -83,12 +84,15 @@ class TextScorer:
         self.metrics: dict[str, TextMetric] = {"distinct_1": _Distinct(1), "distinct_2": _Distinct(2)}
         self.unavailable: dict[str, str] = {}
         """Metric to what it lacks on this machine and the command that mends it."""
-        self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
-        embedding = similarity_model or _minilm()
-        for by in SPLITS:
-            self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
-        for name in gqs_engines:
-            self._add(f"gqs_{name}", partial(_quality, name, grade, languagetool_url, download))
+        with ExitStack() as started:
+            started.callback(self.close)  # of no use to anybody if what follows fails
+            self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
+            embedding = similarity_model or _minilm()
+            for by in SPLITS:
+                self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
+            for name in gqs_engines:
+                self._add(f"gqs_{name}", partial(_quality, name, grade, languagetool_url, download))
+            started.pop_all()
 
     def __call__(self, text: str) -> TextScores:
         """Score a text; a checker that stops answering moves to ``unavailable``.
@@ -112,8 +116,7 @@ class TextScorer:
     def close(self) -> None:
         """Stop what was started."""
         for metric in self.metrics.values():
-            if isinstance(metric, _Quality) and isinstance(metric.engine, LanguageTool):
-                metric.engine.close()
+            _close(metric)
 
     def _add(self, name: str, make: Callable[[], TextMetric]) -> None:
         try:
@@ -122,7 +125,7 @@ class TextScorer:
             self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
-        self.metrics.pop(name, None)
+        _close(self.metrics.pop(name, None))
         lacking = NEEDS.get(name.removeprefix("gqs_"))
         self.unavailable[name] = f"needs {lacking}: {error}" if lacking else str(error)
 
@@ -165,6 +168,12 @@ class _Quality:
 
     def __call__(self, text: str) -> float:
         return grammar_quality(text, self.engine, self.grade).score
+
+
+def _close(metric: TextMetric | None) -> None:
+    """Stop the server that a metric may have started."""
+    if isinstance(metric, _Quality) and isinstance(metric.engine, LanguageTool):
+        metric.engine.close()
 
 
 def _quality(name: str, grade: Grade, url: str | None, download: bool) -> _Quality:

@@ -4,6 +4,7 @@ Legend: B texts, T tokens, S steps.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -123,8 +124,7 @@ class EnergyUncertainty:
             for kind in known[0].scores:
                 if kind != "loss":
                     found.metrics[f"{name}_{kind}"] = mean_of_tokens([text.scores[kind] for text in texts])
-                means = ([text.scores[kind].mean() for text in side] for side in (known, texts))
-                found.metrics[f"{name}_{kind}_auroc"] = auroc(*(torch.stack(side) for side in means))
+                found.metrics[f"{name}_{kind}_auroc"] = _area(kind, known, texts)
             if name in self.shown:
                 kept.append(self._shown(name, texts[0], data))
         if len(known[0].energies):
@@ -149,7 +149,7 @@ class EnergyUncertainty:
         else:
             raise UsageError(f"probes.uncertainty: {type(model).__name__} is neither an EBT nor a Transformer++")
         losses = negative_log_likelihoods(logits, following.to(device)).cpu()  # (B, T)
-        entropy = torch.distributions.Categorical(logits=logits.float()).entropy().cpu()  # (B, T)
+        entropy = _entropy(logits.float()).cpu()  # (B, T)
         counted, energies = following != IGNORED, energies.cpu()
         return [
             _Text(following[row][own], losses[row][own], entropy[row][own], energies[:, row][:, own], trained)
@@ -183,6 +183,19 @@ class EnergyUncertainty:
             "energies": [_rounded(row[:most]) for row in text.energies],
             "trained": text.trained,
         }
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of each prediction, (B, T), of logits (B, T, V); NaN passes through."""
+    return torch.distributions.Categorical(logits=logits, validate_args=False).entropy()
+
+
+def _area(kind: str, known: Sequence[_Text], texts: Sequence[_Text]) -> float:
+    """Return how often a text's mean score exceeds that of a validation document; NaN where a score is none."""
+    negatives, positives = (torch.stack([text.scores[kind].mean() for text in side]) for side in (known, texts))
+    if bool(torch.cat([negatives, positives]).isnan().any()):
+        return math.nan
+    return auroc(negatives, positives)
 
 
 def _rounded(values: Tensor) -> list[float]:

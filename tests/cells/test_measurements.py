@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paper_repro.artifacts.verdicts import lack
 from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell
@@ -76,6 +77,19 @@ def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> Non
     together = measurements.find(runs / "probed", one)
     assert together is not None and together.record.metrics == found.record.metrics
     assert together.record.measured == found.record.measured
+
+
+def test_what_a_probe_measured_and_is_no_number_is_said_and_not_measured_again(runs: Path) -> None:
+    own, content = runs / "plain", runs.parent / "content"
+    content.write_text("nan")
+    diverged = cell(one={"needs": str(content)})
+    assert runner.run([diverged], own, sys.stderr).exit_code == 0
+    found = measurements.find(own, diverged)
+    assert found is not None and found.done
+    assert found.record.unavailable == {"score": "not finite"} and "score" not in found.record.metrics
+    assert found.record.measured == {diverged.probes["one"]: ["score", "total", "total.txt"]}
+    assert lack({0: found.record}, "score") == "n/a: not finite"
+    assert measurements.to_fill(own, diverged) == [], "nothing is lacking that could be brought"
 
 
 def test_a_probe_with_other_settings_is_another_measurement(runs: Path) -> None:

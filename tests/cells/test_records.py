@@ -199,7 +199,15 @@ def test_values_that_are_not_finite_do_not_enter_a_record(tmp_path: Path) -> Non
     outcome = Outcome(DIVERGED, {"rmse": math.nan, "loss": math.inf, "steps": 12}, note="loss is nan at step 12")
     write(tmp_path / "record.json", from_outcome("c", CONFIG, outcome, PROVENANCE))
     found = read(tmp_path / "record.json")
-    assert found.metrics == {"steps": 12.0} and found.note == "loss is nan at step 12"
+    assert found.metrics == {"steps": 12.0} and not found.unavailable and found.note == "loss is nan at step 12"
+
+
+def test_what_was_measured_and_is_not_finite_is_said(tmp_path: Path) -> None:
+    outcome = Outcome(FINISHED, {"rmse": math.nan, "loss": math.inf, "steps": 12}, unavailable={"score": "needs gpt2"})
+    write(tmp_path / "record.json", from_outcome("c", CONFIG, outcome, PROVENANCE))
+    found = read(tmp_path / "record.json")
+    assert found.metrics == {"steps": 12.0}
+    assert found.unavailable == {"score": "needs gpt2", "rmse": "not finite", "loss": "not finite"}
 
 
 @pytest.mark.parametrize("note", ["x" * 10_000, "über " * 400, "bad \udcff name", "line\nbreak \x00 | $"])

@@ -104,6 +104,18 @@ def test_metrics_are_of_the_free_state_over_all_pixels() -> None:
     assert found["test_residual"] == pytest.approx(float(free.change.max()), rel=1e-3)
 
 
+def test_an_image_that_is_no_number_stays_in_every_metric() -> None:
+    module = module_of("ep", compare_batches=3)
+    masked, images = MaskedImageData(Digits(), 2, batch_size=4).train_batch(0)
+    metrics = module.new_metrics()
+    for wrong in (False, True, False):
+        given = masked.clone()
+        given[0, 0] = torch.nan if wrong else given[0, 0]
+        module.update_metrics(metrics, (given, images))
+    for name, metric in metrics.items():
+        assert metric.compute().isnan(), name
+
+
 @pytest.mark.parametrize("method", ["ep", "tbpte"])
 def test_weights_that_overflow_are_a_divergence_with_its_step_and_term(
     method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -71,6 +71,17 @@ def test_the_loss_falls_and_every_metric_is_there(place: int) -> None:
         assert found["image_psnr"] >= found["psnr"] - 1e-4
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_a_batch_that_is_no_number_stays_in_every_mean(place: int) -> None:
+    module = modules()[place]
+    batch, metrics = batch_of(module), module.new_metrics()
+    with torch.no_grad():
+        for factor in (1.0, torch.nan, 1.0):
+            module.update_metrics(metrics, batch * factor)
+    for name, metric in metrics.items():
+        assert metric.compute().isnan(), name
+
+
 def test_the_noised_image_is_the_start_and_smooth_l1_the_error() -> None:
     module = denoising()
     batch = batch_of(module)

@@ -2,7 +2,9 @@
 
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,6 +163,42 @@ def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(
         outcome = run(tmp_path, *EBT, "optimizer.lr=1e30", "training.clip_norm=null", "schedule.warmup_fraction=0")
     assert outcome.status == DIVERGED
     assert "optimiser step 2: inner step 1: the prediction is not finite" in caplog.text
+
+
+def test_the_inner_step_is_looked_for_with_what_the_ring_held_before_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step's own predictions, which are no numbers either, lie in the ring by then."""
+    seen: list[list[torch.Tensor]] = []
+    think, compute = EBTLanguage._thoughts, EBTLanguage.loss_and_carry
+
+    def watched(self: EBTLanguage, *given: Any) -> Iterator[Any]:
+        seen.append([])
+        for thought in think(self, *given):
+            seen[-1].append(thought.prediction.detach().clone())
+            yield thought
+
+    def failing(self: EBTLanguage, batch: Any, draws: Any, carry: Any) -> Any:
+        full = int(carry["written"]) == 8
+        loss, carry = compute(self, batch, draws, carry)
+        if full:
+            after.append(carry["entries"]["ids"].clone())
+        return (loss * torch.nan if full else loss), carry
+
+    after: list[torch.Tensor] = []
+    rings: list[torch.Tensor] = []
+    monkeypatch.setattr(EBTLanguage, "_thoughts", watched)
+    monkeypatch.setattr(EBTLanguage, "loss_and_carry", failing)
+    ended = EBTLanguage.on_train_end
+    monkeypatch.setattr(
+        EBTLanguage, "on_train_end", lambda self: (rings.append(self.carries[0]["entries"]["ids"]), ended(self))
+    )
+    outcome = run(tmp_path, *S2, "module.thinking.noise=0.5", "module.replay.rows=8")
+    assert outcome.status == DIVERGED and "at step 3 of 4" in outcome.note
+    assert len(seen) == 4, "three steps, and the last again"
+    for again, first in zip(seen[-1], seen[-2], strict=True):
+        torch.testing.assert_close(again, first)  # float32, with gradients and without
+    assert torch.equal(rings[0], after[0]), "looking changes nothing"
 
 
 def test_what_a_step_costs_is_counted_without_computing_it() -> None:

@@ -11,6 +11,12 @@ def test_the_area_is_the_share_of_pairs_in_order_with_ties_as_halves() -> None:
     assert auroc(positives, negatives) == pytest.approx(1 - sum(pairs) / len(pairs), abs=1e-6)
     with pytest.raises(ValueError, match="both kinds, got 0 and 3"):
         auroc(torch.zeros(0), positives)
+    wrong = torch.tensor([1.0, torch.nan])
+    with pytest.raises(ValueError, match="1 of 2 positive scores are NaN"):
+        auroc(negatives, wrong)
+    with pytest.raises(ValueError, match="1 of 2 negative scores are NaN"):
+        auroc(wrong, positives)
+    assert auroc(negatives, torch.tensor([torch.inf])) == 1
 
 
 def test_a_rank_correlation_sees_order_alone() -> None:

@@ -1,8 +1,11 @@
 import math
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import language_tool_python
 import pytest
 import torch
 
@@ -112,6 +115,52 @@ def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.Mo
     monkeypatch.setattr(PaperRules, "inspect", fail)
     assert "gqs_paper" not in scorer(TEXT).values
     assert scorer.unavailable["gqs_paper"] == "gone" and "gqs_fixed" in scorer(TEXT).values
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """A LanguageTool whose servers are named here while they run."""
+    running: list[str] = []
+
+    class Started:
+        def __init__(self, language: str, remote_server: str | None) -> None:
+            running.append(language)
+
+        def check(self, text: str) -> list[Any]:
+            if "break" in text:
+                raise ConnectionError("gone")
+            return []
+
+        def close(self) -> None:
+            running.remove("en-US")
+
+    with_archive(tmp_path)
+    monkeypatch.setattr(language_tool_python, "LanguageTool", Started)
+    return running
+
+
+def test_the_server_ends_with_the_scorer(servers: list[str]) -> None:
+    with closing(TextScorer("no-such-model", ["languagetool"], embed, grade=grade)) as scorer:
+        assert "gqs_languagetool" in scorer(TEXT).values and servers == ["en-US"]
+    assert servers == []
+
+
+def test_the_server_of_a_checker_that_stops_answering_ends(servers: list[str]) -> None:
+    with closing(TextScorer("no-such-model", ["languagetool"], embed, grade=grade)) as scorer:
+        assert "gqs_languagetool" not in scorer("They break it.").values
+        assert "gqs_languagetool" in scorer.unavailable
+    assert servers == []
+
+
+def test_a_scorer_that_cannot_be_made_leaves_no_server(servers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: FixedRules) -> None:
+        assert servers == ["en-US"]
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(FixedRules, "__init__", fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        TextScorer("no-such-model", ["languagetool", "fixed"], embed)
+    assert servers == []
 
 
 @pytest.mark.parametrize(

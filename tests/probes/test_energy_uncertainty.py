@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,16 @@ def test_a_transformer_has_entropy_and_loss_but_no_energy(data: DocumentData) ->
     assert not found.attachments and not any("energy" in name for name in found.metrics)
     assert {"entropy_rank", "dyck-generated_loss_auroc", "dyck-generated_entropy_auroc"} <= set(found.metrics)
     assert 0 <= found.metrics["dyck-generated_loss_auroc"] <= 1
+
+
+@pytest.mark.parametrize("make", [lambda: ebt_module(num_steps=2), transformer_module])
+def test_a_model_whose_weights_are_no_numbers_has_no_number_anywhere(make: Any, data: DocumentData) -> None:
+    module = make()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(torch.nan)
+    found = measured(PROBE, module, data)
+    assert found.metrics and all(map(math.isnan, found.metrics.values())), found.metrics
 
 
 def test_both_probes_of_thinking_may_measure_one_cell(data: DocumentData) -> None:
