@@ -1,8 +1,9 @@
 """Sees to it that a script runs in the repository's environment; each script runs this file first.
 
 A Python without our package and what it needs is replaced by that of .venv, in the same process, with
-the same words.  Where there is no .venv, one line says how to build it.  Old versions of Python must be able to read
-this file.
+the same words.  Where there is no .venv, one line says how to build it.  A Python that would import the package of
+another checkout is refused: its code, and its commit in every record, would not be those of the script.  Old versions
+of Python must be able to read this file.
 """
 
 import importlib.util
@@ -19,9 +20,28 @@ def is_whole() -> bool:
     return sys.version_info >= (3, 11) and all(map(importlib.util.find_spec, ("paper_repro", "tabulate")))
 
 
+def other() -> str:
+    """Return the folder of the other checkout whose package this Python would import; nothing where it is ours."""
+    spec = importlib.util.find_spec("paper_repro")
+    places = [os.path.realpath(place) for place in (spec and spec.submodule_search_locations) or ()]
+    ours = os.path.join(os.path.realpath(ROOT), "paper_repro")  # noqa: PTH118
+    if not places or ours in places or not os.path.isdir(ours):  # noqa: PTH112
+        return ""
+    folder = os.path.dirname(places[0])  # noqa: PTH120
+    return folder if os.path.isfile(os.path.join(folder, "scripts", "environment.py")) else ""  # noqa: PTH113, PTH118
+
+
 def enter(script: str) -> None:
     """Return in a Python that has what scripts need; else become it, or end with one line and exit code 2."""
     if is_whole():
+        folder = other()
+        if folder:
+            sys.stderr.write(
+                "error: this Python runs the code of " + folder + ", the script is that of " + ROOT
+                + "; use the environment of this checkout: make -C " + ROOT + " environment, then "
+                + PYTHON + " " + script + "\n"
+            )  # fmt: skip
+            sys.exit(2)
         return
     inside = os.path.isdir(VENV) and os.path.realpath(sys.prefix) == os.path.realpath(VENV)  # noqa: PTH112
     if os.path.exists(PYTHON) and not inside:  # noqa: PTH110

@@ -124,3 +124,23 @@ def test_a_script_of_another_python_goes_on_in_the_repositorys_environment(tmp_p
     found = script(tmp_path, sys.executable, "-I", "-S")
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines() == [f"[{tmp_path}/scripts/train.py]", "[cem/gaussian_process]", "[a b]"]
+
+
+def test_a_script_does_not_run_the_code_of_another_checkout(tmp_path: Path) -> None:
+    """Nor does it note that one's commit in its records; with its own package first it runs."""
+    (tmp_path / "paper_repro").mkdir()
+    found = script(tmp_path, sys.executable)
+    assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
+    assert f"runs the code of {ROOT}, the script is that of {tmp_path};" in found.stderr
+    assert f"make -C {tmp_path} environment" in found.stderr
+
+
+def test_the_same_checkout_by_another_way_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(ROOT)
+    command = [sys.executable, str(tmp_path / "link" / "scripts" / "reproduce.py"), "--help"]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
+def test_scripts_beside_no_package_run_the_one_that_is_installed(tmp_path: Path) -> None:
+    """As those of a wheel do."""
+    assert "give one experiment" in script(tmp_path, sys.executable).stderr  # refused for its words, not for its place

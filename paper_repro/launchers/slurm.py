@@ -161,7 +161,7 @@ def _check_commands() -> None:
                 "leave launcher out to run the cells on this computer"
             )
     if find_spec("submitit") is None:
-        raise UsageError("launcher=slurm needs submitit: pip install submitit (or pip install '.[slurm]')")
+        raise UsageError("launcher=slurm needs submitit: pip install submitit (or pip install -e '.[slurm]')")
 
 
 def _submit(sweep: Sweep, slurm: Slurm) -> str:
