@@ -157,6 +157,8 @@ class Judgement:
     """What stands in front of the count of its parts."""
     remark: str = ""
     """What the other parts change in the verdict of this one."""
+    may_pass: bool = False
+    """Whether more seeds may show that the model below the floor, because of which it is not judged, is better."""
 
     size: str = ""
     """The smallest effect that matters, in words, where there is no difference of it."""
@@ -181,6 +183,16 @@ class Judgement:
     def is_exact(self) -> bool:
         """Whether chance can change none of it."""
         return all(part.is_exact for _, part in self.parts) if self.parts else self.exact
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more seeds may change the verdict: it is undecided, or each part that is not judged may pass its
+        floor.
+        """
+        if self.verdict in VERDICTS:
+            return self.verdict == UNDECIDED
+        parts = [part for _, part in self.parts if part.verdict not in VERDICTS]
+        return all(part.is_open for part in parts) if parts else self.may_pass
 
     def leaves(self) -> list["Judgement"]:
         """Return the parts that have no parts."""
