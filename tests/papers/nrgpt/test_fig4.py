@@ -10,6 +10,7 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
@@ -106,6 +107,19 @@ def test_sensitivity_compares_spreads_over_settings_at_each_width(tmp_path: Path
     assert found.parts[0][1].because == "difference -0.1100 [-0.1348, -0.0852], 3 pairs"
     reverse = _judged(tmp_path / "gpt", lambda cell: _outcome(cell, wider("gpt")))["hyperparameter_sensitivity"]
     assert reverse.verdict == FAILS
+
+
+def test_both_ends_of_a_spread_have_to_be_below_the_floor(tmp_path: Path) -> None:
+    def loss(place: Place, seed: int) -> float:
+        ours = place["model"].startswith("ff")
+        bad = {"lr5e-3": 3.0 if place["width"] == "w32" else 0.2, "lr1e-3": 0.1}.get(place["setting"], 0.0)
+        return 2.0 + 0.001 * seed + (bad + 0.01 * seed if ours else 0.0)
+
+    fill(tmp_path, PLAN, lambda cell: _outcome(cell, loss), {"best_val_loss": 4.0, "val_loss": 4.0})
+    claims = {claim.id: claim for claim in ARTIFACT.claims}
+    found = judge_claim(claims["hyperparameter_sensitivity"], views.build(PLAN, tmp_path, None))
+    assert found.verdict == NOT_JUDGED
+    assert [part.verdict for _, part in found.parts] == [NOT_JUDGED] * 2 + [HOLDS] * 4
 
 
 def test_a_diverged_setting_is_in_no_spread_and_nothing_run_is_undecided(tmp_path: Path) -> None:
