@@ -1,6 +1,7 @@
 import csv
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
 from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
@@ -43,7 +45,8 @@ def _outcome(
 def _judged(root: Path, outcome: Callable[[PlannedCell], Outcome | None]) -> dict[str, Judgement]:
     fill(root, PLAN, outcome)
     view = views.build(PLAN, root, None)
-    return {claim.id: judge_claim(claim, view) for claim in ARTIFACT.claims}
+    everywhere = [replace(claim, scales=[]) for claim in ARTIFACT.claims]  # one is made of larger scales
+    return {claim.id: judge_claim(claim, view) for claim in everywhere}
 
 
 def _parity(root: Path, factor: Callable[[Place, int], float]) -> Judgement:
@@ -120,6 +123,18 @@ def test_both_ends_of_a_spread_have_to_be_below_the_floor(tmp_path: Path) -> Non
     found = judge_claim(claims["hyperparameter_sensitivity"], views.build(PLAN, tmp_path, None))
     assert found.verdict == NOT_JUDGED
     assert [part.verdict for _, part in found.parts] == [NOT_JUDGED] * 2 + [HOLDS] * 4
+
+
+@pytest.mark.parametrize(("name", "claim"), [("fig4", "shakespeare_no_overfit"), ("table2", "diversity_distinct_2")])
+def test_what_a_short_run_or_a_short_text_cannot_show_is_judged_at_larger_scales(
+    tmp_path: Path, name: str, claim: str
+) -> None:
+    artifact = catalogue.load(f"nrgpt/{name}")
+    verdicts = {}
+    for scale in artifact.scales:
+        view = views.build(plans.make(artifact, scale), tmp_path, None)
+        verdicts[scale] = {one.id: judge_claim(one, view).verdict for one in artifact.claims}[claim]
+    assert verdicts == {"smoke": OTHER_SCALE, "cpu": OTHER_SCALE, "gpu": UNDECIDED, "paper": UNDECIDED}
 
 
 def test_a_diverged_setting_is_in_no_spread_and_nothing_run_is_undecided(tmp_path: Path) -> None:
