@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from paper_repro.artifacts.claims import HOLDS, Claim, Judgement
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.typesetting import Grid
 
 WHOSE = {"paper": "the paper's", "ours": "ours"}
 """Whose a claim is, as a document has it and as a reader is told."""
+MAY_PASS = "may_pass"
+"""Said in a document of a claim that is not judged, and that more seeds may let be judged."""
 CLAIM_PARTS = 6
 """A claim with more parts than this shows only those that do not hold."""
 
@@ -34,6 +37,7 @@ def claim_document(claim: Claim, judgement: Judgement) -> dict[str, Any]:
         "where": claim.where,
         "says": claim.says,
         **_judgement_document(judgement),
+        **({MAY_PASS: True} if judgement.verdict == NOT_JUDGED and judgement.is_open else {}),
     }
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from paper_repro.artifacts import decisions, looks, views
 from paper_repro.artifacts.decisions import Decision
-from paper_repro.artifacts.judgements import UNDECIDED
 from paper_repro.artifacts.looks import Taken, place_text, seeds_of
 from paper_repro.artifacts.plan import Plan, with_looks, with_seeds
 from paper_repro.artifacts.render import table_of
@@ -45,7 +44,7 @@ def hours(text: str | None) -> float:
 
 @dataclass(frozen=True)
 class Next:
-    """A claim that is undecided, and what its next look takes."""
+    """A claim that a further look may decide, and what its next look takes."""
 
     claim: str
     count: int
@@ -60,7 +59,7 @@ class Next:
 
 
 def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock: Clock = time.monotonic) -> int:
-    """Take one look after the other at the claims of a plan that are undecided.
+    """Take one look after the other at the claims of a plan that more seeds may decide.
 
     What is published counts as run: its records are copied into ``runs``.  The planned looks are kept in
     ``looks.json`` beside the tables before the first one is taken.
@@ -98,7 +97,7 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         fitting = [one for one in open_claims if one.seconds / workers <= left]
         if not fitting or left <= 0:
             lack = f"no further look fits into {duration(left)}" if open_claims else "no claim has a further look"
-            _say(f"{lack}; {len(open_claims)} undecided claims would have one")
+            _say(f"{lack}; {len(open_claims)} open claims would have one")
             return code
         chosen = min(fitting, key=lambda one: (one.to_decide, one.seconds, one.claim))
         tried.add((chosen.claim, chosen.count))
@@ -129,14 +128,14 @@ def _view(plan: Plan, runs: Path, results: Path) -> View:
 
 
 def _open(view: View, roots: Sequence[Path]) -> list[Next]:
-    """Return the undecided claims that a further look may decide."""
+    """Return the claims that a further look may decide."""
     view = table_of(view).view
     found = []
     for claim in view.artifact.claims:
         decision = decisions.decide(claim, view)
         judgement = decision.judgement
-        estimated = any(leaf.tested is not None for leaf in judgement.leaves())
-        if judgement.verdict != UNDECIDED or decision.following is None or not (estimated or decision.look is None):
+        estimated = any(leaf.tested is not None or leaf.may_pass for leaf in judgement.leaves())
+        if not judgement.is_open or decision.following is None or not (estimated or decision.look is None):
             continue
         if (following := _next(view, claim.id, decision, roots)) is not None:
             found.append(following)

@@ -39,7 +39,7 @@ class Decision:
     look: int | None = None
     """How many seeds were looked at; None where no looks are planned, or the first cannot be taken yet."""
     following: int | None = None
-    """How many seeds the next look has; None if it is decided, or no look is left."""
+    """How many seeds the next look has; None if it is decided, not judged for good, or no look is left."""
 
 
 def judge(claim: claims.Claim, view: View) -> Judgement:
@@ -48,7 +48,11 @@ def judge(claim: claims.Claim, view: View) -> Judgement:
 
 
 def decide(claim: claims.Claim, view: View) -> Decision:
-    """Judge a claim at one planned look after the other, until one decides it or no further one can be taken."""
+    """Judge a claim at one planned look after the other, until one decides it or no further one can be taken.
+
+    Not judged at one look, because a model is not better than its floor, it may be judged at the next, where the model
+    may be (``Judgement.is_open``): models are held against their floors anew at each look.
+    """
     planned, first = view.plan.scale.looks, view.plan.scale.seeds
     if not planned or view.plan.altered or not claim.is_of(view.scale_name):
         return _at(claim, view, LEVEL)
@@ -66,10 +70,15 @@ def decide(claim: claims.Claim, view: View) -> Decision:
             return dataclasses.replace(here, look=count)
         note = f"look {number + 1} of {len(planned)}, {count} seeds, p below {level:.4g}"
         found = Decision(_remarked(here.judgement, note), here.read, count)
-        if found.judgement.verdict != UNDECIDED:
+        if not found.judgement.is_open:
             return found
-    last = dataclasses.replace(found.judgement, more=None, price=None)  # nobody may take more seeds
-    return dataclasses.replace(found, judgement=_remarked(last, "no further look is planned"))
+    return dataclasses.replace(found, judgement=_remarked(_closed(found.judgement), "no further look is planned"))
+
+
+def _closed(judgement: Judgement) -> Judgement:
+    """Return the judgement without what more seeds would change: nobody may take them."""
+    parts = tuple((label, _closed(part)) for label, part in judgement.parts)
+    return dataclasses.replace(judgement, parts=parts, more=None, price=None, may_pass=False)
 
 
 def _remarked(judgement: Judgement, note: str) -> Judgement:

@@ -20,13 +20,14 @@ answer for what they have read themselves, and a function that judges parts wrap
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.axes import Overrides
 from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.judgements import UNDECIDED, Judgement
 from paper_repro.artifacts.names import place_problems
 from paper_repro.base import typed_yaml
@@ -205,27 +206,44 @@ class MeasuredFloor:
 def shortfall(view: "View", key: Key, metric: str | None) -> Judgement | None:
     """Return why the model at a place decides nothing; None if it is better than its floors, or has no result.
 
+    Of several floors that it is not better than the first is told; more seeds may let it pass if they may at each.
+
     Args:
         metric: what was read of it; None for its files or records.
     """
-    models = view.results(key)
-    if not any(record.status == FINISHED for record in models.values()):
+    if not any(record.status == FINISHED for record in view.results(key).values()):
         return None
     compared, asked = 0, [pair for floor in view.floors if key in floor.plan.keys for pair in _bounds(floor, metric)]
+    below = list[Judgement]()
     for floor, name in asked:
-        own = {seed: record.metrics[name] for seed, record in models.items() if name in record.metrics}
+        own = _measured(view, key, name)
         if not own:
             continue
         bound = floor.samples(name)
         if not bound:
-            return Judgement(UNDECIDED, f"no floor: {floor.spec.label}: {floor.lack(name)}")
+            return first_below(below) or Judgement(UNDECIDED, f"no floor: {floor.spec.label}: {floor.lack(name)}")
         compared += 1
         if not is_better(own, bound, floor.spec.direction):
-            return Judgement(NOT_JUDGED, f"{_label(view, key)}: {_compared(view, floor, name, own, bound)}")
+            text = f"{_label(view, key)}: {_compared(view, floor, name, own, bound)}"
+            below.append(Judgement(NOT_JUDGED, text, may_pass=may_pass(own, bound, floor.spec.direction)))
     if asked and not compared:
         names = ", ".join(dict.fromkeys(name for _, name in asked))
         return Judgement(UNDECIDED, f"{_label(view, key)}: no {names} to hold against the floor")
-    return None
+    return first_below(below)
+
+
+def first_below(found: Sequence[Judgement]) -> Judgement | None:
+    """Return the first of some shortfalls, which more seeds may mend if they may mend all of them; None of none."""
+    return replace(found[0], may_pass=all(one.may_pass for one in found)) if found else None
+
+
+def _measured(view: "View", key: Key, metric: str) -> dict[int, float]:
+    """Return a metric of the finished models at a full place, by seed."""
+    return {
+        seed: record.metrics[metric]
+        for seed, record in view.results(key).items()
+        if record.status == FINISHED and metric in record.metrics
+    }
 
 
 def _bounds(floor: MeasuredFloor, metric: str | None) -> list[tuple[MeasuredFloor, str]]:
@@ -237,15 +255,36 @@ def _bounds(floor: MeasuredFloor, metric: str | None) -> list[tuple[MeasuredFloo
     return []
 
 
+def difference(model: Mapping[int, float], floor: Mapping[int, float]) -> Interval:
+    """Return the 95 % interval of a model's mean less its floor's, in which all seeds of the model count.
+
+    It is paired where the floor has them all.  Else a floor that is the same in all of its own seeds is a number that
+    the model's are held against, and of one that varies with the seed the interval is Welch's.
+    """
+    if model.keys() <= floor.keys():
+        return intervals.of([value - floor[seed] for seed, value in model.items()])
+    own, bound = list(model.values()), list(floor.values())
+    if len(set(bound)) == 1:
+        return intervals.of([value - bound[0] for value in own])
+    return intervals.welch(own, bound)
+
+
 def is_better(model: Mapping[int, float], floor: Mapping[int, float], direction: str) -> bool:
     """Return whether a model is better than its floor: the whole interval of the difference over seeds is on the better
-    side; where either has one seed, the difference of the means is.
+    side; of a model with one seed, the difference is.
     """
-    sign = -1.0 if direction == "lower" else 1.0
-    if min(len(model), len(floor)) < 2:
-        return sign * (intervals.mean(list(model.values())) - intervals.mean(list(floor.values()))) > 0
-    found = intervals.compare(model, floor)
+    found = difference(model, floor)
+    if len(model) < 2:
+        return (found.mean < 0) if direction == "lower" else (found.mean > 0)
     return (found.high < 0) if direction == "lower" else (found.low > 0)
+
+
+def may_pass(model: Mapping[int, float], floor: Mapping[int, float], direction: str) -> bool:
+    """Return whether more seeds may show that a model is better than its floor: the interval of the difference reaches
+    the better side.
+    """
+    found = difference(model, floor)
+    return (found.low < 0) if direction == "lower" else (found.high > 0)
 
 
 def _compared(
@@ -255,9 +294,9 @@ def _compared(
     metric = view.artifact.metrics[name]
     numbers = [metric.text(intervals.mean(list(side.values())) / metric.factor) for side in (own, bound)]
     text = f"{metric.title} {numbers[0]}, {floor.spec.label} {numbers[1]}"
-    if min(len(own), len(bound)) < 2:
+    if len(own) < 2:
         return text
-    found = intervals.compare(own, bound)
+    found = difference(own, bound)
     low, high = (metric.text(end / metric.factor) for end in (found.low, found.high))
     return f"{text}, difference [{low}, {high}]"
 
@@ -288,11 +327,7 @@ def _below(view: "View", name: str, lines: Sequence[MeasuredFloor]) -> Iterator[
         for floor in lines:
             bound = floor.samples(metric)
             for key in view.points:
-                own = {
-                    seed: record.metrics[metric]
-                    for seed, record in (view.results(key) if key in floor.plan.keys else {}).items()
-                    if metric in record.metrics and record.status == FINISHED
-                }
+                own = _measured(view, key, metric) if key in floor.plan.keys else {}
                 if own and bound:
                     count += 1
                     below += [] if is_better(own, bound, floor.spec.direction) else [_label(view, key)]

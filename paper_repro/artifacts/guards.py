@@ -23,7 +23,9 @@ def guarded(view: Evidence, judge: Callable[[Any], Any]) -> Any:
     """
     witness = view.witness()
     found, reason = judge(witness), witness.shortfall()
-    if reason is None or reason.verdict == found.verdict:  # undecided is so for its own reason
+    if reason is None:
+        return found
+    if reason.verdict == found.verdict and reason.is_open >= found.is_open:  # undecided is so for its own reason
         return found
     return dataclasses.replace(reason, because=f"{reason.because} ({found.because})")
 

@@ -157,6 +157,8 @@ class Judgement:
     """What stands in front of the count of its parts."""
     remark: str = ""
     """What the other parts change in the verdict of this one."""
+    may_pass: bool = False
+    """Whether more seeds may show that the model below the floor, because of which it is not judged, is better."""
 
     size: str = ""
     """The smallest effect that matters, in words, where there is no difference of it."""
@@ -181,6 +183,16 @@ class Judgement:
     def is_exact(self) -> bool:
         """Whether chance can change none of it."""
         return all(part.is_exact for _, part in self.parts) if self.parts else self.exact
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more seeds may change the verdict: it is undecided, or each part that is not judged may pass its
+        floor.
+        """
+        if self.verdict in VERDICTS:
+            return self.verdict == UNDECIDED
+        parts = [part for _, part in self.parts if part.verdict not in VERDICTS]
+        return all(part.is_open for part in parts) if parts else self.may_pass
 
     def leaves(self) -> list["Judgement"]:
         """Return the parts that have no parts."""
@@ -259,13 +271,13 @@ def more_seeds(judgement: Judgement, smallest: Smallest | None = None, level: fl
     """Return how many more seeds would decide if means and spreads stay as they are; None: ``MOST_SEEDS`` would not."""
 
     def decided(seeds: int) -> bool:
-        return _p_values(_grown(judgement, seeds), smallest).verdict(level) != UNDECIDED
+        return _p_values(_grown(judgement, seeds), smallest, level).verdict(level) != UNDECIDED
 
     low, high = 0, 1
     while not decided(high):
-        low, high = high, 2 * high
-        if high > MOST_SEEDS:
+        if high == MOST_SEEDS:
             return None
+        low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if decided(middle) else (middle, high)
@@ -278,22 +290,23 @@ def _grown(judgement: Judgement, seeds: int) -> Judgement:
     return dataclasses.replace(judgement, parts=parts, tested=estimate)
 
 
-def _p_values(judgement: Judgement, smallest: Smallest | None) -> PValues:
+def _p_values(judgement: Judgement, smallest: Smallest | None, level: float) -> PValues:
     if judgement.parts:
-        found = _joined([(_p_values(part, smallest), part.is_exact) for _, part in judgement.parts], judgement.decisive)
+        parts = [(_p_values(part, smallest, level), part.is_exact) for _, part in judgement.parts]
+        found = _joined(parts, judgement.decisive)
     elif judgement.tested is not None:
-        found = _of_estimate(judgement.tested, smallest)
+        found = _of_estimate(judgement.tested, smallest, level)
     else:
         return _GIVEN.get(judgement.verdict, PValues())
     return found.turned() if judgement.negated else found
 
 
-def _of_estimate(estimate: Tested, smallest: Smallest | None) -> PValues:
+def _of_estimate(estimate: Tested, smallest: Smallest | None, level: float) -> PValues:
     found = PValues(estimate.inside(0.0), estimate.outside(0.0))
     size = None if smallest is None else smallest.size(estimate)
     if size is None:
         return found
-    if estimate.has_limit and min(found.holds, found.fails) < LEVEL:
+    if estimate.has_limit and min(found.holds, found.fails) < level:
         size = 0.0  # a verdict on the claim's own limit stands, however near to the limit
     return found._replace(no_less=estimate.inside(size), no_more=estimate.outside(size))
 
@@ -324,7 +337,7 @@ def _named(judgement: Judgement, smallest: Smallest | None, factors: PValues, le
         factors: by which the p-values of a part are multiplied because of the parts beside it.
         level: of the p-values.
     """
-    values = _p_values(judgement, smallest)
+    values = _p_values(judgement, smallest, level)
     verdict = values.times(factors).verdict(level)
     if not judgement.parts:
         if judgement.tested is None:
@@ -337,21 +350,21 @@ def _named(judgement: Judgement, smallest: Smallest | None, factors: PValues, le
         factors = factors.turned()
     parts = [
         (label, _named(part, smallest, more, level))
-        for (label, part), more in zip(judgement.parts, _factors(judgement, smallest, factors), strict=True)
+        for (label, part), more in zip(judgement.parts, _factors(judgement, smallest, factors, level), strict=True)
     ]
     found = [part.verdict for _, part in parts]
     others = [word for word in dict.fromkeys(found) if word not in VERDICTS]
     if verdict == UNDECIDED and others:
-        verdict = others[0]  # such as "not judged": more seeds would not decide it
+        verdict = others[0]  # such as "not judged", which goes before "undecided"
     counts = {word: found.count(word) for word in (*VERDICTS, *others)}
     because = judgement.lead + ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     sizes = dict.fromkeys(part.size for _, part in parts if part.size) if verdict == SMALL else {}
     return dataclasses.replace(judgement, verdict=verdict, because=because, parts=tuple(parts), size=" or ".join(sizes))
 
 
-def _factors(judgement: Judgement, smallest: Smallest | None, outer: PValues) -> list[PValues]:
+def _factors(judgement: Judgement, smallest: Smallest | None, outer: PValues, level: float) -> list[PValues]:
     """Return by what each part's p-values are multiplied, in the directions in which one part is enough."""
-    found = [_p_values(part, smallest) for _, part in judgement.parts]
+    found = [_p_values(part, smallest, level) for _, part in judgement.parts]
     chance = [not part.is_exact for _, part in judgement.parts]
     columns = []
     for index, column in enumerate(zip(*found, strict=True)):

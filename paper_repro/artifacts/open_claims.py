@@ -7,7 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from paper_repro.artifacts.claim_rows import WHOSE
+from paper_repro.artifacts.claim_rows import MAY_PASS, WHOSE
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.judgements import UNDECIDED
 from paper_repro.cells.progress import duration
@@ -25,8 +25,9 @@ be half of it or twice as much. The {priced} claims with a price cost {total} to
 BELOW = """
 ## Not judged
 
-These claims read a model that is not better than its floor. More seeds mend that only where the seeds of a model lie
-far apart; else it takes longer training or other settings.
+These claims read a model that is not better than its floor. Where the interval of its difference from the floor
+reaches the better side, more seeds may show that it is, and `--decide` takes the looks that are planned; else it takes
+longer training or other settings.
 
 {table}
 """
@@ -67,6 +68,8 @@ class Openness:
     """The cheapest first; those without a price at the end."""
     below: Mapping[str, int]
     """By artifact, how many claims are not judged because a model is not better than its floor."""
+    may_pass: Counter[str]
+    """By artifact, how many of these more seeds may let be judged."""
 
     @property
     def share(self) -> float:
@@ -79,7 +82,8 @@ def openness(tables: Iterable[Mapping[str, Any]]) -> Openness:
     claims = [(table["artifact"], claim) for table in tables if table["scale"] == REDUCED for claim in table["claims"]]
     undecided = [_open(artifact, claim) for artifact, claim in claims if claim["verdict"] == UNDECIDED]
     below = Counter(artifact for artifact, claim in claims if claim["verdict"] == NOT_JUDGED)
-    return Openness(len(claims), tuple(sorted(undecided, key=_order)), below)
+    may_pass = Counter(artifact for artifact, claim in claims if claim.get(MAY_PASS))
+    return Openness(len(claims), tuple(sorted(undecided, key=_order)), below, may_pass)
 
 
 def _open(artifact: str, claim: Mapping[str, Any]) -> OpenClaim:
@@ -107,7 +111,7 @@ def page(tables: Iterable[Mapping[str, Any]]) -> str:
         for one in found.undecided
     ]
     headers = ["artifact", "claim", "whose", "more seeds", "one core", "what is known"]
-    below = [[_linked(artifact), str(count)] for artifact, count in sorted(found.below.items())]
+    below = [[_linked(name), str(count), str(found.may_pass[name])] for name, count in sorted(found.below.items())]
     return PAGE.format(
         judged=found.judged,
         undecided=len(found.undecided),
@@ -115,7 +119,7 @@ def page(tables: Iterable[Mapping[str, Any]]) -> str:
         priced=len(prices),
         total=duration(sum(prices)),
         table=_table(rows, headers),
-        below=BELOW.format(table=_table(below, ["artifact", "claims"])) if below else "",
+        below=BELOW.format(table=_table(below, ["artifact", "claims", "more seeds may help"])) if below else "",
     )
 
 

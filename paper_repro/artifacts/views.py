@@ -12,7 +12,7 @@ from paper_repro.artifacts import looks, verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.derived import with_derived
-from paper_repro.artifacts.floors import MeasuredFloor, PlannedFloor, shortfall
+from paper_repro.artifacts.floors import MeasuredFloor, PlannedFloor, first_below, shortfall
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base import config as configs
@@ -208,14 +208,13 @@ class Witness(View):
 
         A floor that is missing is told only where no model is below one.
         """
-        known, missing = self.unwatched().shortfalls, None
+        known = self.unwatched().shortfalls
         for read in self.noted:
             if read not in known:
                 known[read] = shortfall(self, *read)
-            if (found := known[read]) is not None and found.verdict == NOT_JUDGED:
-                return found
-            missing = missing or found
-        return missing
+        found = [one for read in self.noted if (one := known[read]) is not None]
+        below = first_below([one for one in found if one.verdict == NOT_JUDGED])
+        return below or next(iter(found), None)
 
 
 def build(plan: Plan, own: Path, reference: Path | None) -> View:

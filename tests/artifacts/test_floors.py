@@ -1,5 +1,6 @@
 """Floors: what an artifact names, which cells they are, and what is not judged because of them."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from paper_repro.artifacts import catalogue, floors, views
+from paper_repro.artifacts import catalogue, deciding, decisions, floors, intervals, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.claim_rows import claim_document
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine, judge
 from paper_repro.artifacts.figures import Figure
 from paper_repro.artifacts.floor_marks import FloorLine
@@ -21,7 +23,8 @@ from paper_repro.artifacts.views import View
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.tasks import FAILED, Outcome
+from paper_repro.cells.runner import Result
+from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import finished
 
@@ -148,6 +151,108 @@ def test_what_cannot_be_told_from_the_floor_is_not_better() -> None:
     assert floors.is_better({0: 1.1, 1: 1.11, 2: 1.09}, floor, "higher")
     assert not floors.is_better(floor, floor, "higher")
     assert floors.is_better({0: 0.9}, floor, "lower") and not floors.is_better({0: 1.0}, floor, "lower")
+
+
+def test_all_seeds_of_a_model_are_held_against_its_floor() -> None:
+    """The first three seeds are better than the floor and all five are not; or all eight are, the first three not."""
+    early = dict(enumerate((0.9, 0.91, 0.89, 1.3, 1.3)))
+    late = dict(enumerate((0.5, 0.99, 1.3, 0.5, 0.55, 0.5, 0.5, 0.45)))
+    for floor in ({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0}, {0: 1.0, 1: 1.001, 2: 0.999}):
+        assert floors.is_better({seed: early[seed] for seed in range(3)}, floor, "lower")
+        assert not floors.is_better(early, floor, "lower")
+        assert not floors.is_better({seed: late[seed] for seed in range(3)}, floor, "lower")
+        assert floors.is_better(late, floor, "lower")
+    fixed = floors.difference(early, {0: 1.0, 1: 1.0, 2: 1.0})
+    assert fixed == intervals.of([value - 1.0 for value in early.values()]) and fixed.count == 5
+    # One that varies and lacks seeds has a spread of its own; one that has them all is paired with them.
+    varies = {0: 1.0, 1: 1.2, 2: 0.8}
+    assert floors.difference(early, varies) == intervals.welch(list(early.values()), list(varies.values()))
+    paired = floors.difference({0: 0.9, 2: 0.7}, varies)
+    assert paired.paired and paired.count == 2 and paired.mean == pytest.approx(-0.1) and paired.high < 0
+
+
+def test_more_seeds_may_let_a_model_pass_where_its_interval_reaches_the_better_side() -> None:
+    floor = dict.fromkeys(range(3), 1.0)
+    assert floors.may_pass({0: 0.5, 1: 0.99, 2: 1.3}, floor, "lower")
+    assert floors.may_pass({0: 0.5, 1: 1.01, 2: 1.6}, floor, "lower")  # its mean is worse, and may not be
+    assert not floors.may_pass({0: 1.1, 1: 1.11, 2: 1.09}, floor, "lower")
+    assert floors.may_pass({0: 1.5, 1: 1.0, 2: 0.7}, floor, "higher") and not floors.may_pass(floor, floor, "higher")
+    assert floors.may_pass({0: 1.1}, floor, "lower")  # of one seed nobody knows
+
+
+def test_not_judged_is_open_where_every_part_may_pass() -> None:
+    passing, final = Judgement(NOT_JUDGED, "", may_pass=True), Judgement(NOT_JUDGED, "")
+    undecided, held, failed = (Judgement(word, "") for word in (UNDECIDED, HOLDS, FAILS))
+    assert passing.is_open and undecided.is_open and not (final.is_open or held.is_open or failed.is_open)
+    assert combine([("", passing), ("", undecided), ("", held)], FAILS, HOLDS).is_open
+    assert not combine([("", passing), ("", final)], FAILS, HOLDS).is_open
+    assert not combine([("", passing), ("", failed)], FAILS, HOLDS).is_open
+
+
+def test_a_model_below_one_floor_for_good_does_not_pass_because_it_may_pass_another(tmp_path: Path) -> None:
+    given = "floors:\n  target_mean: {metrics: [test_rmse]}\n  mine: {label: Mine, direction: lower, "
+    plan = plan_of(tmp_path, given + 'values: {test_rmse: 0.1}, about: "a reason"}\n')
+    noise = {0: -0.05, 1: 0.0, 2: 0.06}
+    synthetic.fill(tmp_path / "runs", plan, lambda cell: finished(test_rmse=0.4 + noise[cell.seed]), {"test_rmse": 0.4})
+    view = views.build(plan, tmp_path / "runs", None)
+    (found,) = {floors.shortfall(view, key, "test_rmse") for key in list(view.points)[:1]}
+    assert found is not None and "Mean of the targets" in found.because and not found.may_pass
+    witness = view.witness()
+    for place in map(dict, view.points):
+        witness.samples("test_rmse", place)
+    below = witness.shortfall()
+    assert below is not None and below.because == found.because and not below.may_pass
+
+
+def with_looks(folder: Path) -> Plan:
+    text = TEXT.replace("FLOORS\n", FLOORS).replace("seeds: [0, 1, 2]", "seeds: [0, 1, 2], looks: [3, 5, 8, 12]")
+    return plans.make(synthetic.load(folder, text), "cpu")
+
+
+def runner(root: Path, later: float) -> Callable[[Plan], Result]:
+    """Write records of the old model, with one of the first three seeds above the floor of 4 and then as given, and of
+    the new one.
+    """
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        old = (3.4, 3.5, 4.6)[cell.seed] if cell.seed < 3 else later + 0.01 * cell.seed
+        error = old if dict(cell.key)["model"] == "old" else 2.0 + 0.01 * cell.seed
+        return dataclasses.replace(finished(test_rmse=error), seconds=10.0)
+
+    def run(plan: Plan) -> Result:
+        synthetic.fill(root, plan, outcome, {"test_rmse": 4.0})
+        return Result({FINISHED: len(plan.cells)})
+
+    return run
+
+
+@pytest.mark.parametrize(("later", "verdict", "look"), [(3.3, HOLDS, 8), (6.0, NOT_JUDGED, 8), (3.9, NOT_JUDGED, 12)])
+def test_what_is_not_judged_at_one_look_may_be_at_the_next(
+    tmp_path: Path, later: float, verdict: str, look: int
+) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    claim, run = plan.artifact.claims[0], runner(runs, later)
+    run(plan)
+    found = decisions.decide(claim, views.build(plan, runs, None))
+    assert (found.judgement.verdict, found.look, found.following) == (NOT_JUDGED, 3, 5)
+    assert claim_document(claim, found.judgement)["may_pass"] is True
+    assert deciding.decide(plan, runs, tmp_path / "none", 1.0, run) == 0
+    found = decisions.decide(claim, views.build(plans.with_looks(plan, [runs / plan.folder]), runs, None))
+    assert (found.judgement.verdict, found.look, found.following) == (verdict, look, None)
+    assert "may_pass" not in claim_document(claim, found.judgement)
+
+
+def test_a_model_that_is_worse_than_its_floor_gets_no_further_look(tmp_path: Path) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    synthetic.fill(runs, plan, lambda cell: finished(test_rmse=4.5 + 0.01 * cell.seed), {"test_rmse": 4.0})
+    found = decisions.decide(plan.artifact.claims[0], views.build(plan, runs, None))
+    assert (found.judgement.verdict, found.look, found.following) == (NOT_JUDGED, 3, None)
+    assert "may_pass" not in claim_document(plan.artifact.claims[0], found.judgement)
+
+    def never(plan: Plan) -> Result:
+        raise AssertionError(f"{len(plan.cells)} cells were run")
+
+    assert deciding.decide(plan, runs, tmp_path / "none", 1.0, never) == 0
 
 
 def test_a_part_below_the_floor_leaves_the_others_their_say() -> None:

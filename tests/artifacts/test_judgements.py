@@ -14,6 +14,7 @@ from paper_repro.artifacts.judgements import (
     FAILS,
     HOLDS,
     LEVEL,
+    MOST_SEEDS,
     SMALL,
     UNDECIDED,
     Judgement,
@@ -166,6 +167,21 @@ def test_an_interval_within_the_smallest_effect_is_no_difference() -> None:
     assert settle(judged(spread(0.102, 0.0005), low=0.1, relative=True), TWO_PERCENT).verdict == HOLDS
 
 
+def test_near_a_limit_a_verdict_stands_that_the_look_gives_and_no_other() -> None:
+    """With a p-value between the look's level and the whole one the limit is not passed: there is no difference."""
+    near = judged(spread(0.102, 0.0007), low=0.1, relative=True)
+    assert near.tested is not None and LEVEL / 2 < near.tested.inside(0.0) < LEVEL
+    assert settle(near, TWO_PERCENT).verdict == HOLDS
+    assert settle(near, TWO_PERCENT, LEVEL / 2).verdict == SMALL
+    assert settle(combine([("", near)], FAILS, HOLDS), TWO_PERCENT, LEVEL / 2).parts[0][1].verdict == SMALL
+    # And what would decide at the look's level is counted at that level.
+    wide = judged(spread(0.102, 0.011), low=0.1, relative=True)
+    more = more_seeds(wide, TWO_PERCENT, LEVEL / 2)
+    assert more is not None
+    grown = judged(spread(0.102, 0.011, 3 + more), low=0.1, relative=True)
+    assert settle(grown, TWO_PERCENT, LEVEL / 2).verdict != UNDECIDED
+
+
 def test_the_smallest_effect_is_taken_in_the_unit_of_what_is_judged() -> None:
     both = Smallest("made up", ratio=0.02, absolute=0.5)
     relative = by_interval(intervals.of(spread(0.0, 0.001)), "", 0.0, relative=True)
@@ -225,6 +241,20 @@ def test_as_many_seeds_as_are_asked_for_decide(mean: float) -> None:
     assert more is not None and judged(values).verdict == UNDECIDED
     assert judged(spread(mean, 0.1, 3 + more)).verdict == HOLDS
     assert more == 1 or judged(spread(mean, 0.1, 3 + more - 1)).verdict == UNDECIDED
+
+
+def test_up_to_a_thousand_seeds_are_asked_for_and_no_more() -> None:
+    asked = [more_seeds(judged(spread(mean))) for mean in np.linspace(0.0062, 0.00619, 21)]
+    assert list(dict.fromkeys(asked)) == [999, 1000, None] and MOST_SEEDS == 1000
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 8, 9])
+def test_the_most_seeds_that_are_asked_for_are_the_bound_itself(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    seeds = {mean: more_seeds(judged(spread(mean))) for mean in np.linspace(0.02, 0.24, 200)}
+    monkeypatch.setattr("paper_repro.artifacts.judgements.MOST_SEEDS", most)
+    assert most in seeds.values() and most + 1 in seeds.values()
+    for mean, more in seeds.items():
+        assert more is not None and more_seeds(judged(spread(mean))) == (more if more <= most else None)
 
 
 def test_where_seeds_do_not_help_none_are_asked_for() -> None:

@@ -8,6 +8,7 @@ from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import MARKS, NOT_RUN, S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import (
@@ -105,14 +106,26 @@ def judge_verification_helps(view: View) -> Judgement:
     """Judge what the best of all samples gains over one, and whether it is more than after the shortest training."""
     if (reason := _not_run(view)) is not None:
         return reason
-    lengths = [value for value in view.artifact.axes["length"].values if view.covers({"model": S2, "length": value})]
-    last = _gains(view, _longest, _all_samples, lengths[-1])
-    first = _gains(view.unwatched(), _longest, _all_samples, lengths[0])  # the full length has to be below the floor
     parts = [
-        ("at the full length", above(last, what="gain", unit=" %")),
-        ("more than at the shortest", above(difference(last, first), what="gain more by", unit=" points")),
+        ("at the full length", guarded(view, _verified)),
+        ("more than at the shortest", guarded(view, _verified_more)),
     ]
     return combine(parts, FAILS, HOLDS)
+
+
+def _verified(view: View) -> Judgement:
+    return above(_gains(view, _longest, _all_samples, _lengths(view)[-1]), what="gain", unit=" %")
+
+
+def _verified_more(view: View) -> Judgement:
+    shortest, *_ = lengths = _lengths(view)
+    last, first = (_gains(view, _longest, _all_samples, length) for length in (lengths[-1], shortest))
+    return above(difference(last, first), what="gain more by", unit=" points")
+
+
+def _lengths(view: View) -> list[str]:
+    """Return the lengths of training that the scale runs, the shortest first."""
+    return [value for value in view.artifact.axes["length"].values if view.covers(_place(S2, value))]
 
 
 def judge_below_a_recurrent_transformer(view: View) -> Judgement:

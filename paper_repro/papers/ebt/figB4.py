@@ -90,7 +90,7 @@ class FigureB4(figures.Figure):
 
 def judge_less_adversarial_with_data(view: View) -> Judgement:
     """Judge the slope of what ten samples gain beyond two, over the logarithm of training tokens."""
-    rows, slopes = _rows(view.unwatched()), dict[int, float]()
+    rows, slopes = _rows(view), dict[int, float]()
     for seed in sorted({row["seed"] for row in rows}):
         few, many = (
             {row["tokens"]: row["gain"] for row in rows if (row["seed"], row["samples"]) == (seed, samples)}
@@ -101,7 +101,6 @@ def judge_less_adversarial_with_data(view: View) -> Judgement:
             slopes[seed] = fit_line([math.log10(tokens) for tokens in added], list(added.values())).slope
     if not slopes:
         return NOT_RUN
-    grids(view, _place("one"))  # of all lengths the full one alone has to be below the floor
     return above(slopes, what="slope", unit=" points for ten times the tokens")
 
 

@@ -4,6 +4,8 @@
 than half of them are.  How many sets these are would be the same in nearly all seeds, and have no interval.
 """
 
+import itertools
+import math
 import statistics
 
 import numpy as np
@@ -54,16 +56,20 @@ def judge_lower_at_equal_pretraining(view: View) -> Judgement:
 
 
 def _at_equal_pretraining(view: View, metric: str) -> Seeds:
-    """Return Transformer++'s loss on a set at EBT's pretraining loss, interpolated over its own, by seed."""
-    found = {}
+    """Return Transformer++'s loss on a set at EBT's pretraining loss, interpolated over its own, by seed.
+
+    Of those that train less the two next to EBT are judged, the others only looked at to find these.
+    """
+    found, plain = {}, view.unwatched()
+    known = {place["model"]: plain.samples(VALIDATION_LOSS, place) for place in (BASELINE, *SHORTER)}
     for seed, wanted in view.samples(VALIDATION_LOSS, EBT).items():
-        plain = view.unwatched()  # those that train less are a scale, and nothing is claimed of them
-        each = [(plain.samples(VALIDATION_LOSS, place), plain.samples(metric, place)) for place in (BASELINE, *SHORTER)]
-        points = sorted((known[seed], losses[seed]) for known, losses in each if seed in known and seed in losses)
-        if points and points[0][0] <= wanted <= points[-1][0]:
-            x, y = np.array(points).T
-            found[seed] = float(np.interp(wanted, x, y))
-    return found
+        points = sorted((losses[seed], model) for model, losses in known.items() if seed in losses)
+        for lower, higher in itertools.pairwise(points):
+            if lower[0] <= wanted <= higher[0]:
+                each = [view.samples(metric, {"model": model}).get(seed, math.nan) for _, model in (lower, higher)]
+                found[seed] = float(np.interp(wanted, [lower[0], higher[0]], each))
+                break
+    return {seed: loss for seed, loss in found.items() if math.isfinite(loss)}
 
 
 def _differences(view: View, metric: str) -> Seeds:

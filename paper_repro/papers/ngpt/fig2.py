@@ -165,7 +165,7 @@ def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgemen
         if speedup.bound != "=" and found.verdict == UNDECIDED:
             found = _lower(view.unwatched(), "c1k", speedup, baseline, candidate)
         tokens = f"{speedup.candidate.tokens:,.0f} tokens"
-        parts.append((tokens, _at_its_loss(view, found, candidate, (speedup, "c1k"))))
+        parts.append((tokens, _of_both(view, found, baseline, candidate, (speedup, "c1k"))))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
 
@@ -207,7 +207,7 @@ def judge_speedup_grows_with_context(view: View) -> Judgement:
             if (other := below.get(above.candidate.tokens)) is not None:
                 labels = [context_of(view, name) for name in (longer, shorter)]
                 name = f"{labels[0]} above {labels[1]}, {above.candidate.tokens:,.0f} tokens"
-                found = _at_its_loss(view, _apart(above, other), CANDIDATE, (above, longer), (other, shorter))
+                found = _of_both(view, _apart(above, other), "gpt", CANDIDATE, (above, longer), (other, shorter))
                 parts.append((name, found))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "one context, or not run")
 
@@ -225,7 +225,7 @@ def judge_speedup_grows_with_budget(view: View) -> Judgement:
             if apart.verdict == UNDECIDED and (first.bound, last.bound) == ("<", ">"):
                 crossed = _crossed(view.unwatched(), context, first, last)
                 apart = crossed if crossed.verdict == HOLDS else apart
-            judged = _at_its_loss(view, apart, CANDIDATE, (last, context), (first, context))
+            judged = _of_both(view, apart, "gpt", CANDIDATE, (last, context), (first, context))
             parts.append((context_of(view, context), judged))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
 
@@ -236,18 +236,32 @@ def _crossed(view: View, context: str, first: Speedup, last: Speedup) -> Judgeme
     return combine([("at the shortest budget below 1", negate(below)), ("at the longest above 1", above)], FAILS, HOLDS)
 
 
-def _at_its_loss(view: View, found: Judgement, candidate: str, *speedups: tuple[Speedup, str]) -> Judgement:
-    """Return the judgement on speedups, each with its context, where the candidate's losses are below the floor.
+def _of_both(view: View, found: Judgement, baseline: str, candidate: str, *speedups: tuple[Speedup, str]) -> Judgement:
+    """Return the judgement on speedups, each with its context, where the losses of both models are below the floor.
 
-    A speedup compares both models at the candidate's loss, so that one has to be below the floor.
+    A speedup compares the candidate with the two budgets of the baseline whose losses are next to its own, or with one
+    where it lies beyond them all, and then perhaps with that of as many tokens.
     """
 
     def judge(view: View) -> Judgement:
         for speedup, context in speedups:
             note_best(view, speedup.candidate.tokens, context=context, model=candidate, size=SIZE)
+            for tokens in _compared_with(view, speedup, context, baseline):
+                note_best(view, tokens, context=context, model=baseline, size=SIZE)
         return found
 
-    return guarded(view, judge)
+    judged: Judgement = guarded(view, judge)
+    return judged
+
+
+def _compared_with(view: View, speedup: Speedup, context: str, baseline: str) -> set[float]:
+    """Return the budgets of the baseline that a speedup is read off."""
+    own = tune([run.finished for run in runs(view.unwatched(), context=context, model=baseline, size=SIZE)])
+    point = speedup.candidate
+    worse = min((one for one in own if one.loss >= point.loss), key=lambda one: one.loss, default=None)
+    better = max((one for one in own if one.loss <= point.loss), key=lambda one: one.loss, default=None)
+    found = {one.tokens for one in (worse, better) if one is not None}
+    return found if len(found) == 2 else found | {one.tokens for one in own if one.tokens == point.tokens}
 
 
 def _apart(larger: Speedup, smaller: Speedup) -> Judgement:

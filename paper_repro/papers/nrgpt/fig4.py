@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ MARGIN = 0.03
 
 Samples = Mapping[int, float]
 """A metric by seed."""
+Members = Sequence[tuple[Place, Samples]]
+"""Places that are compared, each with its samples."""
 
 
 class Figure4(figures.Figure):
@@ -123,19 +127,19 @@ def judge_shakespeare_no_overfit(view: View) -> Judgement:
 
 def judge_hyperparameter_sensitivity(view: View) -> Judgement:
     """Return the spread over heads, steps and settings, NRGPT's above GPT's, at every width of the scale."""
-    parts = []
-    plain = view.unwatched()  # of all settings the best has to be below the floor
+    parts, plain = [], view.unwatched()
     for width, spec in view.artifact.axes["width"].values.items():
         found = {model: list(_places(plain, BEST, model=model, width=width)) for model in ("gpt", *NRGPT)}
-        for members in filter(None, found.values()):
-            view.samples(BEST, _lowest(members)[0])
-        baseline = _spread(found["gpt"])
         for model in NRGPT:
-            own = _spread(found[model])
-            if own and baseline:
+            if len(found["gpt"]) > 1 and len(found[model]) > 1:
                 label = f"GPT's spread less {view.artifact.axes['model'].values[model].label}'s, width {spec.label}"
-                parts.append((label, _at_most(baseline, own, 0.0)))
+                judge = partial(_spreads_more, members=found[model], baseline=found["gpt"])
+                parts.append((label, guarded(view, judge)))
     return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
+
+
+def _spreads_more(view: View, members: Members, baseline: Members) -> Judgement:
+    return _at_most(_spread(view, baseline), _spread(view, members), 0.0)
 
 
 def _places(view: View, metric: str, **fixed: str) -> Iterator[tuple[Place, Samples]]:
@@ -149,7 +153,7 @@ def _mean(found: Samples) -> float:
     return intervals.mean(list(found.values()))
 
 
-def _lowest(members: Sequence[tuple[Place, Samples]]) -> tuple[Place, Samples]:
+def _lowest(members: Members) -> tuple[Place, Samples]:
     return min(members, key=lambda member: _mean(member[1]))
 
 
@@ -176,13 +180,12 @@ def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:
     return {}
 
 
-def _spread(members: Sequence[tuple[Place, Samples]]) -> Samples:
-    """Return the highest less the lowest, seed by seed, of the two places whose means are extreme; empty for fewer than
-    two places.
+def _spread(view: View, members: Members) -> Samples:
+    """Return the highest less the lowest, seed by seed, of the two places whose means are extreme: both are judged, and
+    those between them only looked at to find them.
     """
-    if len(members) < 2:
-        return {}
-    low, high = _lowest(members)[1], max(members, key=lambda member: _mean(member[1]))[1]
+    extremes = _lowest(members), max(members, key=lambda member: _mean(member[1]))
+    low, high = (view.samples(BEST, place) for place, _ in extremes)
     return {seed: high[seed] - low[seed] for seed in low.keys() & high.keys()}
 
 

@@ -278,9 +278,32 @@ def test_nothing_is_judged_below_the_floor_or_without_records(tmp_path: Path, na
         return {**metrics, **found}, {**files, **grid}
 
     for judgement in judged(tmp_path / "above", name, above).values():
-        assert judgement.verdict == NOT_JUDGED and "Bigram count 4.0" in judgement.because
+        assert judgement.verdict == NOT_JUDGED
+        assert all("Bigram count 4.0" in leaf.because for leaf in judgement.leaves())
     view = views.build(PLANS[name], tmp_path / "empty", None)
     assert {judge_claim(claim, view).verdict for claim in ARTIFACTS[name].claims} == {UNDECIDED}
+
+
+def test_models_of_every_length_that_is_judged_have_to_be_below_the_floor(tmp_path: Path) -> None:
+    """After a tenth of the training, and of Transformer++ too, a model is above the floor."""
+
+    def made(place: Place, seed: int) -> Any:
+        short = {"tenth": 1.0}.get(place.get("length", ""), 0.0)
+        trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}.get(place.get("length", ""), 1.0)
+        return outcome_of(thought(0.2, (0.1 + noise(seed)) * trained), loss=short)
+
+    found = judged(tmp_path / "fig7", "fig7", made)["verification_helps"]
+    assert found.verdict == NOT_JUDGED and [part.verdict for _, part in found.parts] == [HOLDS, NOT_JUDGED]
+    assert judged(tmp_path / "figB4", "figB4", made)["less_adversarial_with_data"].verdict == NOT_JUDGED
+
+    def loss(place: Place, seed: int, ours: float) -> Any:
+        own = {"transformer": 0.0, "transformer_half": 0.05, "transformer_quarter": 0.3, "transformer_tenth": 1.0}
+        return outcome_of(thought(), loss=own.get(place["model"], ours + noise(seed)))
+
+    for ours, verdict in ((0.2, HOLDS), (0.4, NOT_JUDGED)):  # between a half and a quarter; a quarter and a tenth
+        root = tmp_path / str(ours)
+        lower = judged(root, "table3", lambda place, seed, ours=ours: loss(place, seed, ours))
+        assert (lower["lower_at_equal_pretraining"].verdict == NOT_JUDGED) == (verdict == NOT_JUDGED)
 
 
 # What is shown

@@ -11,6 +11,7 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.artifacts.render import table_of
 from paper_repro.artifacts.views import View
@@ -29,9 +30,19 @@ def tokens_of(cell: PlannedCell) -> float:
 
 
 def made_up(
-    name: str, root: Path, speedup: Speedup, scale: str = "cpu", model: str = "ngpt", plan: plans.Plan | None = None
+    name: str,
+    root: Path,
+    speedup: Speedup,
+    scale: str = "cpu",
+    model: str = "ngpt",
+    plan: plans.Plan | None = None,
+    floor: float | None = None,
 ) -> View:
-    """Losses that fall by 0.3 for each factor e of tokens; the model's are those of ``speedup`` times its tokens."""
+    """Losses that fall by 0.3 for each factor e of tokens; the model's are those of ``speedup`` times its tokens.
+
+    Args:
+        floor: of the losses; above all models if None.
+    """
     plan = plan or plans.make(catalogue.load(name), scale)
 
     def outcome(cell: PlannedCell) -> Outcome:
@@ -44,7 +55,7 @@ def made_up(
         metrics = {"val_loss": loss, "train_loss": loss - 0.1}
         return Outcome(FINISHED, metrics, {"val_loss": curve}, parameters=500_000, seconds=SECONDS[place["model"]])
 
-    fill(root, plan, outcome)
+    fill(root, plan, outcome, None if floor is None else {"val_loss": floor})
     return views.build(plan, root, None)
 
 
@@ -98,6 +109,24 @@ def test_growth_with_context_and_budget_is_judged_by_intervals_that_lie_apart(tm
         return {"c1k": 0.99, "c4k": 0.7}[place["context"]] * (1 + 0.001 * seed)
 
     assert judged(made_up("ngpt/fig2", tmp_path / "b", against_context))["speedup_grows_with_context"].verdict == FAILS
+
+
+def test_the_baseline_that_a_speedup_is_read_off_has_to_be_below_the_floor(tmp_path: Path) -> None:
+    """GPT's losses lie 0.21 apart, from one budget to the next; its shortest is above the floor, nGPT's is not."""
+    plan = plans.make(catalogue.load("ngpt/fig2"), "cpu")
+    shortest = {window: 8 - 0.3 * math.log(tokens) for window, tokens in _shortest(plan).items()}
+    floor = sum(shortest.values()) / len(shortest) - 0.02
+    view = made_up("ngpt/fig2", tmp_path, lambda place, seed: 1.5 + 0.001 * seed, floor=floor)
+    parts = judged(view)["speedup_1k"].parts
+    assert [part.verdict for _, part in parts] == [NOT_JUDGED, HOLDS, HOLDS] and "GPT, 1/8" in parts[0][1].because
+
+
+def _shortest(plan: plans.Plan) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for cell in plan.cells:
+        context = dict(cell.key)["context"]
+        found[context] = min(found.get(context, math.inf), tokens_of(cell))
+    return found
 
 
 def test_the_headline_is_the_largest_budget_inside_the_range(tmp_path: Path) -> None:

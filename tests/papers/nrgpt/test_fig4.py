@@ -1,6 +1,7 @@
 import csv
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
 from paper_repro.artifacts.claims import judge as judge_claim
+from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tests.support.synthetic import fill
@@ -42,7 +45,8 @@ def _outcome(
 def _judged(root: Path, outcome: Callable[[PlannedCell], Outcome | None]) -> dict[str, Judgement]:
     fill(root, PLAN, outcome)
     view = views.build(PLAN, root, None)
-    return {claim.id: judge_claim(claim, view) for claim in ARTIFACT.claims}
+    everywhere = [replace(claim, scales=[]) for claim in ARTIFACT.claims]  # one is made of larger scales
+    return {claim.id: judge_claim(claim, view) for claim in everywhere}
 
 
 def _parity(root: Path, factor: Callable[[Place, int], float]) -> Judgement:
@@ -106,6 +110,31 @@ def test_sensitivity_compares_spreads_over_settings_at_each_width(tmp_path: Path
     assert found.parts[0][1].because == "difference -0.1100 [-0.1348, -0.0852], 3 pairs"
     reverse = _judged(tmp_path / "gpt", lambda cell: _outcome(cell, wider("gpt")))["hyperparameter_sensitivity"]
     assert reverse.verdict == FAILS
+
+
+def test_both_ends_of_a_spread_have_to_be_below_the_floor(tmp_path: Path) -> None:
+    def loss(place: Place, seed: int) -> float:
+        ours = place["model"].startswith("ff")
+        bad = {"lr5e-3": 3.0 if place["width"] == "w32" else 0.2, "lr1e-3": 0.1}.get(place["setting"], 0.0)
+        return 2.0 + 0.001 * seed + (bad + 0.01 * seed if ours else 0.0)
+
+    fill(tmp_path, PLAN, lambda cell: _outcome(cell, loss), {"best_val_loss": 4.0, "val_loss": 4.0})
+    claims = {claim.id: claim for claim in ARTIFACT.claims}
+    found = judge_claim(claims["hyperparameter_sensitivity"], views.build(PLAN, tmp_path, None))
+    assert found.verdict == NOT_JUDGED
+    assert [part.verdict for _, part in found.parts] == [NOT_JUDGED] * 2 + [HOLDS] * 4
+
+
+@pytest.mark.parametrize(("name", "claim"), [("fig4", "shakespeare_no_overfit"), ("table2", "diversity_distinct_2")])
+def test_what_a_short_run_or_a_short_text_cannot_show_is_judged_at_larger_scales(
+    tmp_path: Path, name: str, claim: str
+) -> None:
+    artifact = catalogue.load(f"nrgpt/{name}")
+    verdicts = {}
+    for scale in artifact.scales:
+        view = views.build(plans.make(artifact, scale), tmp_path, None)
+        verdicts[scale] = {one.id: judge_claim(one, view).verdict for one in artifact.claims}[claim]
+    assert verdicts == {"smoke": OTHER_SCALE, "cpu": OTHER_SCALE, "gpu": UNDECIDED, "paper": UNDECIDED}
 
 
 def test_a_diverged_setting_is_in_no_spread_and_nothing_run_is_undecided(tmp_path: Path) -> None:

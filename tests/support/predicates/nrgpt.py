@@ -48,11 +48,14 @@ def transitions(ff1: float, ff2w: float) -> Made:
     return Made(metrics, noise=1e-3, parameters=lambda place: int(SIZES[place["width"]]))
 
 
-def shakespeare(level: Callable[[Place], float], gap: Callable[[Place], float] = lambda place: 0.1) -> Made:
+def shakespeare(
+    level: Callable[[Place], float], gap: Callable[[Place], float] = lambda place: 0.1, scale: str = "cpu"
+) -> Made:
     def metrics(place: Place, seed: int) -> Mapping[str, float]:
         return {"best_val_loss": level(place), "val_loss": level(place), "train_loss": level(place) - gap(place)}
 
-    return Made(metrics, parameters=lambda place: {"w32": 1000, "w64": 4000, "w128": 16000}.get(place["width"], 64000))
+    sizes = {"w32": 1000, "w64": 4000, "w128": 16000}
+    return Made(metrics, parameters=lambda place: sizes.get(place["width"], 64000), scale=scale)
 
 
 def is_nrgpt(place: Place) -> bool:
@@ -140,8 +143,8 @@ CASES = {
     ),
     "nrgpt.fig4.shakespeare_no_overfit": Case(
         "nrgpt/fig4",
-        shakespeare(lambda place: 1.5, lambda place: 0.1 if is_nrgpt(place) else 0.5),
-        shakespeare(lambda place: 1.5, lambda place: 0.5 if is_nrgpt(place) else 0.1),
+        shakespeare(lambda place: 1.5, lambda place: 0.1 if is_nrgpt(place) else 0.5, "gpu"),
+        shakespeare(lambda place: 1.5, lambda place: 0.5 if is_nrgpt(place) else 0.1, "gpu"),
     ),
     "nrgpt.fig4.hyperparameter_sensitivity": Case("nrgpt/fig4", spread(0.5, 0.1), spread(0.1, 0.5)),
     "nrgpt.flops.flops_1_to_2": Case("nrgpt/flops", costs(ratio=1.5), costs(ratio=3.0)),
