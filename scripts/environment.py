@@ -39,7 +39,7 @@ def enter(script: str) -> None:
             sys.stderr.write(
                 "error: this Python runs the code of " + folder + ", the script is that of " + ROOT
                 + "; use the environment of this checkout: make -C " + ROOT + " environment, then "
-                + PYTHON + " " + script + "\n"
+                + PYTHON + " " + script + "; or set PYTHONPATH=" + ROOT + "\n"
             )  # fmt: skip
             sys.exit(2)
         return

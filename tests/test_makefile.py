@@ -133,6 +133,7 @@ def test_a_script_does_not_run_the_code_of_another_checkout(tmp_path: Path) -> N
     assert found.returncode == 2 and len(found.stderr.splitlines()) == 1
     assert f"runs the code of {ROOT}, the script is that of {tmp_path};" in found.stderr
     assert f"make -C {tmp_path} environment" in found.stderr
+    assert found.stderr.endswith(f"; or set PYTHONPATH={tmp_path}\n")
 
 
 def test_the_same_checkout_by_another_way_is_ours(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from paper_repro.results.tidy import Placed, placed
 
 ABSENT = "-"
 TABLE = "table.json"
+NO_RUNS_FOLDER = "no runs folder, which has the records of cells in cells/ (runs/, or what runs=DIR named)"
+ID = re.compile("[0-9a-f]{4,16}")
+"""An id, or how one begins, which a folder may be called, too."""
 Row = list[Any]
 
 
@@ -52,8 +56,6 @@ def compare(words: Sequence[str], roots: Sequence[Path], artifact: str | None = 
         raise UsageError(f"{' and '.join(words)}: one is a cell, the other a folder of many; give two of a kind")
     if folders:
         return _of_folders(words, *folders)
-    if artifact is not None:
-        raise UsageError(f"{artifact}: an artifact goes with two runs folders, not with two cells; leave it out")
     first, second = (lookup.find(word, roots)[1] for word in words)
     return _of_cells(first, second)
 
@@ -70,6 +72,13 @@ def _folder(word: str, artifact: str | None, scale: str | None) -> Folder | None
             raise UsageError(f"{word}: it says itself that it is {name} at scale {own}; give the two folders alone")
         return Folder(path.resolve().parents[2], plans.make(catalogue.load(name), own, None, overrides))
     if not (path / "cells").is_dir():
+        if artifact is not None:
+            raise UsageError(f"{word}: {NO_RUNS_FOLDER}; {artifact} goes with two runs folders, not with cells")
+        if path.is_dir() and not (path / "record.json").is_file() and not ID.fullmatch(word):
+            raise UsageError(
+                f"{word}: no record.json in it, so no cell's folder, no {TABLE}, so none of tables, and "
+                f"{NO_RUNS_FOLDER}; give two of one kind"
+            )
         return None
     if artifact is None:
         raise UsageError(f"{word}: a runs folder; say which artifact of it, for example cem/table3 scale=cpu")

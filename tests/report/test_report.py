@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.report import folder as folders
 from paper_repro.report import shell
@@ -131,6 +132,21 @@ def test_the_pages_say_what_the_tables_say(site: Any) -> None:
         }
         numbers = {cell for cell in cells if " ± " in cell}
         assert [number for number in sorted(numbers) if number not in page.text] == [], path
+
+
+def test_the_contact_sheet_has_every_figure_those_of_appendices_last(site: Any) -> None:
+    page = (site.folder / "figures.html").read_text(encoding="utf-8")
+    shown = re.findall(r'<img src="files/([^"]+)/\w+/(figure\w*)\.svg"', page)
+    there = [path.relative_to(RESULTS) for path in RESULTS.glob("*/*/*/figure*.svg")]
+    assert sorted(shown) == sorted((path.parts[0] + "/" + path.parts[1], path.stem) for path in there)
+    own: dict[str, list[str]] = {}
+    for artifact, stem in shown:
+        paper, _, name = artifact.partition("/")
+        own.setdefault(paper, []).append(name if stem == "figure" else f"{name} appendix")
+    papers = [artifact.partition("/")[0] for artifact, _ in shown]
+    assert papers == sorted(papers)
+    assert own["ebt"][-8:] == ["table5", "figB1", "figB2", "figB3", "figB4", "figB6", "figC1", "tableD1"]
+    assert own["ngpt"][-2:] == ["fig5 appendix", "fig6 appendix"]
 
 
 def test_the_same_results_give_the_same_bytes(site: Any, build_anew: Callable[[int], Any]) -> None:
