@@ -24,6 +24,7 @@ from paper_repro.artifacts import catalogue, expected, open_claims, paper_claims
 from paper_repro.artifacts.listing import published_listing
 from paper_repro.artifacts.verdicts import FITTED
 from paper_repro.base.command_line import RESULTS, parse, run_main
+from paper_repro.kernels.static import summary
 from paper_repro.kernels.static.gpus import GPUS
 from paper_repro.report.source import bench_commit, read_bench
 
@@ -249,8 +250,8 @@ def _benches(folder: Path) -> str:
         sweeps=tabulate(sweeps, SWEEP_HEADERS, tablefmt="github", disable_numparse=True) if sweeps else _NOT_YET,
         **_commands(commands),
         outcome=outcome,
-        programs=_programs(static["programs"]),
-        goals=_missed(static["programs"]),
+        programs=tabulate(summary.rows(static["programs"]), summary.HEADERS, tablefmt="github", disable_numparse=True),
+        goals=summary.missed(static["programs"]),
         ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
         triton=static["triton"],
         ptxas=static["ptxas"],
@@ -372,58 +373,6 @@ def _outcome(found: dict[str, Any], before: str) -> str:
         f"same records byte for byte on both sides ({statuses}); {found['killed_runners']} runners were killed, cells "
         f"began {began[0]} and {began[1]} times. The busiest runner asked {most[0]} and {most[1]} times."
     )
-
-
-def _programs(found: list[dict[str, Any]]) -> str:
-    """Write the table of compiled kernels: one line for each launch, with the numbers of all GPUs."""
-    launches: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for program in found:
-        launches.setdefault((program["kernel"], program["model"], program["size"]), []).append(program)
-    rows = []
-    for place, programs in launches.items():
-        first = programs[0]
-        constants = [f"{name} {value}" for name, value in first["tile"].items()]
-        rows.append(
-            [
-                *place,
-                ", ".join([*constants, f"{first['warps']} warps", f"{first['stages']} stages"]),
-                _each(programs, "registers"),
-                _each(programs, "spilled"),
-                _each(programs, "shared", 1 / 1024),
-                _each(programs, "blocks"),
-                _each(programs, "waves"),
-                _each(programs, "bytes_each"),
-                f"{first['products_each']:.0f}" if first["products_each"] else "",
-                f"{first['padding']:.2f}" if first["padding"] else "",
-                _each(programs, "operations_each"),
-                _joined(f"{max(program['microseconds'].values()):.3g}" for program in programs),
-                _joined(program["bound"] for program in programs),
-            ]
-        )
-    headers = "kernel, model, size, tile, registers, spilled, shared, blocks, waves, bytes, products, padding"
-    columns = [*headers.split(", "), "operations", "at least", "bound by"]
-    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
-
-
-def _missed(programs: list[dict[str, Any]]) -> str:
-    """Say which compiled kernels miss the goals."""
-    spilling = [program for program in programs if program["spilled"]]
-    alone = [program for program in programs if program["elementwise"] and program["blocks"] < 2]
-    missed = [f"{program['kernel']} ({program['model']}, {program['gpu']})" for program in spilling + alone]
-    return f"All {len(programs)} programs reach them." if not missed else f"Missed by {', '.join(missed)}."
-
-
-def _each(programs: list[dict[str, Any]], name: str, factor: float = 1.0) -> str:
-    """Write a number of all GPUs, once where it is the same."""
-    return _joined(_short(program[name] * factor) for program in programs)
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _joined(words: Iterable[str]) -> str:
-    return " / ".join(dict.fromkeys(words))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import scipy.sparse
-import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
@@ -22,6 +21,9 @@ from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.probes.completion.reconstructions import COMPLETED, ERRORS, IMAGES, MASKED
 from paper_repro.probes.completion.tools import first_images
 from paper_repro.probes.pictures import png
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Fill = Callable[[Tensor, Tensor], Tensor]
 """What stands in each pixel, (B, C, H, H), from masked images and their blank pixels, (B, 1, H, H)."""
@@ -50,6 +52,7 @@ def harmonic(data: MaskedImageData, num_batches: int) -> Fill:
     The discrete Laplace equation with the visible pixels as its boundary values; the edge of an image adds none, so the
     slope across it is zero (natural conditions).
     """
+    from scipy.sparse.linalg import splu
 
     def fill(masked: Tensor, blank: Tensor) -> Tensor:
         laplacian, found = _laplacian(masked.shape[-1]), masked.clone()
@@ -62,7 +65,7 @@ def harmonic(data: MaskedImageData, num_batches: int) -> Fill:
                 continue
             rows = laplacian[unknown]  # (unknown, H H)
             known = torch.where(hidden, 0.0, pixels).double().numpy()
-            solved = scipy.sparse.linalg.splu(rows[:, unknown].tocsc()).solve(-(rows @ known.T))  # (unknown, C)
+            solved = splu(rows[:, unknown].tocsc()).solve(-(rows @ known.T))  # (unknown, C)
             pixels[:, hidden] = torch.from_numpy(solved.T).to(pixels.dtype)
         return found
 
@@ -70,12 +73,14 @@ def harmonic(data: MaskedImageData, num_batches: int) -> Fill:
 
 
 @functools.cache
-def _laplacian(side: int) -> scipy.sparse.csr_array:
+def _laplacian(side: int) -> "csr_array":
     """Return the graph Laplacian of a grid of pixels that each have up to four neighbours, (H H, H H)."""
-    path = scipy.sparse.diags_array([-1.0, -1.0], offsets=[-1, 1], shape=(side, side))
-    path = path - scipy.sparse.diags_array(path.sum(1))
-    whole = scipy.sparse.eye_array(side)
-    return scipy.sparse.csr_array(scipy.sparse.kron(path, whole) + scipy.sparse.kron(whole, path))
+    from scipy.sparse import csr_array, diags_array, eye_array, kron
+
+    path = diags_array([-1.0, -1.0], offsets=[-1, 1], shape=(side, side))
+    path = path - diags_array(path.sum(1))
+    whole = eye_array(side)
+    return csr_array(kron(path, whole) + kron(whole, path))
 
 
 COMPONENTS = (4, 8, 16, 32, 64, 128)
