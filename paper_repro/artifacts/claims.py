@@ -12,11 +12,10 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.companions import named
-from paper_repro.artifacts.evidence import Evidence
 from paper_repro.artifacts.guards import above_the_floor
 from paper_repro.artifacts.judgements import (
     FAILS,
@@ -39,6 +38,9 @@ from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError
 from paper_repro.base.typed_yaml import Node
 
+if TYPE_CHECKING:
+    from paper_repro.artifacts.views import View
+
 __all__ = [
     "FAILS",
     "HOLDS",
@@ -60,7 +62,7 @@ __all__ = [
 class Predicate(Protocol):
     """Something that can be judged from the records of an artifact."""
 
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         """Judge the predicate; ``place`` fixes the axes over which the claim runs."""
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -139,7 +141,7 @@ class Order:
         return cls(Side.read(entries["greater"], metric), Side.read(entries["lesser"], metric), compare, margin)
 
     @above_the_floor
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         threshold = math.log1p(self.margin) if self.compare == "ratio" else self.margin
         return _contrast(view, self.greater, self.lesser, place, self.compare, threshold)
 
@@ -167,7 +169,7 @@ class Close:
         return cls(Side.read(entries["left"], metric), Side.read(entries["right"], metric), within)
 
     @above_the_floor
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         limit = math.log1p(self.within)
         return _contrast(view, self.left, self.right, place, "ratio", -limit, limit)
 
@@ -195,7 +197,7 @@ class Equal:
         other = Side.read(entries["same_as"], column) if "same_as" in entries else None
         return cls(Side.read(entries["at"], column), value, other)
 
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         found = view.counted(self.side.metric, {**place, **self.side.place})
         wanted = self.value
         if self.other is not None:
@@ -226,7 +228,7 @@ class Every:
             raise node.error(f"'{node.name}' lists no predicate: it would say nothing")
         return cls(parts)
 
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         return combine([("", part.judge(view, place)) for part in self.parts], self.decisive, self.otherwise)
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -252,7 +254,7 @@ class Negation:
     def from_yaml(cls, node: Node) -> "Negation":
         return cls(Predicate.from_yaml(node))
 
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         return negate(self.part.judge(view, place))
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -273,22 +275,22 @@ class Computed:
     def from_yaml(cls, node: Node) -> "Computed":
         return cls(typed_yaml.convert(str, node), node.where)
 
-    def function(self, companions: Sequence[ModuleType]) -> Callable[[Evidence], Judgement]:
+    def function(self, companions: Sequence[ModuleType]) -> "Callable[[View], Judgement]":
         """Return the function that judges.
 
         Raises:
             UsageError: there is none of that name.
         """
         if "." in self.name:
-            return cast(Callable[[Evidence], Judgement], named(self.name, self.where))
+            return cast("Callable[[View], Judgement]", named(self.name, self.where))
         functions = (getattr(companion, f"judge_{self.name}", None) for companion in companions)
         function = next((found for found in functions if found is not None), None)
         if function is None:
             raise UsageError(f"{self.where}: there is no function judge_{self.name}(view) in the Python file beside it")
-        return cast(Callable[[Evidence], Judgement], function)
+        return cast("Callable[[View], Judgement]", function)
 
     @above_the_floor
-    def judge(self, view: Evidence, place: Place) -> Judgement:
+    def judge(self, view: "View", place: Place) -> Judgement:
         judgement = self.function(view.artifact.companions())(view)
         assert isinstance(judgement, Judgement)
         return judgement
@@ -308,7 +310,7 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def judge(claim: Claim, view: Evidence, level: float = LEVEL) -> Judgement:
+def judge(claim: Claim, view: "View", level: float = LEVEL) -> Judgement:
     """Judge a claim at every combination of the axes it runs over, and combine the verdicts.
 
     Raises:
@@ -323,7 +325,7 @@ def judge(claim: Claim, view: Evidence, level: float = LEVEL) -> Judgement:
     return settle(found, claim.smallest, level)
 
 
-def _judged(claim: Claim, view: Evidence) -> Judgement:
+def _judged(claim: Claim, view: "View") -> Judgement:
     if not claim.over:
         return claim.predicate.judge(view, {})
     chosen = {axis: claim.only.get(axis, list(view.artifact.axes[axis].values)) for axis in claim.over}
@@ -353,7 +355,7 @@ def check_predicate(
 
 
 def _contrast(
-    view: Evidence, left: Side, right: Side, place: Place, compare: str, low: float, high: float = math.inf
+    view: "View", left: Side, right: Side, place: Place, compare: str, low: float, high: float = math.inf
 ) -> Judgement:
     """Judge whether the difference of two sides, or the logarithm of their ratio, lies above low and below high."""
     sides = [(side.metric, {**place, **side.place}) for side in (left, right)]

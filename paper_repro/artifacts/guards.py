@@ -3,16 +3,17 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from paper_repro.artifacts.evidence import Evidence
+if TYPE_CHECKING:
+    from paper_repro.artifacts.views import View
 
 NOT_JUDGED = "not judged: below the floor"
 """Said of what was judged on a model that is not better than its floor."""
 Judge = TypeVar("Judge", bound=Callable[..., Any])
 
 
-def guarded(view: Evidence, judge: Callable[[Any], Any]) -> Any:
+def guarded(view: "View", judge: Callable[[Any], Any]) -> Any:
     """Judge a part by itself: where it reads of a model that is not better than its floor, its answer is not taken.
 
     What the part reads is not held against the rest of its predicate.
@@ -34,7 +35,7 @@ def above_the_floor(judge: Judge) -> Judge:
     """Guard the method ``judge`` of a predicate."""
 
     @functools.wraps(judge)
-    def judged(predicate: Any, view: Evidence, place: Any) -> Any:
+    def judged(predicate: Any, view: "View", place: Any) -> Any:
         return guarded(view, lambda witness: judge(predicate, witness, place))
 
     return cast(Judge, judged)
