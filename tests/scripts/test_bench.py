@@ -12,6 +12,7 @@ from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import SEAL, seal
+from paper_repro.kernels.static import summary
 
 BENCH = """
 from side_by_side import Comparison
@@ -57,8 +58,7 @@ def test_rows_of_both_kinds_are_printed_and_written(
     ]
 
 
-def test_the_page_names_programs_that_miss_a_goal(scripts: None) -> None:
-    index = import_module("results_index")
+def test_the_page_names_programs_that_miss_a_goal() -> None:
     good: dict[str, Any] = {
         "kernel": "op._k",
         "model": "M",
@@ -67,10 +67,10 @@ def test_the_page_names_programs_that_miss_a_goal(scripts: None) -> None:
         "elementwise": True,
         "blocks": 2,
     }
-    assert index._missed([good, {**good, "elementwise": False, "blocks": 1}]) == "All 2 programs reach them."
-    assert index._missed([good, {**good, "spilled": 8}]) == "Missed by op._k (M, A100)."
-    assert index._missed([{**good, "gpu": "H100", "blocks": 1}]) == "Missed by op._k (M, H100)."
-    assert index._joined(["1", "1"]) == "1" and index._joined(["1", "2"]) == "1 / 2"
+    assert summary.missed([good, {**good, "elementwise": False, "blocks": 1}]) == "All 2 programs reach them."
+    assert summary.missed([good, {**good, "spilled": 8}]) == "Missed by op._k (M, A100)."
+    assert summary.missed([{**good, "gpu": "H100", "blocks": 1}]) == "Missed by op._k (M, H100)."
+    assert summary._joined(["1", "1"]) == "1" and summary._joined(["1", "2"]) == "1 / 2"
 
 
 def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState) -> Path:
