@@ -105,7 +105,7 @@ operation is Python and dispatch. "Compiled" is the time of a compiled step over
 ## What commands take
 
 `python scripts/bench.py commands --json FILE` calls the commands as whole processes, on a machine that does nothing
-else: those that train nothing {rounds} times, each artifact at scale `smoke` (`exact`, where it has no other) once,
+else: those that train nothing several times, each artifact at scale `smoke` (`exact`, where it has no other) once,
 with one worker and an empty folder of runs. Times are seconds of a processor, children included; goals are those of
 this repository. {slow}
 
@@ -331,8 +331,8 @@ def _cell(found: dict[str, Any], where: str, code: str) -> list[str]:
 COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
 
 
-def _commands(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the table of what commands take, its number of rounds, and the sentence on goals that are missed."""
+def _commands(found: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the table of what commands take, and the sentence on goals that are missed."""
     rows = [
         [
             f"`{one['command']}`" if len(one["processor"]) == 1 else f"`{one['command']}`, {one['case']}",
@@ -347,7 +347,6 @@ def _commands(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     missed = [f"{one['case']} ({statistics.median(one['processor']):.1f} s)" for one in found if not one["met"]]
     return {
         "commands": tabulate(rows, COMMAND_HEADERS, tablefmt="github", disable_numparse=True) if rows else _NOT_YET,
-        "rounds": max((len(one["processor"]) for one in found), default=0),
         "slow": f"Goals missed: {', '.join(missed)}." if missed else "All goals are met." if found else "",
     }
 
