@@ -22,9 +22,10 @@ def judge_spurious_minima(view: View) -> Judgement:
     """Return whether the rank correlation of late falls and growing errors is positive, by its 95 % interval."""
     from scipy.stats import spearmanr
 
+    found = traces(view, "long")
     pairs = [
         (after / before if before > 0 else 0.0, growth)
-        for trace in traces(view, "long")
+        for trace in found
         for before, after, growth in zip(trace.before, trace.after, trace.growth(), strict=True)
     ]
     if not pairs:
@@ -32,9 +33,11 @@ def judge_spurious_minima(view: View) -> Judgement:
     falls, growths = zip(*pairs, strict=True)
     if len(pairs) < FEWEST or len(set(falls)) < 2 or len(set(growths)) < 2:
         return Judgement(UNDECIDED, f"{len(pairs)} images, too few or all alike")
-    found = float(spearmanr(falls, growths).statistic)
-    middle = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, found)))
+    correlation = float(spearmanr(falls, growths).statistic)
+    middle = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, correlation)))
     interval = student(middle, math.sqrt(1.06 / (len(pairs) - 3)), math.inf, len(pairs))  # 1.06: for ranks
     low, high = math.tanh(interval.low), math.tanh(interval.high)
-    text = f"rank correlation {found:.2f} [{low:.2f}, {high:.2f}], {len(pairs)} images"
-    return tested(interval, text, 0.0, seeds=len(traces(view, "long")))
+    text = f"rank correlation {correlation:.2f} [{low:.2f}, {high:.2f}], {len(pairs)} images"
+    if len(found) < 2:
+        return Judgement(UNDECIDED, f"{text} of one seed: not judged")
+    return tested(interval, text, 0.0, seeds=len(found))

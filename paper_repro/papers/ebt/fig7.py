@@ -98,8 +98,10 @@ def judge_thinking_helps(view: View) -> Judgement:
 
 def judge_thinking_helps_beyond_training(view: View) -> Judgement:
     """Judge the mean gain of the most steps over the most of training."""
+    if (reason := _not_run(view) or _not_measured(view, S2, TRAINED_STEPS)) is not None:
+        return reason
     found = _gains(view, lambda _: (TRAINED_STEPS, 1), _longest)
-    return _not_run(view) or above(found, what="gain", unit=" %")
+    return above(found, what="gain", unit=" %")
 
 
 def judge_verification_helps(view: View) -> Judgement:
@@ -130,7 +132,7 @@ def _lengths(view: View) -> list[str]:
 
 def judge_below_a_recurrent_transformer(view: View) -> Judgement:
     """Judge EBT's lowest perplexity within the recurrent model's evaluations in training against that model's."""
-    if (reason := _not_run(view, RECURRENT)) is not None:
+    if (reason := _not_run(view, RECURRENT) or _not_measured(view, RECURRENT, TRAINED_PASSES)) is not None:
         return reason
     own, other = (grids(view, _place(model)) for model in (S2, RECURRENT))
     passed = over_grids(other, lambda grid: _log_perplexity(grid, TRAINED_PASSES, 1))
@@ -148,6 +150,8 @@ def judge_below_a_recurrent_transformer(view: View) -> Judgement:
 
 def judge_passing_again_does_not_help(view: View) -> Judgement:
     """Judge whether passing the blocks as often as the most steps raises the recurrent model's perplexity."""
+    if (reason := _not_measured(view, RECURRENT, TRAINED_PASSES)) is not None:
+        return reason
     found = _gains(view, lambda _: (TRAINED_PASSES, 1), _longest, model=RECURRENT)
     return above({seed: -value for seed, value in found.items()}, what="loss", unit=" %")
 
@@ -156,6 +160,14 @@ def _not_run(view: View, *others: str) -> Judgement | None:
     if not all(grids(view, _place(model)) for model in (S2, *others)):
         return NOT_RUN if view.points else Judgement(UNDECIDED, "the scale has no such cells")
     return None
+
+
+def _not_measured(view: View, model: str, steps: int) -> Judgement | None:
+    """Say that the probe looked at other numbers of steps, as a user's override or a scale may have it."""
+    found = grids(view, _place(model)).values()
+    if all(any(at.steps == steps for at in grid) for grid in found):
+        return None
+    return Judgement(UNDECIDED, f"{view.artifact.axes['model'].values[model].label} has no losses after {steps} steps")
 
 
 def _place(model: str, length: str = FULL) -> dict[str, str]:

@@ -129,6 +129,8 @@ def compared(candidate: PowerLaw | None, baseline: PowerLaw | None, seeds: int) 
     text = f"exponents {exponent_text(candidate)} and {exponent_text(baseline)}, difference {found}"
     if min(candidate.exponent, baseline.exponent) > 0:
         text += f", {exponent_gap(candidate, baseline)} relative"
+    if seeds < 2:
+        return Judgement(UNDECIDED, f"{text}: one seed, not judged")
     interval = student(found.value, found.error, found.freedom, seeds)
     return tested(interval, text, 0.0, base=baseline.exponent)
 

@@ -200,6 +200,18 @@ def test_figure_7_holds_where_thinking_gains_and_fails_where_it_does_not(tmp_pat
     assert verdicts(tmp_path / "b", "fig7", opposite) == dict.fromkeys(expected, FAILS)
 
 
+def test_figure_7_without_the_steps_of_training_is_undecided(tmp_path: Path) -> None:
+    def made(place: Place, seed: int) -> Any:
+        metrics, files = outcome_of(thought(0.2 + noise(seed), 0.1, further=1.5), loss=-0.1)
+        kept = [line for line in files["thinking.csv"].decode().splitlines() if line.split(",")[1] != "3"]
+        return metrics, {"thinking.csv": "\n".join(kept).encode()}
+
+    found = judged(tmp_path, "fig7", made)
+    for claim in ("thinking_helps_beyond_training", "below_a_recurrent_transformer", "passing_again_does_not_help"):
+        assert (found[claim].verdict, "no losses after 3 steps" in found[claim].because) == (UNDECIDED, True)
+    assert found["thinking_helps"].verdict == HOLDS
+
+
 def test_figure_6_judges_the_slope_over_the_shift(tmp_path: Path) -> None:
     def made(sign: float) -> Any:
         def more(place: Place, seed: int) -> Any:
