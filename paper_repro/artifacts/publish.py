@@ -32,9 +32,11 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     found = {cell: found[cell] for cell in wanted if cell in found}
     open_cells = [cell for cell in wanted if cell not in found]
     if open_cells:
+        lacking = next((cell.missing for cell in plan.all_cells if cell.id == open_cells[0] and cell.missing), "")
+        first = f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} runs={runs} first"
         raise UsageError(
             f"{len(open_cells)} of {len(wanted)} cells have no result in {runs} (the first: {open_cells[0]}); "
-            f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} runs={runs} first"
+            + (f"a cell is named after its data, and here they are absent: {lacking}" if lacking else first)
         )
     _refuse_unknown_code(list(found.values()))
     whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -439,6 +440,9 @@ def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_p
     with pytest.raises(UsageError, match=f"1 of 10 cells have no result .*{plan.cells[0].id}"):
         publish(plan, runs, results)
     assert not results.exists()
+    absent = tuple(dataclasses.replace(cell, missing="sudoku/manifest.json is not there") for cell in plan.cells)
+    with pytest.raises(UsageError, match=r"named after its data, and here they are absent: sudoku/manifest.json"):
+        publish(dataclasses.replace(plan, cells=absent), tmp_path / "none", results)
     altered = plans.make(catalogue.load("ebt/tableD1"), overrides=["training.sequences=1"])
     with pytest.raises(UsageError, match="an altered run is no reference"):
         publish(altered, runs, results)
