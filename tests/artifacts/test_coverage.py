@@ -10,9 +10,11 @@ import pytest
 
 from paper_repro.artifacts import intervals, shares
 from paper_repro.base.command_line import RESULTS
+from paper_repro.metrics.learning_rate import optimal_learning_rate
 from paper_repro.metrics.lines import fit_line
 from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
 from paper_repro.metrics.speedup import FinishedRun, tokens_to_same_loss, tune
+from paper_repro.papers.ebt.figB3 import area_of, probit
 
 SEEDS = (3, 5, 10)
 TRIALS = 4000
@@ -39,9 +41,9 @@ SPREADS = relative_spreads()
 QUARTILES = statistics.quantiles(SPREADS, n=4)
 
 
-def share(held: Held, seeds: int) -> float:
+def share(held: Held, seeds: int, trials: int = TRIALS) -> float:
     generator = np.random.default_rng(seeds)
-    return sum(held(generator, seeds) for _ in range(TRIALS)) / TRIALS
+    return sum(held(generator, seeds) for _ in range(trials)) / trials
 
 
 def draw(generator: np.random.Generator, mean: float, spread: float, seeds: int, first: int = 0) -> dict[int, float]:
@@ -210,3 +212,41 @@ def test_a_share_of_16_images_for_each_seed(seeds: int, apart: float) -> None:
     generator = np.random.default_rng(seeds)
     for truth in (0.02, 0.1, 0.5):
         assert sum(held(generator, truth, seeds) for _ in range(TRIALS)) / TRIALS >= LEAST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("middle", [0.6, 0.75, 0.9])
+def test_an_auroc_by_probits(seeds: int, middle: float) -> None:
+    """Seeds as far apart as those of ebt/figB3 (0.65 to 0.81, standard deviations 0.09 to 0.35), of 64 texts a side."""
+
+    def held(generator: np.random.Generator, count: int) -> bool:
+        areas = [area_of(truth + probit(0.75) * generator.standard_normal()) for _ in range(count)]
+        counted = [round(area * 4096) / 4096 for area in areas]
+        return holds(intervals.of([probit(area) for area in counted]), truth)
+
+    truth = probit(middle)
+
+    assert LEAST <= share(held, seeds) <= MOST
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_the_best_rates_of_two_models(seeds: int) -> None:
+    """Each seed's optimum is read off Akima's interpolant, and doublings are compared, as in cem/fig3a and fig5."""
+    rates = [2.0**exponent for exponent in range(-11, -4)]
+
+    def optimum(best: float, noise: np.ndarray) -> float:
+        losses = [3 * (1 + 0.01 * (math.log2(rate) - best) ** 2) for rate in rates]
+        found = optimal_learning_rate(rates, [loss * (1 + some) for loss, some in zip(losses, noise, strict=True)])
+        return math.log2(found.learning_rate)
+
+    bests = (-8.3, -7.9)
+    truth = math.fsum(sign * optimum(best, np.zeros(len(rates))) for sign, best in zip((1, -1), bests, strict=True))
+
+    def held(generator: np.random.Generator, count: int) -> bool:
+        sides = (
+            {seed: optimum(best, QUARTILES[1] * generator.standard_normal(len(rates))) for seed in range(count)}
+            for best in bests
+        )
+        return holds(intervals.compare(*sides), truth)
+
+    assert LEAST <= share(held, seeds, trials=1000) <= MOST

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import av
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import video_sources
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.video_sources import SampleClips, VideoSource, decode_clip, shown_at
 from paper_repro.datamodules.videos import VideoData
@@ -109,6 +111,22 @@ def test_sample_clips_are_for_training_or_for_testing() -> None:
         _ = SampleClips(size=20, shrink=16).counts
     with pytest.raises(ValueError, match="held_out must be one of bikes, bigbuckbunny, carphone_pristine"):
         SampleClips(held_out="bike")
+
+
+def test_sample_clips_are_decoded_once_for_a_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, first, second = (SampleClips(size=8, shrink=16) for _ in range(3))
+    first.find(None, tmp_path)
+    second.find(None, tmp_path)
+    hashes = first.data_hashes()
+    monkeypatch.setattr(video_sources, "decode_clip", lambda *_: pytest.fail("decoded again"))
+    assert second.data_hashes() == hashes and second.duration("test", 0) == first.duration("test", 0)
+    monkeypatch.undo()
+    assert plain.data_hashes() == hashes
+    for path in tmp_path.glob("*.npz"):
+        path.write_bytes(b"damaged")
+    third = SampleClips(size=8, shrink=16)
+    third.find(None, tmp_path)
+    assert third.data_hashes() == hashes
 
 
 def test_training_squares_are_turned_and_tested_ones_are_not() -> None:

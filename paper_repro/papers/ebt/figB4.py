@@ -113,7 +113,7 @@ def _rows(view: View) -> list[Row]:
     for length in view.artifact.axes["length"].values:
         for seed, grid in grids(view, _place(length)).items():
             steps = most(grid).steps
-            for samples in LINES:
+            for samples in sorted(LINES.keys() & {at.samples for at in grid}):
                 gain = round(mean_gain(grid, (steps, 1), (steps, samples)), 8)
                 tokens = trained_tokens(view, _place(length))
                 row = {"kind": "measured", "samples": samples, "tokens": tokens, "seed": seed, "gain": gain}
