@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paper_repro.artifacts import claims, looks
-from paper_repro.artifacts.judgements import LEVEL, UNDECIDED, Judgement, more_seeds
+from paper_repro.artifacts.judgements import LEVEL, UNDECIDED, Judgement, more_seeds, would_decide
 from paper_repro.artifacts.views import Point, View
 from paper_repro.cells.planned import Key
 from paper_repro.cells.records import Record
+
+NO_LOOK = "if means and spreads stay as they are, no planned look decides it"
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,14 @@ def decide(claim: claims.Claim, view: View) -> Decision:
     if reason := looks.refuse_unplanned(planned, first, view.plan.seeds):
         return Decision(Judgement(UNDECIDED, reason), frozenset())
     found = Decision(Judgement(UNDECIDED, f"not judged before {planned[0]} seeds"), frozenset())
-    for number, (count, level) in enumerate(zip(planned, looks.levels(planned), strict=True)):
+    each = list(zip(planned, looks.levels(planned), strict=True))
+    for number, (count, level) in enumerate(each):
         seeds = looks.seeds_of(first, count)
         here = _at(claim, _limited(view, seeds), level)
         if any(not set(seeds) <= view.judged(view.points[key]).keys() for key in here.read & view.points.keys()):
             if not number and here.judgement.verdict == UNDECIDED:
                 found = here  # it says what has not been run
-            return dataclasses.replace(found, following=count)
+            return dataclasses.replace(_priced(found, claim, view, each[number:]), following=count)
         if here.judgement.is_exact:
             return dataclasses.replace(here, look=count)
         note = f"look {number + 1} of {len(planned)}, {count} seeds, p below {level:.4g}"
@@ -73,6 +76,27 @@ def decide(claim: claims.Claim, view: View) -> Decision:
         if not found.judgement.is_open:
             return found
     return dataclasses.replace(found, judgement=_remarked(_closed(found.judgement), "no further look is planned"))
+
+
+def _priced(found: Decision, claim: claims.Claim, view: View, later: Sequence[tuple[int, float]]) -> Decision:
+    """Give a decision the seeds up to the first look that would decide it, each at its own level, and their price.
+
+    Other numbers of seeds are no looks, so that nobody may judge by them.
+
+    Args:
+        found: of the last look that was taken.
+        later: seeds and level of the looks that are left.
+    """
+    judgement = found.judgement
+    if found.look is None or judgement.verdict != UNDECIDED or not any(leaf.tested for leaf in judgement.leaves()):
+        return found
+    for count, level in later:
+        more = count - found.look
+        if would_decide(judgement, more, claim.smallest, level):
+            price = more * seconds_of_a_seed(view, found.read)
+            return dataclasses.replace(found, judgement=dataclasses.replace(judgement, more=more, price=price))
+    priceless = dataclasses.replace(judgement, more=None, price=None)
+    return dataclasses.replace(found, judgement=_remarked(priceless, NO_LOOK))
 
 
 def _closed(judgement: Judgement) -> Judgement:

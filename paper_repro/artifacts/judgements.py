@@ -271,7 +271,7 @@ def more_seeds(judgement: Judgement, smallest: Smallest | None = None, level: fl
     """Return how many more seeds would decide if means and spreads stay as they are; None: ``MOST_SEEDS`` would not."""
 
     def decided(seeds: int) -> bool:
-        return _p_values(_grown(judgement, seeds), smallest, level).verdict(level) != UNDECIDED
+        return would_decide(judgement, seeds, smallest, level)
 
     low, high = 0, 1
     while not decided(high):
@@ -282,6 +282,11 @@ def more_seeds(judgement: Judgement, smallest: Smallest | None = None, level: fl
         middle = (low + high) // 2
         low, high = (low, middle) if decided(middle) else (middle, high)
     return high
+
+
+def would_decide(judgement: Judgement, seeds: int, smallest: Smallest | None = None, level: float = LEVEL) -> bool:
+    """Return whether so many more seeds would decide if means and spreads stay as they are."""
+    return _p_values(_grown(judgement, seeds), smallest, level).verdict(level) != UNDECIDED
 
 
 def _grown(judgement: Judgement, seeds: int) -> Judgement:

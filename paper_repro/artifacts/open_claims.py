@@ -17,7 +17,9 @@ PAGE = """# What is not decided
 Of the {judged} claims at scale `cpu`, {undecided} are undecided ({share:.0%}). The price is the time of one processor
 core for the seeds that would decide, if means and spreads stay as they are. It is a guess from few seeds: the truth may
 be half of it or twice as much. The {priced} claims with a price cost {total} together; some of them share their cells.
-`reproduce.py ARTIFACT --decide --hours H` spends it where a scale plans looks, the claim first that costs least
+{planned} of them stand in a scale that plans looks. Their seeds are those up to the first look that would decide, and
+`reproduce.py ARTIFACT --decide --hours H` takes them, the claim first that costs least. A scale without looks spent its
+whole level at the seeds that it has; to go on, somebody has to plan looks for it first
 ([docs/verdicts.md](../docs/verdicts.md#more-seeds)). What is known is what the undecided parts of a claim rest on.
 
 {table}
@@ -50,6 +52,8 @@ class OpenClaim:
     """Seconds of a processor that they take; None: not known."""
     why: str
     """What the verdict rests on."""
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds at which its scale plans to judge it; none where no seeds may be added."""
 
     @property
     def words(self) -> tuple[str, str]:
@@ -79,17 +83,18 @@ class Openness:
 
 def openness(tables: Iterable[Mapping[str, Any]]) -> Openness:
     """Return what is not decided in documents of tables, as table.json has them; those of other scales are left out."""
-    claims = [(table["artifact"], claim) for table in tables if table["scale"] == REDUCED for claim in table["claims"]]
-    undecided = [_open(artifact, claim) for artifact, claim in claims if claim["verdict"] == UNDECIDED]
-    below = Counter(artifact for artifact, claim in claims if claim["verdict"] == NOT_JUDGED)
-    may_pass = Counter(artifact for artifact, claim in claims if claim.get(MAY_PASS))
+    claims = [(table, claim) for table in tables if table["scale"] == REDUCED for claim in table["claims"]]
+    undecided = [_open(table, claim) for table, claim in claims if claim["verdict"] == UNDECIDED]
+    below = Counter(table["artifact"] for table, claim in claims if claim["verdict"] == NOT_JUDGED)
+    may_pass = Counter(table["artifact"] for table, claim in claims if claim.get(MAY_PASS))
     return Openness(len(claims), tuple(sorted(undecided, key=_order)), below, may_pass)
 
 
-def _open(artifact: str, claim: Mapping[str, Any]) -> OpenClaim:
+def _open(table: Mapping[str, Any], claim: Mapping[str, Any]) -> OpenClaim:
     seeds, remark = claim.get("more_seeds"), claim.get("remark")
     why = "; ".join([*_reasons(claim), *([remark] if remark and seeds is None else [])])
-    return OpenClaim(artifact, claim["id"], claim["whose"], seeds, claim.get("more_seconds"), why)
+    looks = tuple(table.get("looks", ()))
+    return OpenClaim(table["artifact"], claim["id"], claim["whose"], seeds, claim.get("more_seconds"), why, looks)
 
 
 def _reasons(judged: Mapping[str, Any]) -> list[str]:
@@ -107,20 +112,25 @@ def page(tables: Iterable[Mapping[str, Any]]) -> str:
     found = openness(tables)
     prices = [one.seconds for one in found.undecided if one.seconds is not None]
     rows = [
-        [_linked(one.artifact), one.claim, WHOSE.get(one.whose, one.whose), *one.words, one.why]
+        [_linked(one.artifact), one.claim, WHOSE.get(one.whose, one.whose), _looks(one), *one.words, one.why]
         for one in found.undecided
     ]
-    headers = ["artifact", "claim", "whose", "more seeds", "one core", "what is known"]
+    headers = ["artifact", "claim", "whose", "looks at", "more seeds", "one core", "what is known"]
     below = [[_linked(name), str(count), str(found.may_pass[name])] for name, count in sorted(found.below.items())]
     return PAGE.format(
         judged=found.judged,
         undecided=len(found.undecided),
         share=found.share,
         priced=len(prices),
+        planned=sum(1 for one in found.undecided if one.seconds is not None and one.looks),
         total=duration(sum(prices)),
         table=_table(rows, headers),
         below=BELOW.format(table=_table(below, ["artifact", "claims", "more seeds may help"])) if below else "",
     )
+
+
+def _looks(one: OpenClaim) -> str:
+    return ", ".join(map(str, one.looks)) or "none"
 
 
 def _linked(artifact: str) -> str:

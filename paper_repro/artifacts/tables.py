@@ -304,6 +304,7 @@ class Table:
             "made_of": made_of.words(self.view),
             "comparable": plan.scale.comparable and not plan.altered,
             "seeds": list(plan.seeds),
+            "looks": list(plan.scale.looks),
             "overrides": plan.altering,
             "rows": self.long_rows(),
             "summary": {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from paper_repro.artifacts import intervals, shares
+from paper_repro.artifacts.shares import from_probit, probit
 from paper_repro.base.command_line import RESULTS
 from paper_repro.metrics.learning_rate import optimal_learning_rate
 from paper_repro.metrics.lines import fit_line
 from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
 from paper_repro.metrics.speedup import FinishedRun, tokens_to_same_loss, tune
-from paper_repro.papers.ebt.figB3 import area_of, probit
 
 SEEDS = (3, 5, 10)
 TRIALS = 4000
@@ -220,7 +220,7 @@ def test_an_auroc_by_probits(seeds: int, middle: float) -> None:
     """Seeds as far apart as those of ebt/figB3 (0.65 to 0.81, standard deviations 0.09 to 0.35), of 64 texts a side."""
 
     def held(generator: np.random.Generator, count: int) -> bool:
-        areas = [area_of(truth + probit(0.75) * generator.standard_normal()) for _ in range(count)]
+        areas = [from_probit(truth + probit(0.75) * generator.standard_normal()) for _ in range(count)]
         counted = [round(area * 4096) / 4096 for area in areas]
         return holds(intervals.of([probit(area) for area in counted]), truth)
 

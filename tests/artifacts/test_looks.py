@@ -121,7 +121,8 @@ def test_after_the_last_look_no_more_seeds_are_asked_for(tmp_path: Path) -> None
         found = decisions.decide(plan.artifact.claims[0], views.build(more, tmp_path / str(count), None))
         judgement = found.judgement
         assert (judgement.verdict, found.look, found.following) == (UNDECIDED, count, following)
-        assert (judgement.more is None) == (judgement.price is None) == (following is None)
+        unpriced = following is None or decisions.NO_LOOK in judgement.reason
+        assert (judgement.more is None) == (judgement.price is None) == unpriced
         assert judgement.reason.endswith("; no further look is planned") == (following is None)
 
 
@@ -206,9 +207,9 @@ def test_of_a_look_that_was_stopped_nothing_is_read_and_the_look_before_it_can_b
     tmp_path: Path, at_whole_points: bool
 ) -> None:
     plan, runs, results = with_looks(tmp_path), tmp_path / "runs", tmp_path / "results"
-    synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.06))
     before, _ = render(plan, runs, None)
-    assert deciding.decide(plan, runs, results, 1.0, stopped(runs, 0.03, 3, at_whole_points)) == 130
+    assert deciding.decide(plan, runs, results, 1.0, stopped(runs, 0.06, 3, at_whole_points)) == 130
     begun = looks.taken(runs / plan.folder, LOOKS)
     assert begun is not None and begun.seeds, "a look was begun"
     assert [path for path in runs.glob("cells/*") if path.name not in {cell.id for cell in plan.cells}]
@@ -226,7 +227,7 @@ def test_of_a_look_that_was_stopped_nothing_is_read_and_the_look_before_it_can_b
     assert len(said) == 1 and "is not finished: its further seeds stand in no number and no verdict." in said[0]
     assert looks.taken(results / plan.folder, LOOKS) == begun
 
-    assert deciding.decide(plan, runs, results, 1.0, runner(runs, 0.03)) == 0, "the same command goes on"
+    assert deciding.decide(plan, runs, results, 1.0, runner(runs, 0.06)) == 0, "the same command goes on"
     publish(plan, runs, results)
     table, _ = render(plan, results, None)
     assert not [note for note in table.notes() if "was begun" in note]
@@ -282,3 +283,16 @@ def test_undecided_says_how_many_seeds_would_decide_and_what_they_cost(tmp_path:
     assert found.price == pytest.approx(found.more * 4 * 30.0)  # four points
     assert f"about {found.more} more seeds would decide, " in found.reason
     assert claims.judge(plan.artifact.claims[0], view).more is None
+
+
+def test_the_price_of_an_undecided_claim_is_that_of_the_first_look_that_would_decide_it(tmp_path: Path) -> None:
+    plan = with_looks(tmp_path)
+    claim, asked = plan.artifact.claims[0], set()
+    for place, gap in enumerate((0.1, 0.06, 0.045, 0.02)):
+        synthetic.fill(tmp_path / str(place), plan, lambda cell, gap=gap: error(cell, gap))
+        found = decisions.decide(claim, views.build(plan, tmp_path / str(place), None))
+        assert (found.judgement.verdict, found.look, found.following) == (UNDECIDED, 3, 5)
+        asked.add(found.judgement.more)
+        assert (found.judgement.price is None) == (found.judgement.more is None)
+        assert (decisions.NO_LOOK in found.judgement.reason) == (found.judgement.more is None)
+    assert asked == {5, 9, None}, "looks are at 3, 5, 8 and 12 seeds"

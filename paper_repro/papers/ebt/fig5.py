@@ -117,7 +117,7 @@ class ScalingTable(SparseTable):
             if laws[0] is None or laws[1] is None:
                 continue
             text = f"EBT {exponent_text(laws[0])}, Transformer++ {exponent_text(laws[1])}"
-            if min(laws[0].exponent, laws[1].exponent) > 0:
+            if min(found.exponent_interval[0] for found in laws if found is not None) > 0:
                 text += f", ratio {exponent_gap(laws[0], laws[1])}"
             found.append(f"Exponents over {name} (95 %): {text}.")
         for name, factor in factors(self.view).items():

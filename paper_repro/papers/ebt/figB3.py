@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import figures, intervals, palette, ties
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine, tested
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.shares import from_probit, probit
 from paper_repro.artifacts.views import View
 from paper_repro.papers.ebt.learning import NOT_RUN, S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Seeds, above, difference
@@ -26,9 +26,6 @@ SCORES = {
 }
 """What is thresholded: whether its bars are full, and its name."""
 MOST_TOKENS = 24
-NORMAL = NormalDist()
-NEAREST = 1e-4
-"""How near to 0 and 1 an AUROC is taken to lie at most: with 64 texts of either kind a half of one pair is 1e-4."""
 
 
 class FigureB3(figures.Figure):
@@ -87,23 +84,9 @@ def judge_energy_tells_foreign_texts_better(view: View) -> Judgement:
     return tested(interval, f"{text} [{interval.low:+.2f}, {interval.high:+.2f}], {interval.count} seeds", 0.0)
 
 
-def probit(area: float) -> float:
-    """Return Phi^-1(AUROC) phi(0), the quantile of a normal distribution in units of AUROC near 1/2.
-
-    The AUROCs of seeds crowd where they are near 1, and Student's interval then holds their mean too seldom (four
-    times in five) and reaches beyond 1.  Their quantiles have no such end.
-    """
-    return NORMAL.inv_cdf(min(max(area, NEAREST), 1 - NEAREST)) * NORMAL.pdf(0.0)
-
-
-def area_of(probit: float) -> float:
-    """Return the AUROC of what ``probit`` returns."""
-    return NORMAL.cdf(probit / NORMAL.pdf(0.0))
-
-
 def _told_apart(values: Mapping[int, float]) -> Judgement:
     found = intervals.of([probit(value) for value in values.values()])
-    mean, low, high = (f"{area_of(value):.2f}" for value in (found.mean, found.low, found.high))
+    mean, low, high = (f"{from_probit(value):.2f}" for value in (found.mean, found.low, found.high))
     return tested(found, f"AUROC {mean} [{low}, {high}], {found.count} seeds", 0.0)
 
 

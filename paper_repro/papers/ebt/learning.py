@@ -127,7 +127,7 @@ def compared(candidate: PowerLaw | None, baseline: PowerLaw | None, seeds: int) 
         return NOT_RUN
     found = exponent_difference(candidate, baseline)
     text = f"exponents {exponent_text(candidate)} and {exponent_text(baseline)}, difference {found}"
-    if min(candidate.exponent, baseline.exponent) > 0:
+    if min(candidate.exponent_interval[0], baseline.exponent_interval[0]) > 0:  # else their ratio may be anything
         text += f", {exponent_gap(candidate, baseline)} relative"
     if seeds < 2:
         return Judgement(UNDECIDED, f"{text}: one seed, not judged")

@@ -11,6 +11,7 @@ from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.printed_numbers import PrintedNumber
+from paper_repro.artifacts.shares import from_probit, probit
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
 
@@ -169,9 +170,10 @@ def _learned(model: str, view: View) -> Judgement:
     size = f"width {widest}, {sizes[widest]:,.0f} parameters"
     if sizes[widest] <= printed:
         return Judgement(UNDECIDED, f"{size}: the printed transition is at {printed:,.0f}")
-    mean = intervals.of(list(found.values()))
-    text = f"{size}: accuracy {mean.mean:.3f} [{mean.low:.3f}, {mean.high:.3f}], {mean.count} seeds"
-    return tested(mean, f"{text}, above {THRESHOLD:g} wanted", THRESHOLD)
+    interval = intervals.of([probit(accuracy) for accuracy in found.values()])
+    mean, low, high = (from_probit(value) for value in (interval.mean, interval.low, interval.high))
+    text = f"{size}: accuracy {mean:.3f} [{low:.3f}, {high:.3f}], {interval.count} seeds"
+    return tested(interval, f"{text}, above {THRESHOLD:g} wanted", probit(THRESHOLD))
 
 
 def _ratio(view: View, model: str) -> Judgement:
