@@ -59,13 +59,15 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
 
 def _refuse_unknown_code(found: Sequence[Record]) -> None:
     """Refuse records of which nobody can say from which commit they come."""
-    nameless = [record.cell for record in found if not record.provenance.get("commit")]
+    nameless = [record.cell for record in found if not all(code["commit"] for code in measurements.code_of(record))]
     if nameless:
         raise UsageError(
             f"{len(nameless)} records name no commit, because git could not be asked when they were made (the first: "
             f"{nameless[0]}); run in a git checkout, delete them and run again"
         )
-    dirty = [record.cell for record in found if record.provenance.get("dirty") is not False]
+    dirty = [
+        record.cell for record in found if any(code["dirty"] is not False for code in measurements.code_of(record))
+    ]
     if dirty:
         raise UsageError(
             f"{len(dirty)} records come from uncommitted code, or from code that changed while they ran (the first: "

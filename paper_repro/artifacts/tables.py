@@ -16,6 +16,7 @@ from paper_repro.artifacts.layouts import AS_REFERENCE, FILE, VERDICT, Layout
 from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table
 from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
+from paper_repro.cells import measurements
 from paper_repro.cells.records import Record
 
 
@@ -376,6 +377,7 @@ def _origin(found: Sequence[Record]) -> str:
         return ""
     devices = sorted({str(record.provenance.get("device")) for record in found})
     torches = sorted({str(record.provenance.get("versions", {}).get("torch", "none")) for record in found})
-    commits = sorted({str(record.provenance.get("commit"))[:10] for record in found})
-    dirty = " with uncommitted changes" if any(record.provenance.get("dirty") for record in found) else ""
+    code = [each for record in found for each in measurements.code_of(record)]
+    commits = sorted({str(each["commit"])[:10] for each in code})
+    dirty = " with uncommitted changes" if any(each["dirty"] for each in code) else ""
     return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"

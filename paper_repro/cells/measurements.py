@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 OF_A_SPLIT = ("train_", "val_", "test_", "best_")
 """How metrics begin that the training itself gave, in records that do not tell whose metric is whose."""
 
+PROBES, CODE = "probes", ("commit", "dirty")
+"""Where a record's provenance names the code of the probes that measured after the training, and what it says."""
+
 
 class Planned(Protocol):
     """A cell as somebody wants it."""
@@ -164,7 +167,23 @@ def _with(record: Record, found: Measurement) -> Record:
         attachments={**kept.attachments, **found.attachments},
         measured={**record.measured, found.probe: sorted(given)},
         config={**record.config, identity.PROBES: {**(record.config.get("probes") or {}), found.name: found.config}},
+        provenance=_of_probes(record, {found.probe: _code(found.provenance)}),
     )
+
+
+def _code(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the code that a provenance names."""
+    return {name: provenance.get(name) for name in CODE}
+
+
+def _of_probes(record: Record, more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the provenance of a record to which probes have added; a probe of the training has the training's own."""
+    return {**record.provenance, PROBES: {**record.provenance.get(PROBES, {}), **more}}
+
+
+def code_of(record: Record) -> list[Mapping[str, Any]]:
+    """Return the commits, with their dirty flags, that a record's numbers come from: the training's first."""
+    return [_code(record.provenance), *record.provenance.get(PROBES, {}).values()]
 
 
 def joined(record: Record, other: Record) -> Record:
@@ -181,7 +200,13 @@ def joined(record: Record, other: Record) -> Record:
         attachments={**other.attachments, **record.attachments},
         measured={**other.measured, **record.measured} if record.measured and other.measured else {},
         config={**record.config, identity.PROBES: nodes},
+        provenance=_of_probes(record, {theirs[name]: _code_of_probe(other, theirs[name]) for name in sorted(more)}),
     )
+
+
+def _code_of_probe(record: Record, probe: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = record.provenance.get(PROBES, {}).get(probe) or _code(record.provenance)
+    return found
 
 
 def _read(path: Path) -> Measurement | None:

@@ -100,13 +100,21 @@ def _provenance(value: Any) -> bool:
     )
 
 
-_PROVENANCE: dict[str, Callable[[Any], bool]] = {
+def _code(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == set(_CODE) and all(_CODE[key](value[key]) for key in _CODE)
+
+
+_CODE: dict[str, Callable[[Any], bool]] = {
     "commit": lambda value: value is None or (isinstance(value, str) and _COMMIT.fullmatch(value) is not None),
     "dirty": lambda value: value is None or isinstance(value, bool),
+}
+_PROVENANCE: dict[str, Callable[[Any], bool]] = {
+    **_CODE,
     "versions": _each(_text(200)),
     "device": _text(500),
     "data": _each(_text(200)),
     "compiled": _text(500),
+    "probes": _each(_code),
 }
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "cell": (lambda value: isinstance(value, str) and FILE_NAME.fullmatch(value) is not None, "a cell's id"),
@@ -120,7 +128,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seconds": (_not_negative, "a number of 0 or more"),
     "peak_memory_mib": (_or_null(_not_negative), "a number of 0 or more, or null"),
     "note": (_text(1_000), "a text"),
-    "provenance": (_provenance, "commit, dirty flag, versions, device, data and whether it was compiled"),
+    "provenance": (_provenance, "commit, dirty flag, versions, device, data, how it was compiled, code of later probes"),
     "attachments": (
         _each(lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None),
         "a section of file names and their SHA-256",

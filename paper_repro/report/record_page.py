@@ -144,6 +144,7 @@ def _provenance(kept: Kept) -> Markup:
     given: Mapping[str, Any] = record.provenance
     commit = tag("code", str(given.get("commit") or "unknown"))
     dirty = " with uncommitted changes" if given.get("dirty") else ""
+    later = sorted({str(code["commit"]) for code in given.get("probes", {}).values()} - {str(given.get("commit"))})
     versions = ", ".join(f"{name} {version}" for name, version in sorted((given.get("versions") or {}).items()))
     data = [
         tag("div", name, " ", tag("code", str(digest))) for name, digest in sorted((given.get("data") or {}).items())
@@ -152,6 +153,7 @@ def _provenance(kept: Kept) -> Markup:
     return facts(
         [
             ("Commit", [commit, dirty]),
+            ("Probes measured later, at", [[tag("code", one), " "] for one in later]),
             ("Machine", given.get("device")),
             ("Versions", versions),
             ("Compiled", given.get("compiled")),

@@ -72,6 +72,8 @@ def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> Non
     total = found.record.metrics["total"]
     assert records.attachment(own, found.record, "total.txt") == f"{total!r} 0".encode()
     assert found.record.measured == {one.probes["one"]: ["total", "total.txt"]}
+    training, probe = measurements.code_of(found.record)
+    assert training == probe and found.record.provenance["probes"].keys() == {one.probes["one"]}
 
     # Trained with the probe from the start it measures the same.
     together = measurements.find(runs / "probed", one)
@@ -172,13 +174,15 @@ def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Pa
 
 
 def test_a_record_joined_with_another_keeps_what_each_has_measured(tmp_path: Path) -> None:
-    origin = {"commit": "a" * 40, "dirty": False, "versions": {}, "device": "x"}
-
     def record(name: str, value: float) -> records.Record:
+        origin = {"commit": name[0] * 40, "dirty": False, "versions": {}, "device": "x"}
         config = identity.recorded(cell(**{name: {"metric": name, "file": f"{name}.txt"}}).config)
         outcome = Outcome(FINISHED, {"test_rmse": 1.0, name: value}, measured={name: [name]})
         return records.from_outcome(cell().id, config, outcome, origin)
 
-    both = measurements.joined(record("one", 1.0), record("two", 2.0))
-    assert both.metrics == {"test_rmse": 1.0, "one": 1.0, "two": 2.0}
-    assert both.config["probes"].keys() == {"one", "two"} and len(both.measured) == 2
+    both = measurements.joined(record("a", 1.0), record("b", 2.0))
+    assert both.metrics == {"test_rmse": 1.0, "a": 1.0, "b": 2.0}
+    assert both.config["probes"].keys() == {"a", "b"} and len(both.measured) == 2
+    assert [code["commit"] for code in measurements.code_of(both)] == ["a" * 40, "b" * 40]
+    records.write(record_path(tmp_path, both.cell), both)
+    assert records.find(tmp_path, both.cell) == both
