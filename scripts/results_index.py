@@ -186,12 +186,17 @@ def _counted(tables: Iterable[dict[str, Any]], whose: str) -> str:
 
 
 def _covered() -> str:
-    """Say which claims of the papers no artifact tests yet."""
-    tested = {claim.catalogue for name in catalogue.find() for claim in catalogue.load(name).claims}
+    """Say which claims of the papers no artifact tests yet, and how many further ones artifacts test."""
+    claims = [claim for name in catalogue.find() for claim in catalogue.load(name).claims]
+    tested = {claim.catalogue for claim in claims}
+    further = sum(claim.catalogue is None and not claim.ours for claim in claims)
     listed = paper_claims.known()
     open_claims = [f"* {item.paper}, {item.where}: {item.says}." for item in listed.values() if item.id not in tested]
     count = len(listed) - len(open_claims)
-    text = f"The papers make {len(listed)} claims that we have listed; artifacts test {count} of them."
+    text = (
+        f"The papers make {len(listed)} claims that we have listed; artifacts test {count} of them, and {further} "
+        "further claims of the papers that are not in the list."
+    )
     return "\n".join([f"{text} Not tested yet:", "", *open_claims]) if open_claims else text
 
 

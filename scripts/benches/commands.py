@@ -1,9 +1,9 @@
 """What the commands cost: processor time and time of whole processes, held against the goals of this repository.
 
 First the commands that train nothing, several times each; a plan is made once in an empty folder of runs and then
-again.  Then one call for each artifact at scale smoke (scale exact, where it has no other), with one worker, each into
-an empty folder: what a user waits for who tries an artifact.  Artifacts whose data are not below $PAPER_REPRO_DATA are
-left out.
+again.  Then two calls for each artifact: what is published of it is rendered anew, at scale cpu or exact; and it is run
+at scale smoke (scale exact, where it has no other), with one worker, into an empty folder: what a user waits for who
+tries an artifact.  Artifacts whose data are not below $PAPER_REPRO_DATA are left out.
 """
 
 import os
@@ -22,7 +22,7 @@ from paper_repro.artifacts.axes import EXACT
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 5
-AT_ONCE, SECOND_PLAN, FIRST_PLAN, SMOKE = 1.0, 2.0, 10.0, 20.0
+AT_ONCE, SECOND_PLAN, FIRST_PLAN, RENDERED, SMOKE = 1.0, 2.0, 10.0, 2.0, 20.0
 """Goals, in seconds of a processor."""
 QUICK = (
     ("--list", ["reproduce.py", "--list"], 0),
@@ -67,7 +67,7 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
     Args:
         device: not used: a command finds its own.
         rounds: calls of each command that trains nothing, after one that is not counted.
-        artifacts: those to run at scale smoke; all where it is None.
+        artifacts: those to render and to run at scale smoke; all where it is None.
 
     Raises:
         SystemExit: a command ended with another exit code than it should.
@@ -90,6 +90,9 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
                 continue
             words = ["reproduce.py", artifact, f"scale={scale}", "machine.workers=1"]
             folder = runs / artifact.replace("/", "-")
+            folder.mkdir()
+            shown = ["reproduce.py", artifact, "--render"]
+            yield _row(f"{artifact} rendered", shown, [_call(_with_runs(shown, folder), 0)], RENDERED)
             yield _row(f"{artifact} at scale {scale}", words, [_call(_with_runs(words, folder), 0)], SMOKE)
 
 

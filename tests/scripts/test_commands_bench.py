@@ -17,7 +17,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_commands_are_called_as_processes_and_held_against_their_goals(bench: Any) -> None:
     rows = {row.case: row for row in bench.compare(None, rounds=1, artifacts=["cem/table2", "cem/table3"])}
     assert {"--list", "--plan for the first time", "--plan once more"} < rows.keys()
-    assert {"cem/table2 at scale exact", "cem/table3 at scale smoke"} < rows.keys()
+    assert {"cem/table2 at scale exact", "cem/table3 at scale smoke", "cem/table3 rendered"} < rows.keys()
     assert all(0.02 < row.processor[0] < 300 and len(row.processor) == len(row.wall) == 1 for row in rows.values())
     smoke = rows["cem/table3 at scale smoke"]
     assert smoke.command == "scripts/reproduce.py cem/table3 scale=smoke machine.workers=1"
