@@ -83,9 +83,12 @@ class Figure3(figures.Figure):
         return [(context, task) for context in chosen(self.view, "context") for task in self.tasks]
 
     def _label(self, model: str, size: str) -> str:
-        return ", ".join(
-            self.artifact.axes[axis].values[value].label for axis, value in (("model", model), ("size", size))
-        )
+        """Name the model, and its size where the scale has several: a reduced one is not of the size that it stands
+        for.
+        """
+        label = self.artifact.axes["model"].values[model].label
+        several = len(chosen(self.view, "size")) > 1
+        return f"{label}, {self.artifact.axes['size'].values[size].label}" if several else label
 
 
 def best_runs(view: View) -> list[Run]:

@@ -77,7 +77,9 @@ def test_every_run_gives_five_tasks_and_their_mean(tmp_path: Path) -> None:
     tokens = {(row["budget"], int(row["tokens"])) for row in rows}
     assert tokens == {("f8", 512 * 1024), ("f4", 1024 * 1024), ("f2", 2048 * 1024)}
     assert {row["task"] for row in rows} == set(OURS)  # never the names of the paper's tasks
-    assert "our docstring continuations" in (tmp_path / "figure.svg").read_text()
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert "our docstring continuations" in drawn
+    assert "nGPT" in drawn and "0.5B" not in drawn  # one reduced size, which is not the paper's
 
 
 def test_without_data_the_figure_is_drawn_empty_and_the_claim_says_what_is_lacking(tmp_path: Path) -> None:

@@ -213,6 +213,13 @@ def norms(place: Place, error: float = 2e-7, variation: float = 0.3) -> dict[str
     }
 
 
+def dots(place: Place, gpt: float, gpt_output: float = 2.0) -> dict[str, float]:
+    """Mean dot products: nGPT's are 0.1 in both tables."""
+    if place["model"] != "gpt":
+        return {"in_dot_mean": 0.1, "out_dot_mean": 0.1}
+    return {"in_dot_mean": gpt, "out_dot_mean": gpt_output}
+
+
 def test_norms_are_fixed_in_every_trained_model_or_the_claim_fails(tmp_path: Path) -> None:
     claim = "embedding_norms_fixed"
     found = judged(tmp_path / "good", "fig4", lambda place, _: norms(place))[claim]
@@ -231,11 +238,17 @@ def test_eigenvalue_spread_needs_both_measures(tmp_path: Path, largest: Callable
     def metrics(place: Place, seed: int) -> dict[str, float]:
         gpt = place["model"] == "gpt"
         spread = {"in_spread_95": 2.0 if gpt else 1.5, "in_spread_max": largest(seed) if gpt else 1.0}
-        return {**norms(place), **spread, "in_dot_mean": 0.5 if gpt else 0.1}
+        return {**norms(place), **spread, **dots(place, 0.5)}
 
     found = judged(tmp_path, "fig4", metrics)
     assert found["embedding_conditioning"].verdict == verdict
     assert found["larger_dot_products"].verdict == HOLDS
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(0.02, 2.0), (2.0, 0.02)])
+def test_larger_dot_products_need_input_and_output_embeddings(tmp_path: Path, inputs: float, outputs: float) -> None:
+    found = judged(tmp_path, "fig4", lambda place, _: {**norms(place), **dots(place, inputs, outputs)})
+    assert found["larger_dot_products"].verdict == FAILS
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(3.0, HOLDS), (1.5, FAILS)])

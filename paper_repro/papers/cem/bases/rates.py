@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 AT_OR_BELOW = 0.01
-"""Relative; what "at or below" allows: about the standard deviation between seeds of small models (median 1.1 %)."""
+"""Relative; what "at or below" allows: ours, half of what figures 2c and 2d count as little effect."""
 
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
