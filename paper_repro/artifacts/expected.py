@@ -74,6 +74,6 @@ def _number(artifact: Artifact, table: Mapping[str, Any]) -> str:
 
 def _cost(table: Mapping[str, Any], results: Path) -> str:
     if table["scale"] == EXACT:
-        return "it is arithmetic and takes seconds"
+        return "nothing is trained"
     seconds = [json.loads(record_path(results, cell).read_bytes())["seconds"] for cell in table["cells"]]
     return f"its {len(seconds)} cells took {duration(sum(seconds))} of one processor core"

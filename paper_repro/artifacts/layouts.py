@@ -57,7 +57,7 @@ class TerminalLayout(Layout):
         for title, columns in _quantities(grid.headers, fixed).items():
             part = _part(grid, fixed, columns, title)
             found += [self.prose(f"### {title}")] if title else []
-            found += [_laid_out(piece, self.width) for piece in self._pieces(part, fixed)]
+            found += [laid_out(piece, self.width) for piece in self._pieces(part, fixed)]
         return found
 
     def claims(self, grid: Grid) -> str:
@@ -109,7 +109,7 @@ def _part(grid: Grid, fixed: int, columns: list[int], title: str = "") -> Grid:
     return Grid(headers, [[row[column] for column in chosen] for row in rows or grid.rows])
 
 
-def _laid_out(grid: Grid, width: int) -> str:
+def laid_out(grid: Grid, width: int) -> str:
     """Return a table as wide as its text, or narrower: then cells are wrapped, the widest columns first."""
     widths = _widths(grid, width)
     header, *rows = [_lines(row, widths) for row in [grid.headers, *grid.rows]]

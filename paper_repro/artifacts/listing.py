@@ -12,7 +12,9 @@ from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.axes import EXACT, SCALES
 from paper_repro.artifacts.judgements import VERDICTS
+from paper_repro.artifacts.layouts import laid_out
 from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.typesetting import Grid
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
@@ -22,12 +24,21 @@ from paper_repro.cells.measurements import is_done
 from paper_repro.cells.progress import duration
 from paper_repro.cells.records import record_path
 
+LEFT_OUT = ("scales", "reference", "made from", "yours")
+"""Columns of the list that a terminal is not shown."""
 
-def listing(runs: Path, results: Path, names: Sequence[str] = ()) -> str:
+
+def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int | None = None) -> str:
     """List every artifact, or those of the ids: title, scales, whether data is present, and the scales that have
     results.
 
     An artifact whose file has an error is listed as faulty; the error's one line stands below the table.
+
+    Args:
+        runs: the user's records.
+        results: the committed reference.
+        names: ids; none: all.
+        columns: of the terminal, which is shown fewer columns of the table, wrapped; None: it is not for a terminal.
     """
     rows, missing, faults = [], {}, []
     for name, path in catalogue.find().items():
@@ -39,9 +50,10 @@ def listing(runs: Path, results: Path, names: Sequence[str] = ()) -> str:
             rows.append([name, "faulty, see below"])
             faults.append(f"{name} is faulty: {error}")
             continue
-        lacking = {need.title: need.command for need in artifact.needs if find_data(need.path) is None}
-        missing.update(lacking)
-        data = f"missing {', '.join(lacking)}" if lacking else "present" if artifact.needs else "generated"
+        absent = [need for need in artifact.needs if find_data(need.path) is None]
+        missing |= {f"{_folder(need.path)} ({need.title})": need.command for need in absent}
+        lacking = ", ".join(dict.fromkeys(_folder(need.path) for need in absent))
+        data = f"missing {lacking}" if absent else "present" if artifact.needs else "generated"
         scales = ", ".join(artifact.scales)
         reference, folder = _scales_with_results(artifact, results), _judged_folder(artifact, results)
         ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
@@ -51,8 +63,22 @@ def listing(runs: Path, results: Path, names: Sequence[str] = ()) -> str:
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
     headers += ["questions of ours", "yours"]
     legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
-    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    table = _written(headers, rows, columns)
     return "\n".join([table, "", *legend] if legend else [table])
+
+
+def _folder(path: str) -> str:
+    """Return the folder below the data's that a path begins with."""
+    return path.split("/")[0]
+
+
+def _written(headers: list[str], rows: Sequence[list[str]], columns: int | None) -> str:
+    """Write the list, in lines of so many columns where it is for a terminal."""
+    if columns is None:
+        return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    kept = [place for place, name in enumerate(headers) if name not in LEFT_OUT]
+    whole = [row + [""] * (len(headers) - len(row)) for row in rows]
+    return laid_out(Grid([headers[place] for place in kept], [[row[place] for place in kept] for row in whole]), columns)
 
 
 def published_listing(results: Path) -> str:
@@ -84,12 +110,13 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         cost = estimates[cells[0].id].cost
         counts = ["", "", ""]
         if cost is not None:
-            counts = [f"{cost.parameters:,}", f"{cost.step_flops:,}", f"{cost.memory_bytes / 2**20:.1f} MiB"]
+            counts = [f"{cost.parameters:,}", _flops(cost.step_flops), _memory(cost.memory_bytes)]
         state = f"{len(done)} of {len(cells)} done"
         if reason := cells[0].missing:
             reasons += [reason] if reason not in reasons else []
             state = f"no data [{reasons.index(reason) + 1}]"
         rows.append([*labels, state, *counts, duration(left)])
+    rows += _floor_rows(plan, roots[0])
     headers = [axis.title for axis in plan.artifact.axes.values()]
     headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
     workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
@@ -97,7 +124,7 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
         tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
         *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
-        f"{len(plan.cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
+        f"{len(plan.all_cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
         f"{_machine_of(plan)}; estimated from records where there are any, else from "
         f"{unmeasured_rate(plan.cells[0].config):.2g} FLOPs a second; FLOPs are those of the matrix products, forward "
         "and backward",
@@ -105,6 +132,30 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
     if slow := slow_products(plan.cells[0].config, processor_flags()):
         lines.append(slow)
     return "\n".join(lines)
+
+
+def _floor_rows(plan: Plan, runs: Path) -> list[list[str]]:
+    """Return a line for each floor, whose cells train nothing."""
+    found = []
+    for name, floor in plan.artifact.floors.items():
+        cells = {cell.id: cell for one in plan.floors if one.name == name for cell in one.cells.values()}
+        if cells:
+            done = sum(is_done(runs, cell) for cell in cells.values())
+            others = [""] * (len(plan.artifact.axes) - 1)
+            found.append([f"Floor: {floor.label}", *others, f"{done} of {len(cells)} done", "", "", "", ""])
+    return found
+
+
+def _flops(count: int) -> str:
+    """Write a number of FLOPs: 12,345,678, or 1.23 PFLOP."""
+    for unit, size in (("PFLOP", 10**15), ("TFLOP", 10**12)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:,}"
+
+
+def _memory(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:

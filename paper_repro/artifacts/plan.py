@@ -89,7 +89,7 @@ def make(
         layers: list[str | Override] = [*artifact.overrides(key, spec), *overrides]
         composed = configs.compose_seeds(artifact.experiment, layers, chosen)
         cells += [plan_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
-    _refuse_twins(artifact, cells)
+    _refuse_twins(artifact, cells, overrides)
     for rule in artifact.agree:
         _refuse_disagreement(artifact, rule, cells)
     for axis, fewest in artifact.fewest.items():
@@ -181,10 +181,17 @@ def with_seeds(plan: Plan, counts: Mapping[str, int]) -> Plan:
     return replace(plan, cells=tuple(cells))
 
 
-def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell]) -> None:
+def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: Sequence[str]) -> None:
     places: dict[str, PlannedCell] = {}
     for cell in cells:
         twin = places.setdefault(cell.id, cell)
+        if twin is not cell and overrides:
+            axes = [axis for (axis, value), (_, other) in zip(twin.key, cell.key, strict=True) if value != other]
+            raise UsageError(
+                f"{' '.join(overrides)}: this sets what the values of {' and '.join(axes)} differ in, so cells of "
+                f"{artifact.id} would be the same; to run one cell with it: train.py {artifact.experiment} "
+                f"{' '.join(overrides)}"
+            )
         if twin is not cell:
             raise UsageError(
                 f"{artifact.path}: {dict(twin.key)} and {dict(cell.key)} at seed {cell.seed} are the same experiment: "

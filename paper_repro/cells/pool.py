@@ -172,6 +172,7 @@ class Pool:
             if kind == "progress":
                 shown.reach(event["step"], event["steps"], event["loss"])
             elif kind == "done":
+                shown.cells = max(0, shown.cells - 1)
                 self._note_done(event)
             elif kind == "busy":
                 running.over = True

@@ -66,6 +66,7 @@ class RunningJob:
 
     label: str
     cells: int
+    """Those that have no result yet."""
     work: float
     step: int = 0
     steps: int = 1

@@ -1,12 +1,14 @@
 """From what a user writes, an id or a path, to a cell's record."""
 
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from paper_repro.base import identity
+from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError
 from paper_repro.cells import measurements, records
@@ -75,4 +77,15 @@ def _folder(word: str, roots: Sequence[Path]) -> Path:
         raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(sorted(begin)[:5])}; give more of the id")
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.3)
     near = f" (did you mean '{close[0]}'?)" if close else ""
-    raise UsageError(f"{word}: neither the folder of a cell nor the id of one in {where}{near}")
+    fault = f"{word}: neither the folder of a cell nor the id of one in {where}{near}"
+    raise UsageError(f"{fault}{_published(word) if len(word) >= SHORTEST else ''}")
+
+
+def _published(word: str) -> str:
+    """Say where a cell that begins so is published, and what makes its weights; nothing of other words."""
+    for path in sorted(RESULTS.glob("*/*/*/table.json")):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        if any(cell.startswith(word) for cell in table["cells"]):
+            command = f"reproduce.py {table['artifact']} scale={table['scale']}"
+            return f"; its record is published with {table['artifact']}, weights are not: run {command} to train it"
+    return ""

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Number
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import synthetic
@@ -383,6 +385,12 @@ def test_two_points_that_nothing_distinguishes_are_refused(tmp_path: Path) -> No
     text = ARTIFACT.replace("{trunk.width: 16}", "{trunk.width: 8}")
     found = message_of(lambda: synthetic.plan(tmp_path, text))
     assert "are the same experiment" in found and "'new'" in found and "'old'" in found
+
+
+def test_an_override_of_what_an_axis_sets_is_told_from_a_faulty_file() -> None:
+    found = message_of(lambda: plans.make(catalogue.load("cem/table3"), "smoke", overrides=["data.kernel=matern"]))
+    assert found.startswith("data.kernel=matern: this sets what the values of kernel differ in")
+    assert "train.py cem/gaussian_process data.kernel=matern" in found and "table3.yaml" not in found
 
 
 def test_an_axis_override_that_does_not_fit_is_named(tmp_path: Path) -> None:

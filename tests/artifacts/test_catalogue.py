@@ -175,6 +175,16 @@ def test_a_faulty_file_is_listed_as_faulty_beside_the_others(tmp_path: Path, mon
     assert f"made/up is faulty: {path}:1: &it: anchors and aliases are not read" in found
     row = next(line for line in found.splitlines() if line.startswith("made/up "))
     assert "faulty, see below" in row and "cem/table3 " in found
+    narrow = listing(tmp_path / "runs", tmp_path / "results", columns=100)
+    assert max(len(line) for line in narrow.splitlines() if line.startswith("|")) <= 100
+    assert "made from" not in narrow and "faulty" in narrow and narrow.count("| cem/table3 ") == 1
+
+
+def test_data_that_are_missing_are_called_by_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    found = listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2c"])
+    assert "missing docstrings-512, docstrings-2048, slimpajama-llama" in found
+    assert "docstrings-512 (docstrings (scale cpu)): python scripts/prepare_data.py docstrings" in found
 
 
 def test_an_error_in_a_base_names_the_file_of_the_user_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

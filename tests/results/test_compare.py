@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from paper_repro.base.command_line import RESULTS, ROOT, run_main
+from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
+from paper_repro.results import lookup
 
 FIRST, SECOND = "95071d22e59ea75a", "b8497c8947d73191"
 
@@ -151,3 +153,10 @@ def test_a_beginning_of_several_ids(tmp_path: Path, capsys: Any) -> None:
         records.write(record_path(tmp_path, cell), records.Record(**{**vars(found), "cell": cell}))
     assert run_main(MAIN, ["abcd", FIRST, f"runs={tmp_path}"]) == 2
     assert "abcd: 2 cells begin so, abcd000000000001, abcd000000000002; give more of the id" in capsys.readouterr().err
+
+
+def test_a_published_cell_of_which_nobody_has_the_weights_is_told_how_to_train(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"published with cem/table3, weights are not: run reproduce.py cem/table3 sc"):
+        lookup.find(FIRST, [tmp_path])
+    with pytest.raises(UsageError, match=r"nor the id of one in [^;]*$"):
+        lookup.find("0123456789abcdef", [tmp_path])
