@@ -136,13 +136,13 @@ def test_commands_name_scripts_options_and_artifacts_that_exist(page: Path) -> N
         assert target in targets, f"make {target}"
 
 
-def run_example(name: str, folder: Path) -> str:
+def run_example(name: str, folder: Path, **variables: str) -> str:
     path = folder / "papers" / f"{name}.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(dict(EXAMPLES)[name])
     for figure in re.findall(rf"<!-- figure: {name} -->\n```python\n(.*?)```", ABLATIONS, re.DOTALL):
         path.with_suffix(".py").write_text(figure)
-    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers")}
+    environment = {**os.environ, "PAPER_REPRO_PAPERS": str(folder / "papers"), **variables}
     command = [sys.executable, "scripts/reproduce.py", name, "scale=smoke", f"runs={folder / 'runs'}"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
@@ -174,6 +174,19 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
     plan = plans.make(catalogue.load(name), "cpu")
     starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
     assert starts == [None] * 5 + [0.5413] * 5
+
+
+def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_records_says(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    words = ["docstrings", "--vocabulary", "2048", "--max-documents", "800", "--to", str(data)]
+    output_of("scripts/prepare_data.py", *words)
+    printed = run_example("cem/from_identity", tmp_path, PAPER_REPRO_DATA=str(data))
+    assert re.search(r"\| CEM MLP +\| 1\.31 +\|", printed), printed
+    record = next((tmp_path / "runs" / "cells").glob("*/weights.safetensors"))
+    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(from paper_repro import load_model\n[^`]*)```", page)
+    assert "runs/cells/<cell>" in example
+    output_of("-c", example.replace("runs/cells/<cell>", str(record.parent)) + "\nassert not model.training\n")
 
 
 def test_the_citation_file_names_the_five_papers_as_readme_does() -> None:

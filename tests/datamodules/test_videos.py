@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import video_sources
 from paper_repro.datamodules.encoded_files import UnfitError
-from paper_repro.datamodules.video_sources import SampleClips, VideoSource, decode_clip, shown_at
+from paper_repro.datamodules.video_sources import Clip, SampleClips, VideoSource, decode_clip, shown_at
 from paper_repro.datamodules.videos import VideoData
 
 
@@ -114,19 +114,25 @@ def test_sample_clips_are_for_training_or_for_testing() -> None:
 
 
 def test_sample_clips_are_decoded_once_for_a_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, first, second = (SampleClips(size=8, shrink=16) for _ in range(3))
-    first.find(None, tmp_path)
-    second.find(None, tmp_path)
-    hashes = first.data_hashes()
-    monkeypatch.setattr(video_sources, "decode_clip", lambda *_: pytest.fail("decoded again"))
-    assert second.data_hashes() == hashes and second.duration("test", 0) == first.duration("test", 0)
-    monkeypatch.undo()
-    assert plain.data_hashes() == hashes
+    decoded: list[int] = []
+
+    def decode(content: bytes, shrink: int) -> Clip:
+        decoded.append(len(content))
+        frames = np.random.default_rng(len(content)).integers(0, 256, (5, 20, 30, 3), dtype=np.uint8)
+        return Clip(frames, np.arange(5) / 25)
+
+    def hashes(cache: Path | None) -> dict[str, str]:
+        source = SampleClips(size=8, shrink=16)
+        source.find(None, cache)
+        assert source.duration("test", 0) == 0.16
+        return source.data_hashes()
+
+    monkeypatch.setattr(video_sources, "decode_clip", decode)
+    without = hashes(None)
+    assert len(decoded) == 3 and hashes(tmp_path) == hashes(tmp_path) == without and len(decoded) == 6
     for path in tmp_path.glob("*.npz"):
         path.write_bytes(b"damaged")
-    third = SampleClips(size=8, shrink=16)
-    third.find(None, tmp_path)
-    assert third.data_hashes() == hashes
+    assert hashes(tmp_path) == without and len(decoded) == 9
 
 
 def test_training_squares_are_turned_and_tested_ones_are_not() -> None:

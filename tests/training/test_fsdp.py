@@ -113,6 +113,7 @@ def test_devices_with_a_share_each_equal_one_and_hold_no_more(count, recorder, r
     report = Looking()
     found = Fit().run([several], tmp_path / "several", report)[0]
     assert len(report.seen) == 6
+    # Shards are cut as torch.chunk cuts, the first is the largest: no rank holds more than rank 0.
     assert max(worst) <= 1.1 / count, "parameters and moments of rank 0, as a share of those of one device"
     assert {"best_val_loss", "best_step"} <= found.metrics.keys()
     assert_same(found, expected, one, (tmp_path / "several", tmp_path / "one"))
