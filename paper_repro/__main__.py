@@ -57,6 +57,10 @@ def _main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     command, *words = arguments
     if command == COMPLETION:
+        if words not in ([], ["bash"]):
+            raise UsageError(
+                f"completion {' '.join(words)}: there is that of bash alone; give no word after completion"
+            )
         print(BASH)
         return 0
     if command not in COMMANDS:

@@ -16,7 +16,8 @@
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
     reproduce.py cem/fig4 --decide --hours 2     add seeds at the planned looks, for the claim first that two hours can
                                                  most cheaply decide; the same command goes on
-    reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept
+    reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
+                                                 no result yet
     reproduce.py cem/table3 launcher=slurm launcher.partition=gpu launcher.jobs=8
                                                  the cells in jobs of a SLURM cluster, watched from here; the same words
                                                  with --cancel end the jobs
@@ -36,13 +37,13 @@ if __name__ == "__main__":  # before what another Python lacks is imported
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import catalogue
 from paper_repro.base import later
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
-from paper_repro.base.errors import INTERRUPTED, UsageError
+from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError
 from paper_repro.launchers import group, options
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     if "--list" in words.flags:
         from paper_repro.artifacts.listing import listing
 
-        print(listing(words.runs, RESULTS, _chosen(words)))
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(listing(words.runs, RESULTS, _chosen(words), columns))
         return 0
     if "--verify" in words.flags:
         return _verify(words)
@@ -85,9 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     artifacts = [catalogue.load(name) for name in _chosen(words)]
     if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
-    if action in ("", "--fill", "--render") and len(artifacts) > 1:
-        for artifact in artifacts:  # what is wrong with the last of them is found before the first is run
-            _plan(artifact, words)
+    if len(artifacts) > 1:
+        _check_all(artifacts, words, action)
     if (code := group.followed()) is not None:
         return code
     codes = []
@@ -112,6 +113,21 @@ def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
 
 
+def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> None:
+    """Find what is wrong with the last of several artifacts before the first is run or written.
+
+    Raises:
+        UsageError: a plan cannot be made, or there is something that is not to be published.
+    """
+    if action in ("", "--fill", "--render", "--publish"):
+        plans = [_plan(artifact, words) for artifact in artifacts]
+        if action == "--publish":
+            from paper_repro.artifacts.publish import content
+
+            for plan in plans:
+                content(plan, words.runs, RESULTS)
+
+
 def _chosen(words: Words) -> list[str]:
     """Return the artifacts that the names mean, each once, in their order."""
     return list(dict.fromkeys(name for word in words.names for name in catalogue.matching(word)))
@@ -124,7 +140,15 @@ def _plan(artifact: "Artifact", words: Words) -> "Plan":
         raise UsageError("--hours goes with --decide")
     if "seed" in words.settings:
         raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
-    return plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
+    return _checked(plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides))
+
+
+def _checked(plan: "Plan") -> "Plan":
+    """Return a plan whose Python code, too, can be used once its cells are done."""
+    from paper_repro.artifacts.render import check
+
+    check(plan.artifact)
+    return plan
 
 
 def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
@@ -154,8 +178,7 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
             print(path)
         return 0
     if action == "--render":
-        _show(plan, words.runs, warnings)
-        return 0
+        return _show(plan, words.runs, warnings)
     if slurm:
         from paper_repro.launchers import slurm as cluster
 
@@ -168,15 +191,14 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
     if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
         return result.exit_code
     if all(cell.missing for cell in plan.cells):
-        warnings.print()
-        print(f"{artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
-        return result.exit_code
-    _show(plan, words.runs, warnings)
+        return _without_data(plan, result, warnings)
     from paper_repro.artifacts.closing import closing
 
-    taken = time.monotonic() - started
-    print(closing(artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
-    return result.exit_code
+    def close() -> None:
+        taken = time.monotonic() - started
+        print(closing(artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
+
+    return max(result.exit_code, _show(plan, words.runs, warnings, close))
 
 
 def _with_hours(arguments: Sequence[str]) -> list[str]:
@@ -196,11 +218,27 @@ def _decide(artifact: "Artifact", words: Words, warnings: "Later") -> int:
 
     if "seeds" in words.settings or "seed" in words.settings:
         raise UsageError("--decide takes no seeds: they follow from the looks that the YAML plans")
-    plan = plans.make(artifact, words.settings.get("scale", "cpu"), None, words.overrides)
+    plan = _checked(plans.make(artifact, words.settings.get("scale", "cpu"), None, words.overrides))
     hours = deciding.hours(words.settings.get("hours"))
-    code = deciding.decide(plan, words.runs, RESULTS, hours, lambda more: _run(more, words.runs, warnings))
-    _show(plan, words.runs, warnings)
-    return code
+    results: list[Result] = []
+
+    def run(more: "Plan") -> "Result":
+        results.append(_run(more, words.runs, warnings))
+        return results[-1]
+
+    code = deciding.decide(plan, words.runs, RESULTS, hours, run)
+    if results and results[-1].fatal:
+        return code
+    if all(cell.missing for cell in plan.cells):
+        return _without_data(plan, results[-1], warnings)
+    return max(code, _show(plan, words.runs, warnings))
+
+
+def _without_data(plan: "Plan", result: "Result", warnings: "Later") -> int:
+    """Say what the data of all cells lack; return the exit code."""
+    warnings.print()
+    print(f"{plan.artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
+    return result.exit_code
 
 
 def _verify(words: Words) -> int:
@@ -236,8 +274,12 @@ def _said(result: "Result", warnings: "Later") -> "Result":
     return result
 
 
-def _show(plan: "Plan", runs: Path, warnings: "Later") -> None:
-    """Write table and figure, and print the table with the warnings below it."""
+def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None] = lambda: None) -> int:
+    """Write table and figure, and print the table with the warnings below it, and what ``close`` prints.
+
+    Returns:
+        0, or the exit code of a wrong config where the YAML names metrics that no cell has.
+    """
     from paper_repro.artifacts.layouts import FILE, TerminalLayout
     from paper_repro.artifacts.render import render
 
@@ -246,6 +288,12 @@ def _show(plan: "Plan", runs: Path, warnings: "Later") -> None:
     print(table.markdown(layout), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
     warnings.print()
+    close()
+    wrong = {} if plan.altered else table.view.unnamed  # an altered run may measure less
+    for name, why in wrong.items():
+        place = catalogue.where(plan.artifact, "metrics", name)
+        print(f"error: {place}: '{name}': the finished cells have {why}; correct it and --render", file=sys.stderr)
+    return MISUSE if wrong else 0
 
 
 if __name__ == "__main__":

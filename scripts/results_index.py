@@ -152,7 +152,10 @@ What an element is, and why tiles are as they are:
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = parse(arguments, ("--check",), ())
+    words = parse(arguments, ("--check", "--help", "-h"), ())
+    if words.flags & {"--help", "-h"}:
+        print(__doc__)
+        return 0
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
     texts = {"README.md": _artifacts(RESULTS, tables), "undecided.md": open_claims.page(tables)}
     texts["bench/README.md"] = _benches(RESULTS / "bench")

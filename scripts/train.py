@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(words.names) != 1:
         raise UsageError("give one experiment, for example cem/gaussian_process")
 
+    _refuse_artifact(words.names[0])
     seed = words.seed() or 0
     if "--config" in words.flags:
         from paper_repro.base.origins import explained
@@ -63,6 +64,21 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name} {value:.6g}")
         print(records.record_path(words.runs, cell.id))
     return result.exit_code
+
+
+def _refuse_artifact(name: str) -> None:
+    """Refuse the name of a table or figure, which is no experiment.
+
+    Raises:
+        UsageError: with the command that runs it.
+    """
+    from paper_repro.artifacts import catalogue
+    from paper_repro.base.config import is_experiment
+
+    if not is_experiment(name) and name in catalogue.find():
+        raise UsageError(
+            f"{name} is an artifact, not an experiment: run scripts/reproduce.py {name}; --list shows the experiments"
+        )
 
 
 if __name__ == "__main__":

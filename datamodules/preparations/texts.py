@@ -41,8 +41,6 @@ STREAMED = ("folder", "max-tokens", "shard-documents", "tokenizer", "from")
 
 def shakespeare(request: Request) -> None:
     """Check a copy of tiny Shakespeare and put it in its place."""
-    from paper_repro.datamodules.text import read_text
-
     path = request.root / SHAKESPEARE
     if request.source is not None:
         source = request.source / "input.txt" if request.source.is_dir() else request.source
@@ -56,6 +54,8 @@ def shakespeare(request: Request) -> None:
                     f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}"
                 )
             put(path, fetch(SHAKESPEARE_URL))
+    from paper_repro.datamodules.text import read_text  # imports torch
+
     text = read_text(source, SHAKESPEARE_CHARACTERS)
     found = sha256_of_bytes(text.encode())
     if found != SHAKESPEARE_SHA256 or len(set(text)) != SHAKESPEARE_VOCABULARY:
@@ -95,6 +95,7 @@ def docstrings(request: Request) -> None:
         verify(folder, TokenManifest)
         return
     given = request.text("packages") or ",".join(docstrings.PACKAGES)
+    _make(folder)  # before minutes of reading
     print("reading the docstrings")
     corpus = docstrings.collect([] if given == "none" else given.split(","), request.number("max-documents"))
     tokenizer = _tokenizer(request)
@@ -107,6 +108,18 @@ def docstrings(request: Request) -> None:
     elif request.text("vocabulary") is not None:
         raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
     _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder.
+
+    Raises:
+        UsageError: that cannot be done.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
 
 
 def pg19(request: Request) -> None:

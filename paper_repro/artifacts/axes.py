@@ -17,6 +17,7 @@ from paper_repro.base import overrides, typed_yaml
 from paper_repro.base.config import chooses
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override
+from paper_repro.base.seeds import LARGEST
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
@@ -176,12 +177,14 @@ def check_looks(looks: Sequence[int], seeds: Sequence[int]) -> None:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Raises ValueError for an empty list, a negative seed or one given twice."""
+    """Raises ValueError for an empty list, a negative seed, one that no record can hold or one given twice."""
     if not seeds:
         raise ValueError("at least one seed is needed")
     for seed in seeds:
         if seed < 0:
             raise ValueError(f"seed {seed} is negative")
+        if seed > LARGEST:
+            raise ValueError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
         if list(seeds).count(seed) > 1:
             raise ValueError(f"seed {seed} is given twice: a repeated seed is no further evidence")
 

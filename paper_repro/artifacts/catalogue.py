@@ -105,10 +105,22 @@ def load_file(path: Path) -> Artifact:
         raise error if str(error).startswith(str(path)) else UsageError(f"{path}: {error}") from error
 
 
-def _load(path: Path) -> Artifact:
+def where(artifact: Artifact, section: str, name: str) -> str:
+    """Return the file and line in which an artifact, or a base of it, writes a key of a section."""
+    root, _ = _read(artifact.path)
+    node = root.items()[section].items()[name]
+    return f"{node.path}:{node.key_line}"
+
+
+def _read(path: Path) -> tuple[Node, list[Node]]:
+    """Return a file laid over its bases, and the bases, the nearest first."""
     root = typed_yaml.read(path)
     below = _bases_of(root)
-    root = functools.reduce(typed_yaml.over, [*reversed(below), root])
+    return functools.reduce(typed_yaml.over, [*reversed(below), root]), below
+
+
+def _load(path: Path) -> Artifact:
+    root, below = _read(path)
     entries = {key: child for key, child in root.items().items() if key != LIKE}
     allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
     for key, child in entries.items():

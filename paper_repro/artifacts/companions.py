@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,9 @@ def load(name: str, files: Sequence[Path]) -> list[ModuleType]:
     Args:
         name: the artifact's id.
         files: its YAML and those of its bases, the nearest first.
+
+    Raises:
+        UsageError: with file and line, one of them cannot be imported.
     """
     names = [name.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in files[1:])]
     found = zip(names, (path.with_suffix(".py") for path in files), strict=True)
@@ -29,8 +33,24 @@ def _module(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except UsageError:
+        raise
+    except Exception as error:
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        fault = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        raise UsageError(f"{_place(path, error)}: it cannot be imported, {fault}: mend it") from error
     return module
+
+
+def _place(path: Path, error: Exception) -> str:
+    """Return the file, and the line of it at which an import failed, where there is one."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+    return str(path) if line is None else f"{path}:{line}"
 
 
 def named(name: str, where: str) -> Any:

@@ -69,7 +69,7 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         runs: the user's records.
         results: the committed reference.
         limit: hours; a look that is expected to take longer than what is left is not begun.
-        run: runs the cells of a plan that have no result.
+        run: runs the cells of a plan that have no result; called once where all of them lack their data.
         clock: seconds.
 
     Returns:
@@ -85,6 +85,10 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         )
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run decides no claim; use --decide without overrides")
+    if all(cell.missing for cell in plan.cells):
+        return run(plan).exit_code
+    if all(cell.missing for cell in plan.cells):
+        return run(plan).exit_code
     folder, start, code, tried = runs / plan.folder, clock(), 0, set[tuple[str, int]]()
     looks.taken(results / plan.folder, plan.scale.looks)
     kept = looks.taken(folder, plan.scale.looks) or Taken(plan.scale.looks)
@@ -96,8 +100,7 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         left = max(0.0, 3600 * limit - (clock() - start))
         fitting = [one for one in open_claims if one.seconds / workers <= left]
         if not fitting or left <= 0:
-            lack = f"no further look fits into {duration(left)}" if open_claims else "no claim has a further look"
-            _say(f"{lack}; {len(open_claims)} open claims would have one")
+            _say(_end(view, len(open_claims), left))
             return code
         chosen = min(fitting, key=lambda one: (one.to_decide, one.seconds, one.claim))
         tried.add((chosen.claim, chosen.count))
@@ -115,6 +118,21 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         code = max(code, result.exit_code)
         if result.fatal or result.interrupted:
             return code
+
+
+def _end(view: View, waiting: int, left: float) -> str:
+    """Say why no further look is taken.
+
+    Args:
+        waiting: how many claims have a look that could be taken.
+        left: seconds.
+    """
+    if waiting:
+        return f"no further look fits into {duration(left)}; open claims that would have one: {waiting}"
+    lacking = sum(1 for cell in view.plan.cells if cell.missing)
+    undecided = sum(judgement.is_open for _, judgement in table_of(view).judgements())
+    data = f"; {lacking} of {len(view.plan.cells)} cells lack their data" if lacking else ""
+    return f"no further look can be taken; claims still open: {undecided}{data}"
 
 
 def _view(plan: Plan, runs: Path, results: Path) -> View:

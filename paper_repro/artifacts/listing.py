@@ -40,7 +40,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
         names: ids; none: all.
         columns: of the terminal, which is shown fewer columns of the table, wrapped; None: it is not for a terminal.
     """
-    rows, missing, faults = [], {}, []
+    rows, missing, faults = list[list[str]](), dict[str, str](), list[str]()
     for name, path in catalogue.find().items():
         if names and name not in names:
             continue

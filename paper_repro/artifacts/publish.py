@@ -1,6 +1,7 @@
 """Making the user's records the committed reference."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from paper_repro.artifacts import looks
@@ -12,14 +13,48 @@ from paper_repro.cells import measurements, records
 from paper_repro.cells.records import Record, record_path
 
 
+@dataclass(frozen=True)
+class Content:
+    """What is to be written of one artifact."""
+
+    plan: Plan
+    """Without the further seeds of looks that are not finished."""
+    records: list[Record]
+    attachments: dict[Path, bytes]
+    looks: looks.Taken | None
+
+
 def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
     """Copy the records of a plan's cells into ``results`` and render the artifact there.
 
     Of a look that was begun and is not finished nothing is copied; the table says that it was begun.
 
     Raises:
+        UsageError: as ``content``, and nothing has been written then.  Or the disk is full.
+    """
+    found = content(plan, runs, results)
+    try:
+        for path, attached in found.attachments.items():
+            write_atomically(path, attached)
+        for record in found.records:
+            records.write(record_path(results, record.cell), record)
+        if found.looks is not None:
+            found.looks.write(results / plan.folder)
+    except OSError as error:
+        raise UsageError(
+            f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "
+            "publish again"
+        ) from error
+    _, written = render(found.plan, results, None)
+    return written
+
+
+def content(plan: Plan, runs: Path, results: Path) -> Content:
+    """Return what there is to publish of a plan.
+
+    Raises:
         UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
-            lies beside it is damaged; nothing has been written then.  Or the disk is full.
+            lies beside it is damaged.
     """
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
@@ -40,21 +75,7 @@ def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
         )
     _refuse_unknown_code(list(found.values()))
     whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]
-    attachments = _attachments(list(found.values()), runs, results)
-    try:
-        for path, content in attachments.items():
-            write_atomically(path, content)
-        for record in whole:
-            records.write(record_path(results, record.cell), record)
-        if kept is not None:
-            kept.write(results / plan.folder)
-    except OSError as error:
-        raise UsageError(
-            f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "
-            "publish again"
-        ) from error
-    _, written = render(plan, results, None)
-    return written
+    return Content(plan, whole, _attachments(list(found.values()), runs, results), kept)
 
 
 def _refuse_unknown_code(found: Sequence[Record]) -> None:

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from paper_repro.artifacts import views
+from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.figures import Figure
 from paper_repro.artifacts.plan import Plan, with_looks
@@ -40,23 +41,34 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
 
 def table_of(view: View) -> Table:
     """Return the table of the kind that the YAML names, that the file beside it or a base defines, or a plain one."""
-    found: Table = (_kind(view, view.artifact.table, Table) or Table)(view)
+    found: Table = (_kind(view.artifact, view.artifact.table, Table) or Table)(view)
     return found
 
 
 def figure_of(view: View) -> Figure | None:
     """Return the figure of the kind that the YAML names, or that the file beside it or a base defines; else None."""
-    kind = _kind(view, view.artifact.figure, Figure)
+    kind = _kind(view.artifact, view.artifact.figure, Figure)
     return None if kind is None else kind(view)
 
 
-def _kind(view: View, name: str | None, base: Any) -> Any:
+def check(artifact: Artifact) -> None:
+    """Check the Python code of an artifact, which would else be imported only after everything was trained.
+
+    Raises:
+        UsageError: with file and line, it cannot be imported, or is not what the YAML says.
+    """
+    artifact.companions()
+    for name, base in ((artifact.table, Table), (artifact.figure, Figure)):
+        _kind(artifact, name, base)
+
+
+def _kind(artifact: Artifact, name: str | None, base: Any) -> Any:
     if name is not None:
-        kind = named(name, str(view.artifact.path))
+        kind = named(name, str(artifact.path))
         if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise UsageError(f"{view.artifact.path}: {name} is no {base.__name__}")
+            raise UsageError(f"{artifact.path}: {name} is no {base.__name__}")
         return kind
-    kinds = (_the_one(companion, base) for companion in view.artifact.companions())
+    kinds = (_the_one(companion, base) for companion in artifact.companions())
     return next((kind for kind in kinds if kind is not None), None)
 
 

@@ -138,7 +138,7 @@ class Table:
         )
 
     def _absence(self, found: Mapping[int, Record], name: str) -> str:
-        return verdicts.trouble(found) or verdicts.lack(found, name) or verdicts.NOT_RUN
+        return verdicts.trouble(found) or verdicts.lack(found, name) or self.view.unnamed.get(name) or verdicts.NOT_RUN
 
     def _best(self, name: str, source: str) -> set[Any]:
         """Return the keys of the best printed or measured values of each group of ``best_within`` that has several."""

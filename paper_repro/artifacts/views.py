@@ -15,6 +15,7 @@ from paper_repro.artifacts.derived import with_derived
 from paper_repro.artifacts.floors import MeasuredFloor, PlannedFloor, first_below, shortfall
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.plan import Plan
+from paper_repro.artifacts.unnamed import unnamed
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
@@ -69,6 +70,29 @@ class View:
     def judges_own(self) -> bool:
         """Whether the verdicts are on the user's own records (else, with none of them, on the reference)."""
         return any(point.own for point in self.points.values())
+
+    @cached_property
+    def unnamed(self) -> dict[str, str]:
+        """The metrics that none of the user's cells has, each with why.
+
+        Empty while a place has no finished cell or a probe has not measured: the metric may be theirs.  The reference
+        may be older than a metric.
+        """
+        if self.own_root_is_reference or not self.judges_own:
+            return {}
+        places = [
+            [
+                (cell, one)
+                for seed, cell in point.cells.items()
+                if (one := point.own.get(seed)) and one.status == FINISHED
+            ]
+            for point in self.points.values()
+        ]
+        pairs = [pair for own in places for pair in own]
+        measured = all(cell.probes.keys() <= identity.probes(record.config).keys() for cell, record in pairs)
+        if not all(places) or not measured:
+            return {}
+        return unnamed(self.artifact.metrics, (record for _, record in pairs))
 
     @property
     def judged_seeds(self) -> str:
@@ -128,8 +152,10 @@ class View:
         return values(self._judged(self.point(place)), name)
 
     def absence(self, name: str, place: Mapping[str, str]) -> str:
-        """Return why there are no samples: "not run", or what the metric lacks, "n/a: needs gpt2"."""
-        return verdicts.lack(self._judged(self.point(place)), name) or verdicts.NOT_RUN
+        """Return why there are no samples: "not run", what the metric lacks, "n/a: needs gpt2", or that there is no
+        such metric.
+        """
+        return verdicts.lack(self._judged(self.point(place)), name) or self.unnamed.get(name) or verdicts.NOT_RUN
 
     def counted(self, name: str, place: Mapping[str, str]) -> float | None:
         """Return a column's value at a place (the same for all seeds)."""

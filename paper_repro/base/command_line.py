@@ -28,7 +28,15 @@ class Words:
 
     @property
     def runs(self) -> Path:
-        return Path(self.settings.get("runs", str(RUNS))).expanduser()
+        """The folder of runs, which need not be there.
+
+        Raises:
+            UsageError: there is something else in its place.
+        """
+        path = Path(self.settings.get("runs", str(RUNS))).expanduser()
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"runs={path}: this is no folder; give runs=DIR")
+        return path
 
     def seeds(self) -> list[int] | None:
         """Return the seeds asked for, as ``seeds=0,1,2``; None if none were.

@@ -16,6 +16,7 @@ from typing import Any
 from paper_repro.base import dialects
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override, apply, parse
+from paper_repro.base.seeds import LARGEST
 from paper_repro.base.targets import check_targets
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -51,6 +52,8 @@ def compose_seeds(experiment: str, overrides: Sequence[str | Override], seeds: S
     for seed in seeds:
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
             raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
+        if seed > LARGEST:
+            raise UsageError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
     for key, text in _texts(config, ""):
         if "${" in _REFERENCE.sub("", text):
             raise UsageError(

@@ -3,6 +3,10 @@
 import os
 from dataclasses import dataclass
 
+from paper_repro.base.errors import UsageError
+
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
+"""How these processes may hold a model."""
 BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
 
 
@@ -25,3 +29,16 @@ def place() -> Place | None:
     else:
         return None
     return own if own.count > 1 else None
+
+
+def check_started(nodes: int) -> None:
+    """Check whether a command that trains on several nodes was started on them.
+
+    Raises:
+        UsageError: this process was started alone.
+    """
+    if nodes > 1 and place() is None:
+        raise UsageError(
+            f"machine.nodes={nodes}: the same command has to be started on every node, by torchrun or srun "
+            "(docs/cluster.md)"
+        )

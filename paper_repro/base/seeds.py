@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+LARGEST = 2**63 - 1
+"""The largest seed that a record can hold."""
+
 
 def mix(*parts: int | str) -> int:
     """Return a 63-bit seed for the stream that ``parts`` name, for example ``mix(seed, "batch", epoch)``.

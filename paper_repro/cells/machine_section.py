@@ -1,12 +1,17 @@
 """The machine section of a config, checked before anything heavy is imported and before a process is started."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.group import STRATEGIES
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.loggers import LOGGERS
+
+ACCELERATORS = ("cpu", "gpu", "cuda", "auto")
+IMPLEMENTATIONS = ("auto", "fused", "closed_form", "reference")
+"""Those of ``kernels.preferences``, which cells do not import."""
 
 
 def check_machine(config: Mapping[str, Any]) -> None:
@@ -30,6 +35,10 @@ def _whole(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
 def _positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf
 
@@ -44,6 +53,14 @@ def _word(value: Any) -> bool:
 
 def _words(value: Any) -> bool:
     return isinstance(value, list) and all(_word(item) for item in value)
+
+
+def _truth(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _one_of(words: Sequence[str]) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: isinstance(value, str) and value in words, f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _section(value: Any) -> bool:
@@ -65,6 +82,14 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "threads": (_or_null(_whole), "a whole number of 1 or more, or null (as many as torch takes)"),
     "devices": (_devices, "1 or more, or different GPUs such as [0, 2]"),
     "nodes": (_whole, "a whole number of 1 or more"),
+    "accelerator": _one_of(ACCELERATORS),
+    "strategy": _one_of(STRATEGIES),
+    "data_workers": (_count, "a whole number of 0 or more"),
+    "implementation": _one_of(IMPLEMENTATIONS),
+    "tf32": (_truth, "false or true"),
+    "recompute": (_truth, "false or true"),
+    "cuda_graph": (_truth, "false or true"),
+    "fused_optimizer": (_or_null(_truth), "null, false or true"),
     "compile": (lambda value: value in (False, True, "auto") and type(value) in (bool, str), "false, true or auto"),
     "checkpoint_every_seconds": (_or_null(_positive), "a number above 0, or null"),
     "checkpoint_every_steps": (_or_null(_whole), "a whole number of 1 or more, or null"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED
+from paper_repro.base.group import check_started
 from paper_repro.cells import measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
@@ -164,6 +165,8 @@ def run_cells(
     done = _done(runs, [cell for cell in cells if not cell.missing])
     todo = [cell for cell in cells if not cell.missing and cell.id not in done]
     check_loggers(cell.config for cell in todo)
+    for cell in todo:
+        check_started((cell.config.get(identity.MACHINE) or {}).get("nodes", 1))
     if todo and (slow := slow_products(todo[0].config, processor_flags())):
         print(slow, file=sys.stderr)
     with Servers(runs) as servers:

@@ -11,13 +11,16 @@ from paper_repro.base.identity import TARGET
 TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
 
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+"""Lightning's words for what a training computes in; "mixed" keeps the weights in float32."""
+
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """The ``training`` section.
 
     Raises:
-        UsageError: a number below 1, or a ``clip_norm`` that is not positive (null: no clipping).
+        UsageError: a number below 1, an unknown precision, or a ``clip_norm`` that is not positive (null: no clipping).
     """
 
     steps: int
@@ -39,6 +42,9 @@ class TrainingSettings:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
+        if self.precision not in PRECISIONS:
+            hint = nearest(str(self.precision), PRECISIONS)
+            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{hint}")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
         if self.evaluation_batches is not None and self.evaluate_every is None:
@@ -69,7 +75,7 @@ def read_training(section: Mapping[str, Any]) -> TrainingSettings:
 
 
 def check_training(config: Mapping[str, Any]) -> None:
-    """Check what needs no torch of a cell that trains: its ``training`` section, and the sign of its learning rate.
+    """Check what needs no torch of a cell that trains: its ``training`` section, learning rate and batch size.
 
     Raises:
         UsageError: an unknown or missing key, or a value out of range.
@@ -80,3 +86,6 @@ def check_training(config: Mapping[str, Any]) -> None:
     rate = (config.get("optimizer") or {}).get("lr")
     if isinstance(rate, int | float) and rate < 0:
         raise UsageError(f"optimizer.lr={rate:g}: expected a learning rate of 0 or more")
+    size = (config.get("data") or {}).get("batch_size")
+    if size is not None and (type(size) is not int or size < 1):
+        raise UsageError(f"data.batch_size={size!r}: expected a whole number of 1 or more")

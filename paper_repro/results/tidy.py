@@ -14,7 +14,7 @@ from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base import config as configs
 from paper_repro.base.command_line import RESULTS
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells import measurements, records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FIRST = ("artifact", "artifacts", "scale")
+_ABSENT = object()
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "commit")
 
 
@@ -51,7 +52,7 @@ def frame(
         overrides: those of an altered run, as given to reproduce.py.
 
     Raises:
-        UsageError: an unknown artifact or scale, or a folder without records.
+        UsageError: an unknown artifact or scale, a key that no record's config has, or a folder without records.
     """
     import pandas
 
@@ -67,6 +68,7 @@ def frame(
         rows += _rows_of(plans.make(catalogue.load(name), scale, None, overrides), root, keys)
     if not artifacts:
         rows += _all_rows(root, keys)
+    _check_keys(rows, root, keys)
     between = [name for row in rows for name in row]
     columns = dict.fromkeys(name for name in FIRST if name in between)
     columns |= dict.fromkeys(name for name in between if name not in (*FIRST, *LAST, *keys))
@@ -142,7 +144,30 @@ def _looked_up(record: Record, key: str) -> Any:
     try:
         return configs.lookup(record.config, key)
     except KeyError:
-        return None
+        return _ABSENT
+
+
+def _check_keys(rows: Sequence[Row], root: Path, keys: Sequence[str]) -> None:
+    """Put None in the place of what a config lacks.
+
+    Raises:
+        UsageError: no config has a key.
+    """
+    for key in keys:
+        if rows and all(row[key] is _ABSENT for row in rows):
+            found = (records.find(root, cell) for cell in dict.fromkeys(row["cell"] for row in rows))
+            known = {name for record in found if record is not None for name in _keys(record.config)}
+            raise UsageError(f"keys={list(keys)}: the config of no record has '{key}'{nearest(key, known)}")
+        for row in rows:
+            row[key] = None if row[key] is _ABSENT else row[key]
+
+
+def _keys(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the keys of a config at every depth, as ``optimizer.lr``."""
+    for name, value in section.items():
+        yield f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{above}{name}.")
 
 
 def _numeric(artifact: Artifact) -> dict[str, dict[str, int | float]]:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.group import place
+from paper_repro.base.group import check_started, place
 from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.training import nodes, single
 from paper_repro.training.build import build
@@ -45,11 +45,7 @@ def launched(cell: Cell, folder: Path, machine: Machine) -> Iterator[Rank]:
         with nodes.led(own, cell, folder, machine) as rank:
             yield rank
         return
-    if machine.nodes > 1:
-        raise UsageError(
-            f"machine.nodes={machine.nodes}: the same command has to be started on every node, by torchrun or srun "
-            "(docs/cluster.md)"
-        )
+    check_started(machine.nodes)
     if machine.count == 1:
         yield Rank()
         return

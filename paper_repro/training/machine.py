@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from paper_repro.base.errors import UsageError
+from paper_repro.base.group import STRATEGIES
 from paper_repro.base.identity import AUTO
 from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
 from paper_repro.training.compiled_code import missing_compiler
@@ -21,7 +22,6 @@ from paper_repro.training.compiled_code import missing_compiler
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _FALLBACK_BYTES = 32 << 20
-STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,19 @@ def test_the_cheapest_claim_comes_first_and_no_look_beyond_the_hours(tmp_path: P
     assert order and order[0] <= order[-1]
 
 
+def test_the_end_says_how_many_claims_are_open_and_what_lacks_its_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, runs = with_looks(tmp_path), tmp_path / "runs"
+    synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))
+    without = tuple(replace(cell, missing="no data") if cell.seed else cell for cell in plan.cells)
+    assert deciding.decide(replace(plan, cells=without), tmp_path / "none", tmp_path / "nor", 1e-6, _never) == 0
+    said = "no further look can be taken; claims still open: 2; 8 of 12 cells lack their data\n"
+    assert capsys.readouterr().err == said
+    assert deciding.decide(plan, runs, tmp_path / "none", 1e-6, _never) == 0
+    assert "no further look fits into 0 s; open claims that would have one: " in capsys.readouterr().err
+
+
 def test_an_interrupted_run_stops_and_keeps_its_looks(tmp_path: Path) -> None:
     plan, runs = with_looks(tmp_path), tmp_path / "runs"
     synthetic.fill(runs, plan, lambda cell: error(cell, 0.03))

@@ -8,8 +8,9 @@ import pytest
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.config import CONF, compose
 from paper_repro.base.errors import UsageError
-from paper_repro.cells import runner
+from paper_repro.cells import machine_section, runner
 from paper_repro.cells.machine_section import check_machine
+from paper_repro.kernels import preferences
 from paper_repro.tests.support import sweeps
 
 NUMBERS = ("workers", "threads", "devices", "checkpoint_every_steps", "stack.most")
@@ -27,6 +28,10 @@ WRONG: list[tuple[str, Any]] = [
     *(("logger", value) for value in ("tensorbord", True, 3, ["csv"], {})),
     *(("log_every_steps", value) for value in (0, -1, 1.5, True, None, "all")),
     *(("data_root", value) for value in (5, True)),
+    *(("data_workers", value) for value in (-1, 1.5, True, None, "two")),
+    *((key, value) for key in ("strategy", "implementation", "accelerator") for value in ("foo", None, True, ["ddp"])),
+    *((key, value) for key in ("tf32", "recompute", "cuda_graph") for value in (None, 1, "auto", [True])),
+    *(("fused_optimizer", value) for value in (1, "auto", [True])),
 ]
 
 
@@ -38,6 +43,10 @@ def test_what_no_machine_can_give_is_refused_with_key_and_value(key: str, value:
     with pytest.raises(UsageError) as caught:
         check_machine({"machine": section})
     assert f"machine.{key}={value!r}: expected" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_implementations_are_those_of_the_kernels() -> None:
+    assert machine_section.IMPLEMENTATIONS == preferences.IMPLEMENTATIONS
 
 
 @pytest.mark.parametrize("choice", sorted(path.stem for path in (CONF / "machine").glob("*.yaml")))

@@ -49,15 +49,21 @@ def test_an_axis_of_numbers_has_numbers_and_keys_of_the_config_are_columns() -> 
         and (RESULTS / name / "cpu" / "table.json").is_file()
     )
     artifact = catalogue.load(name)
-    found = frame(name, keys=["optimizer.lr", "no.such.key"])
+    found = frame(name, keys=["optimizer.lr"])
     for axis, spec in artifact.axes.items():
         numbers = all(value.number is not None for value in spec.values.values())
         assert pandas.api.types.is_numeric_dtype(found[axis]) == numbers
         if not numbers:
             assert {*found[axis]} <= {*spec.values}
-    assert found["optimizer.lr"].notna().any() and found["no.such.key"].isna().all()
+    assert found["optimizer.lr"].notna().any()
     record = records.read(record_path(RESULTS, found.cell.iloc[0]))
     assert found["optimizer.lr"].iloc[0] == record.config["optimizer"]["lr"]
+
+
+def test_a_key_that_only_some_configs_have_is_none_elsewhere() -> None:
+    found = frame("cem/table3", keys=["model.block.num_steps"])
+    lacking = found["model.block.num_steps"].isna()
+    assert lacking.any() and not lacking.all() and {*found.model[lacking]}.isdisjoint({*found.model[~lacking]})
 
 
 def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp_path: Path) -> None:
@@ -114,6 +120,8 @@ def test_wrong_words_are_one_line(tmp_path: Path) -> None:
         "no folder cells/ in it, expected a runs folder": lambda: frame(runs=tmp_path),
         "they belong to an artifact": lambda: frame(overrides=["optimizer.lr=1"]),
         "seed is a column already": lambda: frame(keys=["seed"]),
+        "has 'optimizer.lrr' (did you mean 'optimizer.lr'?)": lambda: frame("cem/table3", keys=["optimizer.lrr"]),
+        "has 'model.blok' (did you mean 'model.block'?)": lambda: frame(keys=["model.blok"]),
     }.items():
         with pytest.raises(UsageError) as caught:
             call()

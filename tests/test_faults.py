@@ -1,0 +1,235 @@
+"""What a user may get wrong, or lack, is said at once, with what to do: before anything is trained or written."""
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paper_repro import __main__ as command
+from paper_repro.artifacts import views
+from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import record_path
+from paper_repro.cells.runner import Result
+from paper_repro.cells.tasks import Outcome
+from paper_repro.tests.support import synthetic
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a script in this process; return its exit code and what it printed."""
+
+    def run(script: str, *words: str) -> tuple[int, str, str]:
+        path = str(ROOT / "scripts" / script)
+        monkeypatch.setattr(sys, "argv", [path, *words])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(path, run_name="__main__")
+        assert isinstance(end.value.code, int)
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_decide_without_any_data_says_so_and_writes_no_table(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "data")
+    monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
+    code, said, errors = call("reproduce.py", "cem/fig2c", "--decide", "--hours", "1", f"runs={tmp_path / 'runs'}")
+    assert code == 1 and not said
+    assert "run: python scripts/prepare_data.py" in errors and "no table is written" in errors
+    assert not (tmp_path / "runs" / "cem").exists()
+
+
+def test_decide_writes_no_table_after_what_stopped_its_run(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = synthetic.ARTIFACT.replace("about: as in the paper.", "about: as in the paper.\n    looks: [3, 5]")
+    plan = synthetic.plan(tmp_path / "papers", looks)
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        shift = 0.1 * (cell.seed - 0.9) * (dict(cell.key)["model"] == "old")
+        return synthetic.finished(error=2.0 + shift, score=1.0 + shift)
+
+    synthetic.fill(tmp_path / "runs", plan, outcome)
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
+    full = Result(fatal="the disk is full")
+    monkeypatch.setattr("paper_repro.cells.runner.run_cells", lambda *given: full)
+    words = ("made/up", "scale=paper", "--decide", "--hours", "1000", f"runs={tmp_path / 'runs'}")
+    code, said, errors = call("reproduce.py", *words)
+    assert code == 1 and not said and "error: the disk is full" in errors
+    assert not list((tmp_path / "runs").glob("made/up/paper/table.*"))
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        ("score:\n    title", "scoer:\n    title", "no metric of that name (did you mean 'score'?)"),
+        (
+            "score:\n    title",
+            "scoer:\n    derived: {exp: [eror]}\n    title",
+            "no metric eror (did you mean 'error'?)",
+        ),
+    ],
+)
+def test_a_metric_that_no_cell_has_is_named_in_the_table_and_ends_the_command(
+    written: str, instead: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = synthetic.ARTIFACT.replace(written, instead).replace("metric: score", "metric: scoer")
+    plan, runs = synthetic.plan(tmp_path / "papers", text, "smoke"), tmp_path / "runs"
+    outcome = synthetic.finished(error=0.5, score=1.0)
+    synthetic.fill(runs, plan, lambda cell: outcome if cell.seed else None)
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
+    words = ("reproduce.py", "made/up", "scale=smoke", "--render", f"runs={runs}")
+    line = text.splitlines().index("  scoer:") + 1
+    code, table, errors = call(*words)
+    place = f"{tmp_path / 'papers/made/up.yaml'}:{line}"
+    assert code == 2 and errors.splitlines()[-1].startswith(f"error: {place}: 'scoer': the finished cells have {said}")
+    assert table.count(f"| {said} ") == 5, "four places and a claim"
+    for cell in plan.cells:
+        if dict(cell.key)["task"] == "hard":
+            record_path(runs, cell.id).unlink(missing_ok=True)
+    assert call(*words)[0] == 0, "what is not run yet may have the metric"
+
+
+def test_a_metric_is_not_missed_where_a_probe_has_not_measured(tmp_path: Path) -> None:
+    plan, runs = synthetic.plan(tmp_path / "papers", scale="smoke"), tmp_path / "runs"
+    synthetic.fill(runs, plan, lambda cell: synthetic.finished(error=0.5))
+    probe = {"_target_": "paper_repro.tests.support.probes.Summing"}
+    later = tuple(replace(cell, config={**cell.config, "probes": {"one": probe}}) for cell in plan.cells)
+    assert views.build(plan, runs, tmp_path).unnamed.keys() == {"score"}
+    assert views.build(replace(plan, cells=later), runs, tmp_path).unnamed == {}
+    assert views.build(plan, runs, None).unnamed == {}, "the reference may be older"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os\nraise ValueError('no such rate')\n", "up.py:2: it cannot be imported, ValueError: no such rate"),
+        ("import os\n\ndef rows(:\n", "up.py:3: it cannot be imported, SyntaxError: "),
+        ("import no_such_package\n", "up.py:1: it cannot be imported, ModuleNotFoundError: No module named 'no_such"),
+        ("from paper_repro.artifacts import figure\n", "up.py:1: it cannot be imported, ImportError: cannot import"),
+    ],
+)
+@pytest.mark.parametrize("action", [(), ("--plan",), ("--decide", "--hours", "1")], ids=str)
+def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
+    action: tuple[str, ...], code: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.write_artifact(tmp_path / "papers").with_suffix(".py").write_text(code)
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
+    found, _, errors = call("reproduce.py", "made/up", "scale=smoke", *action, f"runs={tmp_path / 'runs'}")
+    assert found == 2 and errors.startswith(f"error: {tmp_path / 'papers/made'}/{said}"), errors
+    assert len(errors.splitlines()) == 1 and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("training.precision=foo", "training.precision='foo': expected one of 32-true, 64-true, "),
+        ("training.precision=bf16", "(did you mean 'bf16-"),
+        ("data.batch_size=0", "data.batch_size=0: expected a whole number of 1 or more"),
+        ("machine.strategy=foo", "machine.strategy='foo': expected auto, ddp, "),
+        ("machine.implementation=fast", "machine.implementation='fast': expected auto, fused, "),
+        ("machine.accelerator=abacus", "machine.accelerator='abacus': expected cpu, gpu, cuda or auto"),
+        ("machine.data_workers=-1", "machine.data_workers=-1: expected a whole number of 0 or more"),
+        ("machine.nodes=2", "machine.nodes=2: the same command has to be started on every node"),
+    ],
+)
+@pytest.mark.parametrize("start", [("train.py", "cem/gaussian_process"), ("reproduce.py", "cem/table3")], ids=str)
+def test_a_value_that_the_words_tell_is_refused_before_torch_is_asked(
+    start: tuple[str, ...], word: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.cells.runner.estimate", None)  # would count with torch
+    code, _, errors = call(*start, word, f"runs={tmp_path / 'runs'}")
+    assert code == 2 and said in errors and len(errors.splitlines()) == 1, errors
+
+
+def test_several_nodes_may_be_planned_from_one(call: Command, tmp_path: Path) -> None:
+    words = ("cem/table3", "machine.nodes=2", "--cells", f"runs={tmp_path / 'runs'}")
+    assert call("reproduce.py", *words)[0] == 0
+
+
+def test_shakespeare_that_is_nowhere_is_refused_without_torch(tmp_path: Path) -> None:
+    line = f"import sys; sys.argv[1:] = ['shakespeare', '--to', {str(tmp_path)!r}]\n"
+    line += f"import runpy\ntry: runpy.run_path({str(ROOT / 'scripts/prepare_data.py')!r}, run_name='__main__')\n"
+    line += "finally: print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert found.returncode == 2 and found.stdout == "False\n" and "is not there: give --from" in found.stderr
+
+
+def test_docstrings_are_not_read_for_a_folder_that_cannot_be_made(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paper_repro.datamodules.docstrings.collect", None)
+    (tmp_path / "file").touch()
+    code, _, errors = call("prepare_data.py", "docstrings", "--to", str(tmp_path / "file"))
+    assert code == 2 and errors.startswith(f"error: {tmp_path / 'file/docstrings'}: the folder cannot be made")
+
+
+def test_of_several_artifacts_none_is_published_where_one_lacks_results(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers, runs, results = (tmp_path / name for name in ("papers", "runs", "results"))
+    plan = synthetic.plan(papers, scale="smoke")
+    synthetic.write_artifact(papers, synthetic.ARTIFACT.replace("trunk.width: 16", "trunk.width: 24"), "open")
+    synthetic.fill(runs, plan, lambda cell: synthetic.finished(error=0.5, score=1.0))
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(papers))
+    monkeypatch.setattr("paper_repro.base.command_line.RESULTS", results)
+    words = ("scale=smoke", "--publish", f"runs={runs}")
+    code, said, errors = call("reproduce.py", "made/up", "made/open", *words)
+    assert code == 2 and not said and "6 of 12 cells have no result" in errors and not results.exists()
+    assert call("reproduce.py", "made/up", *words)[0] == 0 and (results / "made/up/smoke/table.md").is_file()
+
+
+@pytest.mark.parametrize("seed", [2**63, 10**30])
+def test_a_seed_that_no_record_can_hold_is_refused_at_once(seed: int, call: Command, tmp_path: Path) -> None:
+    runs = f"runs={tmp_path / 'runs'}"
+    said = f"seed {seed} is above {2**63 - 1}, the largest that a record can hold"
+    for words in (
+        ("train.py", "cem/gaussian_process", f"seed={seed}"),
+        ("reproduce.py", "cem/table3", f"seeds={seed}"),
+    ):
+        code, _, errors = call(*words, runs)
+        assert code == 2 and said in errors and not (tmp_path / "runs").exists()
+    synthetic.plan(tmp_path, synthetic.ARTIFACT.replace("[0, 1, 2]", f"[{2**63 - 1}]"))
+    with pytest.raises(UsageError, match=rf"up\.yaml:\d+: .*{said}"):
+        synthetic.plan(tmp_path, synthetic.ARTIFACT.replace("[0, 1, 2]", f"[{seed}]"))
+
+
+@pytest.mark.parametrize("words", [("cem/table3", "--plan"), ("cem/table3", "--cells"), ("--list",), ("cem/table3",)])
+def test_runs_that_are_a_file_are_refused(words: tuple[str, ...], call: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said, errors = call("reproduce.py", *words, f"runs={tmp_path / 'file'}")
+    assert code == 2 and not said and errors == f"error: runs={tmp_path / 'file'}: this is no folder; give runs=DIR\n"
+
+
+def test_fill_says_that_it_runs_what_has_no_result(call: Command) -> None:
+    said = "run what has no result yet"
+    assert said in " ".join(call("reproduce.py", "--help")[1].split("--fill ")[1].split())
+    assert "runs what has no result yet" in (ROOT / "docs/commands.md").read_text()
+
+
+def test_a_name_of_another_command_leads_there(call: Command, tmp_path: Path) -> None:
+    code, _, errors = call("train.py", "cem/table3", f"runs={tmp_path}")
+    assert code == 2 and "cem/table3 is an artifact, not an experiment: run scripts/reproduce.py cem/table3" in errors
+
+
+def test_completion_is_refused_for_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["completion", "zsh"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: completion zsh: there is that of bash alone; give no word after completion\n",
+    )
+    assert command.main(["completion", "bash"]) == command.main(["completion"]) == 0
+
+
+def test_the_index_of_results_explains_itself(call: Command) -> None:
+    code, said, _ = call("results_index.py", "--help")
+    assert code == 0 and "results_index.py --check" in said
