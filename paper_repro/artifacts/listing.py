@@ -69,7 +69,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
 
 def _folder(path: str) -> str:
     """Return the folder below the data's that a path begins with."""
-    return path.split("/")[0]
+    return path.split("/", maxsplit=1)[0]
 
 
 def _written(headers: list[str], rows: Sequence[list[str]], columns: int | None) -> str:
@@ -78,7 +78,9 @@ def _written(headers: list[str], rows: Sequence[list[str]], columns: int | None)
         return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
     kept = [place for place, name in enumerate(headers) if name not in LEFT_OUT]
     whole = [row + [""] * (len(headers) - len(row)) for row in rows]
-    return laid_out(Grid([headers[place] for place in kept], [[row[place] for place in kept] for row in whole]), columns)
+    return laid_out(
+        Grid([headers[place] for place in kept], [[row[place] for place in kept] for row in whole]), columns
+    )
 
 
 def published_listing(results: Path) -> str:
