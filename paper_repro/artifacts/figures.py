@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paper_repro.artifacts import intervals, made_of, palette, printed_numbers
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.floor_marks import FloorLine, draw_floors, floor_lines
+from paper_repro.artifacts.floors import MeasuredFloor
 from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.base.files import write_atomically
@@ -26,6 +27,8 @@ Row = dict[str, Any]
 COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
 """Ticks of a logarithmic axis within a power of ten."""
 DOTS_PER_INCH = 160
+OTHERS = "all others"
+"""Whose a floor is where its models have nothing in common that others lack."""
 FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
 """Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
 LEGEND_FONT, LEGEND_LINE, LEGEND_HANDLE, LEGEND_CHARACTER = 8, 0.18, 0.48, 0.062
@@ -111,7 +114,7 @@ class Figure(ABC):
     def _absent_floors(self) -> str:
         """Name the floors that have no line, with their numbers."""
         lines = {line.label for line in self.floors()}
-        absent = []
+        absent: list[tuple[str, str, str]] = []
         for floor in (floor for floor in self.view.floors if floor.plan.name not in self.floors_drawn):
             metrics = {
                 name: self.artifact.metrics[name] for name in floor.spec.metrics if name in self.artifact.metrics
@@ -122,9 +125,18 @@ class Figure(ABC):
                 if (found := floor.samples(name))
             ]
             if floor.spec.label not in lines and texts:
-                absent.append(f"{floor.spec.label} ({', '.join(texts)})")
-        listed = "; ".join(dict.fromkeys(absent))
+                absent.append((floor.spec.label, self._whose(floor), ", ".join(texts)))
+        several = {label for label, _, text in absent if any(one[0] == label and one[2] != text for one in absent)}
+        named = [(f"{label}, {whose}" if label in several else label, text) for label, whose, text in absent]
+        named.sort(key=lambda one: one[0].endswith(OTHERS))
+        listed = "; ".join(dict.fromkeys(f"{name} ({text})" for name, text in named))
         return f"On no axis here: the floor{'s' if len(absent) > 1 else ''} {listed}." if absent else ""
+
+    def _whose(self, floor: MeasuredFloor) -> str:
+        """Return what the models of a floor have in common, by the labels of the axes that not all models share."""
+        varied = {axis for axis in self.artifact.axes if len({dict(key)[axis] for key in self.view.points}) > 1}
+        shared = {axis: value for axis, value in floor.plan.common().items() if axis in varied}
+        return ", ".join(self.artifact.axes[axis].values[value].label for axis, value in shared.items()) or OTHERS
 
     def floors(self) -> list[FloorLine]:
         """Return the lines of floors; a figure whose panels differ in data or metric gives each line its panel."""
@@ -147,19 +159,20 @@ class Figure(ABC):
             rcParams.update(STYLE)
             layout: Any = "none" if self.margins else "constrained"
             canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, layout=layout)
+            pixels = FigureCanvasAgg(canvas)
             self.draw(canvas, rows)
             for axes in canvas.axes:
                 axes.minorticks_off()
             printed_numbers.draw(canvas.axes, shown)
             draw_floors(canvas.axes[self.panels], lines)
-            legend = _draw_legend(canvas, self.legend_title, bool(shown)) if self.legend else 0.0
+            legend = _draw_legend(canvas, self.legend_title, shown) if self.legend else 0.0
             below = _write_below(canvas, self.footer(rows))
             if self.margins:
                 _arrange(canvas, self.margins, legend, below)
             else:
                 canvas.get_layout_engine().set(rect=(0, below, 1, 1 - below))  # type: ignore[union-attr, call-arg]
             # Not savefig, which draws each format once more to measure it.
-            FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
+            pixels.print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
             # The solver of the layout leaves other last bits each time, and these name clip paths.
             for part in canvas.subfigs:
@@ -189,14 +202,14 @@ def _with_marks(rows: Sequence[Row], lines: Sequence[FloorLine], printed: Sequen
     ]
 
 
-def _draw_legend(canvas: "Canvas", title: str | None, with_paper: bool) -> float:
+def _draw_legend(canvas: "Canvas", title: str | None, printed: Sequence[PrintedNumber]) -> float:
     """Draw one legend above all panels, each label once, the paper's numbers last; return its height in inches."""
     found: dict[str, Any] = {}
     for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    if with_paper:
-        found[printed_numbers.LABEL] = printed_numbers.legend_entry()
+    if printed:
+        found[printed_numbers.LABEL] = printed_numbers.legend_entry(printed)
     if not found:
         return 0.0
     width = LEGEND_HANDLE + LEGEND_CHARACTER * max(map(len, found))

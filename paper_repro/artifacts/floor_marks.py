@@ -10,11 +10,16 @@ from paper_repro.artifacts.views import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.transforms import Bbox
 
 FLOOR_LABEL: Any = {"textcoords": "offset points", "fontsize": 6, "color": palette.FLOOR}
+FLOOR_LABEL |= {"bbox": {"facecolor": palette.GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 0.2}}
+"""Its ground hides what it would be crossed by; an outline of the letters would make them paths in the SVG."""
 FLOOR_LABEL_HEIGHT = 7
 """Points from one label of a floor to the next above it."""
-FLATTENS = 3.0
+ENDS = {"right": (1.0, -2), "left": (0.0, 2), "center": (0.5, 0)}
+"""Where a label may stand: its place as a share of the width of a panel, and the points from there to the label."""
+FLATTENS = 1.0
 """A floor further from the data than so many times their span would flatten them: its number stands at the edge."""
 STEPS_OF_A_LINE = 50
 """Between two points of a line, where it is asked what a label covers."""
@@ -47,46 +52,58 @@ def floor_lines(
 
 
 def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
-    """Draw each floor as a dotted line with its name at the end that covers less, the right one if both are alike.
+    """Draw each floor as a dotted line with its name at the end that covers less, the right one if both are alike, or
+    in the middle if that covers less than either.
 
     Floors of one name that lie within the height of a line of text share a label; labels of others stand one above the
     other.  Of a floor beyond limits that a figure has set, or so far from the data that they would be flattened, the
     name and the number stand at that edge.
     """
-    for index, axes in enumerate(panels):
-        own = [line for line in lines if line.panel in (None, index)]
-        if not own or not axes.axison:
-            continue
-        low, high = _reach(axes)
-        inside = [line for line in own if low <= line.value <= high]
-        for line in inside:
-            axes.axhline(line.value, color=palette.FLOOR, linestyle=":", linewidth=1.2)
-        beyond = [line for line in own if line not in inside]
-        if axes.get_autoscaley_on() and beyond:
-            _make_room(axes, [line.value > high for line in beyond])
-        higher = sum(line.value > high for line in beyond)
-        edges = len(beyond) - higher, higher
-        for line, up in _labelled(axes, inside):
-            left = _is_at_edge(axes, line, up, edges) or _crossed(axes, line, up, left=True) < _crossed(
-                axes, line, up, left=False
-            )
-            place: Any = {"xy": (1.0 - left, line.value), "xycoords": axes.get_yaxis_transform()}
-            place |= {"xytext": (2 if left else -2, 2 + up), "ha": "left" if left else "right"}
-            axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
-        for row, line in enumerate(beyond):
-            above = line.value > high
-            text = f"{line.label} {line.value:.3g}, {'above' if above else 'below'}"
-            step = FLOOR_LABEL_HEIGHT * row
-            place = {"xy": (1.0, float(above)), "xycoords": "axes fraction", "ha": "right"}
-            shift = (-2, -FLOOR_LABEL_HEIGHT - step if above else 2 + step)
-            axes.annotate(text, xytext=shift, **place, **FLOOR_LABEL).set_in_layout(False)
+    reaches = [_reach(axes) for axes in panels]  # before a floor in one panel widens an axis that others share
+    found = [[line for line in lines if line.panel in (None, at) and axes.axison] for at, axes in enumerate(panels)]
+    for axes, (low, high), own in zip(panels, reaches, found, strict=True):
+        for line in own:
+            if low <= line.value <= high:
+                axes.axhline(line.value, color=palette.FLOOR, linestyle=":", linewidth=1.2)
+    for axes, (low, high), own in zip(panels, reaches, found, strict=True):
+        edges = {above: _numbers(own, low, high, above) for above in (False, True)}
+        if axes.get_autoscaley_on() and any(edges.values()):
+            _make_room(axes, len(edges[False]), len(edges[True]))
+        for above, texts in edges.items():
+            _label_edge(axes, texts, above)
+        _label_lines(axes, [line for line in own if low <= line.value <= high])
 
 
-def _make_room(axes: "Axes", above: Sequence[bool]) -> None:
-    """Move the limits of a panel away from its data by the height of the labels at its edges."""
+def _numbers(lines: Sequence[FloorLine], low: float, high: float, above: bool) -> list[str]:
+    """Return the names and numbers of the floors above or below what a panel has room for, each once."""
+    beyond = [line for line in lines if (line.value > high if above else line.value < low)]
+    return list(dict.fromkeys(f"{line.label} {line.value:.3g}, {'above' if above else 'below'}" for line in beyond))
+
+
+def _label_edge(axes: "Axes", texts: Sequence[str], above: bool) -> None:
+    """Write texts at the upper or lower edge of a panel, a row for each."""
+    for row, text in enumerate(texts):
+        up = -FLOOR_LABEL_HEIGHT * (row + 1) if above else 2 + FLOOR_LABEL_HEIGHT * row
+        side = _freest(axes, text, up + (_points(axes) if above else 0.0))
+        across, aside = ENDS[side]
+        place: Any = {"xy": (across, float(above)), "xycoords": "axes fraction", "xytext": (aside, up), "ha": side}
+        axes.annotate(text, **place, **FLOOR_LABEL).set_in_layout(False)
+
+
+def _label_lines(axes: "Axes", lines: Sequence[FloorLine]) -> None:
+    """Write the names of the floors that have a line above it."""
+    for line, up in _labelled(axes, lines):
+        side = _freest(axes, line.label, _height(axes, line.value) + 2 + up)
+        across, aside = ENDS[side]
+        place: Any = {"xy": (across, line.value), "xycoords": axes.get_yaxis_transform()}
+        place |= {"xytext": (aside, 2 + up), "ha": side}
+        axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
+
+
+def _make_room(axes: "Axes", below: int, above: int) -> None:
+    """Move the limits of a panel away from its data by the height of so many labels at its edges."""
     low, high = axes.transAxes.inverted().transform(axes.transData.transform([(0, y) for y in axes.get_ylim()]))[:, 1]
-    points = 72.0 * float(axes.get_window_extent().height) / axes.figure.dpi
-    up, down = (FLOOR_LABEL_HEIGHT * above.count(side) / points for side in (True, False))
+    down, up = (FLOOR_LABEL_HEIGHT * count / _points(axes) for count in (below, above))
     ends = axes.transData.inverted().transform(axes.transAxes.transform([(0, low - down), (0, high + up)]))[:, 1]
     axes.set_ylim(*(float(end) for end in ends))
 
@@ -99,7 +116,8 @@ def _reach(axes: "Axes") -> tuple[float, float]:
         low, high = sorted(axes.get_ylim())
         return low, high
     panels = axes.get_shared_y_axes().get_siblings(axes)
-    low, high = (end(getattr(one.dataLim, name) for one in panels) for end, name in ((min, "y0"), (max, "y1")))
+    lowest = "minposy" if axes.get_yscale() == "log" else "y0"
+    low, high = (end(getattr(one.dataLim, name) for one in panels) for end, name in ((min, lowest), (max, "y1")))
     if not (math.isfinite(low) and math.isfinite(high)) or low >= high:
         return -math.inf, math.inf
     if axes.get_yscale() == "log":
@@ -114,8 +132,7 @@ def _labelled(axes: "Axes", lines: Sequence[FloorLine]) -> list[tuple[FloorLine,
     Lines that lie within the height of a label form a group: its labels, each name once, stand above its highest line.
     Points are those of the axes before the layout, which makes them at most a little higher.
     """
-    points = 72.0 / axes.figure.dpi
-    heights = [(points * float(axes.transData.transform((0.0, line.value))[1]), line) for line in lines]
+    heights = [(_height(axes, line.value), line) for line in lines]
     groups: list[list[tuple[float, FloorLine]]] = []
     for height, line in sorted(heights, key=lambda one: one[0]):
         if groups and height - groups[-1][-1][0] < FLOOR_LABEL_HEIGHT:
@@ -133,32 +150,40 @@ def _labelled(axes: "Axes", lines: Sequence[FloorLine]) -> list[tuple[FloorLine,
     return found
 
 
-def _is_at_edge(axes: "Axes", line: FloorLine, up: float, edges: tuple[int, int]) -> bool:
-    """Return whether a floor's label would lie on those at the right end of the lower or upper edge (so many each)."""
-    box, point = axes.get_window_extent(), axes.figure.dpi / 72.0
-    low = (float(axes.transData.transform((0.0, line.value))[1]) + (up + 2) * point - box.y0) / point
-    below, above = (FLOOR_LABEL_HEIGHT * count for count in edges)
-    return low < below or (above > 0 and low + FLOOR_LABEL_HEIGHT > float(box.height) / point - above)
+def _points(axes: "Axes") -> float:
+    """Return the height of a panel in points."""
+    return 72.0 * float(axes.get_window_extent().height) / axes.figure.dpi
 
 
-def _crossed(axes: "Axes", line: FloorLine, up: float, left: bool) -> int:
-    """Return how many points of what is drawn lie under a floor's label at one of its ends."""
-    box = axes.get_window_extent()
-    point = axes.figure.dpi / 72.0
-    width = min(0.55 * FLOOR_LABEL["fontsize"] * len(line.label) * point, box.width)
-    low = float(axes.transData.transform((0.0, line.value))[1]) + up * point
-    start = box.x0 if left else box.x1 - width
+def _height(axes: "Axes", value: float) -> float:
+    """Return how many points above the lower edge of a panel a value lies."""
+    return _points(axes) * float(axes.transAxes.inverted().transform(axes.transData.transform((0.0, value)))[1])
+
+
+def _freest(axes: "Axes", text: str, up: float) -> str:
+    """Return the one of ``ENDS`` at which a label, so many points above the lower edge, lies on least."""
+    return min(ENDS, key=lambda side: _covered(axes, text, up, side))
+
+
+def _covered(axes: "Axes", text: str, up: float, side: str) -> tuple[int, int]:
+    """Return on how many other texts and on how many points of what is drawn a label lies at one of ``ENDS``."""
+    from matplotlib.transforms import Bbox
+
+    panel, point = axes.get_window_extent(), axes.figure.dpi / 72.0
+    width = min(0.55 * FLOOR_LABEL["fontsize"] * len(text) * point, panel.width)
+    start = panel.x0 + ENDS[side][0] * (panel.width - width)
+    box = Bbox.from_bounds(start, panel.y0 + up * point, width, FLOOR_LABEL_HEIGHT * point)
+    inner = box.padded(-point)  # the boxes of texts one above the other touch
+    texts = sum(inner.overlaps(other.get_window_extent()) for other in axes.texts if other.get_text())
     count = 0
     for curve in axes.lines:
-        places = curve.get_transform().transform(curve.get_path().interpolated(STEPS_OF_A_LINE).vertices)
-        count += _inside(places, start, width, low, FLOOR_LABEL_HEIGHT * point)
+        count += _inside(curve.get_transform().transform(curve.get_path().interpolated(STEPS_OF_A_LINE).vertices), box)
     for cloud in axes.collections:
-        places = axes.transData.transform(cloud.get_offsets())
-        count += _inside(places, start, width, low, FLOOR_LABEL_HEIGHT * point)
-    return count
+        count += _inside(axes.transData.transform(cloud.get_offsets()), box)
+    return texts, count
 
 
-def _inside(places: Any, left: float, width: float, low: float, height: float) -> int:
+def _inside(places: Any, box: "Bbox") -> int:
     """Return how many of (N, 2) places lie in a box."""
     x, y = places[:, 0], places[:, 1]
-    return int(((x >= left) & (x <= left + width) & (y >= low) & (y <= low + height)).sum())
+    return int(((x >= box.x0) & (x <= box.x1) & (y >= box.y0) & (y <= box.y1)).sum())

@@ -8,12 +8,13 @@ differ by line or marker.  No other file names a colour.
 """
 
 GROUND = "#FFFFFF"
-INK, BLUE, VERMILION, GREEN, PURPLE, SKY, GREY = (
+INK, BLUE, VERMILION, GREEN, PURPLE, VIOLET, SKY, GREY = (
     "#222222",
     "#0065A8",
     "#D55E00",
     "#009E73",
     "#A02C6E",
+    "#7E3FE0",
     "#3D97D6",
     "#7F7F7F",
 )
@@ -25,7 +26,9 @@ PAPER = "#555555"
 SOFT = "#555555"
 """Text below a figure."""
 SERIES = (INK, VERMILION, BLUE, GREEN, PURPLE, SKY, GREY)
-"""What is drawn side by side and is no model: runs of a sweep, kinds of a clip."""
+"""What is drawn side by side and is no model: kinds of a clip."""
+RUNS = (VERMILION, GREEN, PURPLE, VIOLET)
+"""The runs of a sweep over one model, beside the run that has the colour of the model."""
 ORDERED, SIGNED, PICTURE = "viridis", "PRGn_r", "gray"
 """Maps from a number to a colour: from low to high, from low over a middle to high, and the grey of a picture."""
 
@@ -33,9 +36,9 @@ MODELS = {
     "cem": {
         "llama": INK,
         "plain": INK,
-        "gated": VERMILION,
+        "gated": VIOLET,
         "attention": VERMILION,
-        "attention_plain": PURPLE,
+        "attention_plain": VERMILION,
         "none": VERMILION,
         "shared": VERMILION,
         "per_head": VERMILION,
@@ -54,7 +57,7 @@ MODELS = {
         "feed_forward": INK,
         "dit": INK,
         "recurrent": VERMILION,
-        "rnn": VERMILION,
+        "rnn": VIOLET,
         "ebt": BLUE,
         "s1": BLUE,
         "s2": PURPLE,
@@ -64,6 +67,15 @@ MODELS = {
     "nrgpt": {"gpt": INK, "rgpt_parallel": VERMILION, "ff1": BLUE, "ff2w": GREEN},
 }
 """By paper, and by the value of the axis of models."""
+SETTINGS = {
+    "cem": (
+        ("attention", "attention_plain", "none", "shared", "per_head"),
+        ("full", "t1", "t2", "t4", "t8"),
+        ("llama", "plain"),
+    ),
+    "ebt": (("ebt", "s1"), ("transformer", "feed_forward", "dit")),
+}
+"""By paper, the names that settings of one model have; or plain Transformers of several tasks.  They share a colour."""
 
 
 def model(artifact: str, name: str) -> str:

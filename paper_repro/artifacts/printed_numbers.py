@@ -56,15 +56,19 @@ def sentence(view: View, numbers: Sequence[PrintedNumber]) -> str:
     shown = drawn(view, numbers)
     hidden = [one for one in numbers if one not in shown]
     parts = []
-    if shown and not view.plan.scale.comparable:
-        parts.append("Diamonds and dash-dotted lines: the paper's numbers, of its own scale.")
-    elif shown:
-        parts.append("Diamonds and dash-dotted lines: the paper's numbers.")
+    if shown:
+        what = "Diamonds and dash-dotted lines" if has_lines(shown) else "Diamonds"
+        parts.append(f"{what}: the paper's numbers{'' if view.plan.scale.comparable else ', of its own scale'}.")
     if hidden:
         listed = ", ".join(f"{one.label} {one.value:g}" for one in hidden)
         units = " and ".join(dict.fromkeys(one.unit for one in hidden))
         parts.append(f"Printed by the paper and not drawn, for {units} of other data are another unit: {listed}.")
     return " ".join(parts)
+
+
+def has_lines(numbers: Sequence[PrintedNumber]) -> bool:
+    """Return whether some of the numbers are drawn as lines, or tied by one."""
+    return any(one.at is None or one.tied for one in numbers)
 
 
 def draw(panels: "Sequence[Axes]", numbers: Sequence[PrintedNumber]) -> None:
@@ -98,8 +102,9 @@ def _draw_line(axes: "Axes", one: PrintedNumber) -> None:
             axes.annotate(one.label, xytext=(2, 2), textcoords="offset points", color=one.color, **place)
 
 
-def legend_entry() -> "Artist":
-    """Return the handle of the legend's entry for all printed numbers."""
+def legend_entry(numbers: Sequence[PrintedNumber]) -> "Artist":
+    """Return the handle of the legend's entry for all printed numbers that a figure draws."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=palette.PAPER, **STYLE, **MARK)
+    style = STYLE if has_lines(numbers) else {"linestyle": "none"}
+    return Line2D([], [], color=palette.PAPER, **style, **MARK)

@@ -128,7 +128,10 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seconds": (_not_negative, "a number of 0 or more"),
     "peak_memory_mib": (_or_null(_not_negative), "a number of 0 or more, or null"),
     "note": (_text(1_000), "a text"),
-    "provenance": (_provenance, "commit, dirty flag, versions, device, data, how it was compiled, code of later probes"),
+    "provenance": (
+        _provenance,
+        "commit, dirty flag, versions, device, data, whether compiled, code of later probes",
+    ),
     "attachments": (
         _each(lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None),
         "a section of file names and their SHA-256",

@@ -2,6 +2,7 @@ import csv
 import io
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ from paper_repro.artifacts import catalogue, figures, printed_numbers, render, v
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.floor_marks import FloorLine, draw_floors
+from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
@@ -215,15 +217,56 @@ def test_labels_of_floors_do_not_lie_on_one_another() -> None:
 
 
 def test_a_floors_name_keeps_off_upright_lines_and_off_the_names_at_the_edge() -> None:
-    canvas = Canvas(figsize=(7.0, 4.0), dpi=figures.DOTS_PER_INCH)
-    free, crossed, edge = canvas.subplots(1, 3)
-    for axes in (free, crossed, edge):
+    canvas = Canvas(figsize=(12.0, 4.0), dpi=figures.DOTS_PER_INCH)
+    free, crossed, between, edge = canvas.subplots(1, 4)
+    for axes in (free, crossed, between, edge):
         axes.plot([0, 10], [3.0, 3.1])
         axes.set(xlim=(0, 10), ylim=(0, 5))
     crossed.axvline(9.5)
-    draw_floors([free, crossed], [FloorLine("Bigram count", 4.5)])
+    for place in (1.0, 9.5):
+        between.axvline(place)
+    draw_floors([free, crossed, between], [FloorLine("Bigram count", 4.5)])
     draw_floors([edge], [FloorLine("Linear fit", 4.8), FloorLine("Mean", 9.0)])
-    assert [axes.texts[0].get_ha() for axes in (free, crossed, edge)] == ["right", "left", "left"]
+    assert [axes.texts[0].get_ha() for axes in (free, crossed, between)] == ["right", "left", "center"]
     names = edge.texts
-    assert [text.get_text() for text in names] == ["Linear fit", "Mean 9, above"]
+    assert {text.get_text(): text.get_ha() for text in names} == {"Mean 9, above": "right", "Linear fit": "left"}
     assert not names[0].get_window_extent().overlaps(names[1].get_window_extent())
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize("away", [0.5, 0.99, 1.01, 2.8, 40.0])
+def test_floors_leave_the_data_four_tenths_of_a_panel(scale: str, away: float) -> None:
+    low, high = 2.0, 3.0
+    floor = high + away * (high - low) if scale == "linear" else high * (high / low) ** away
+    canvas = Canvas(figsize=(5.0, 3.0), dpi=figures.DOTS_PER_INCH)
+    axes = canvas.subplots()
+    axes.plot([0, 1], [low, high])
+    axes.set_yscale(scale)
+    draw_floors([axes], [FloorLine("Bigram count", floor), FloorLine("Unigram count", floor)])
+    inches = axes.transAxes.inverted().transform(axes.transData.transform([(0.0, low), (0.0, high)]))[:, 1]
+    assert inches[1] - inches[0] >= 0.4
+    assert (len(axes.lines) > 1) == (away < 1.0), "a line where the floor is near, a number where it is not"
+    assert all(text.get_text().endswith("above") == (away > 1.0) for text in axes.texts)
+
+
+def test_panels_that_share_an_axis_make_room_once_and_keep_their_lines_inside() -> None:
+    canvas = Canvas(figsize=(7.0, 3.0), dpi=figures.DOTS_PER_INCH)
+    left, right = canvas.subplots(1, 2, sharey=True)
+    for axes in (left, right):
+        axes.plot([0, 1], [2.0, 3.0])
+    draw_floors([left, right], [FloorLine("Unigram count", 9.0), FloorLine("Bigram count", 3.9, 1)])
+    assert [text.get_text() for text in left.texts] == ["Unigram count 9, above"]
+    assert [text.get_text() for text in right.texts] == ["Unigram count 9, above", "Bigram count"]
+    assert 3.9 < right.get_ylim()[1] == left.get_ylim()[1] < 4.5
+
+
+def test_the_line_below_a_figure_names_dash_dotted_lines_where_there_are_some(view: View) -> None:
+    point = PrintedNumber("GPT", 0.5, "%", at=1.0, tied=False)
+    for numbers, lines in (
+        ([point], False),
+        ([point, replace(point, tied=True)], True),
+        ([PrintedNumber("", 1.0, "%")], True),
+    ):
+        assert printed_numbers.sentence(view, numbers).startswith("Diamonds and" if lines else "Diamonds:")
+        entry: Any = printed_numbers.legend_entry(numbers)
+        assert (entry.get_linestyle() == printed_numbers.LINE) == lines

@@ -96,17 +96,32 @@ def seen(color: str, eye: str) -> tuple[float, float, float]:
 
 def test_every_colour_stands_out_from_the_white_ground() -> None:
     colors = {color for models in palette.MODELS.values() for color in models.values()}
-    for color in {*colors, *palette.SERIES, palette.FLOOR, palette.PAPER, palette.RULE, palette.SOFT}:
+    for color in {*colors, *palette.SERIES, *palette.RUNS, palette.FLOOR, palette.PAPER, palette.RULE, palette.SOFT}:
         contrast = (luminance(palette.GROUND) + 0.05) / (luminance(color) + 0.05)
         assert contrast >= CONTRAST, f"{color} has a contrast of {contrast:.2f}"
 
 
-@pytest.mark.parametrize("paper", palette.MODELS)
-def test_the_models_of_a_paper_can_be_told_apart_by_colour_blind_readers(paper: str) -> None:
-    for one, other in itertools.combinations(sorted(set(palette.MODELS[paper].values())), 2):
+COLORS_SIDE_BY_SIDE = {
+    **{paper: sorted(set(models.values())) for paper, models in palette.MODELS.items()},
+    "runs of a sweep": [palette.BLUE, *palette.RUNS],
+}
+
+
+@pytest.mark.parametrize("colors", COLORS_SIDE_BY_SIDE.values(), ids=COLORS_SIDE_BY_SIDE)
+def test_the_models_of_a_paper_can_be_told_apart_by_colour_blind_readers(colors: list[str]) -> None:
+    for one, other in itertools.combinations(colors, 2):
         for eye in BLINDNESS:
             distance = math.dist(seen(one, eye), seen(other, eye))
             assert distance >= APART, f"{one} and {other} are {distance:.1f} apart for {eye}"
+
+
+@pytest.mark.parametrize("paper", palette.MODELS)
+def test_models_share_a_colour_where_they_are_named_as_settings_of_one_and_only_there(paper: str) -> None:
+    models, settings = palette.MODELS[paper], palette.SETTINGS.get(paper, ())
+    for one, other in itertools.combinations(models, 2):
+        together = any({one, other} <= set(names) for names in settings)
+        assert (models[one] == models[other]) == together, f"{one} and {other}"
+    assert {name for names in settings for name in names} <= set(models)
 
 
 def test_a_pair_that_a_colour_blind_reader_confuses_is_found() -> None:

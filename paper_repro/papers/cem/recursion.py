@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PRECONDITIONERS = {"none": ":", "diagonal": "--", "diagonal_low_rank": "-"}
 """The line of each."""
+ASIDE = 0.05
+"""How far T = 1 stands left of the middle of its bar, and T = 2 right of it: neither hides the other."""
 
 
 class StepsFigure(PerplexityFigure):
@@ -61,7 +63,8 @@ class ReuseFigure(PerplexityFigure):
 
     size = (8.0, 3.6)
     marks = (
-        "Faint dots: seeds; rings and discs: means over seeds at T = 1 and T = 2; a bar leads from one to the other."
+        "Small rings and faint dots: seeds at T = 1 and T = 2; large rings and discs: their means; a bar leads from "
+        "one to the other."
     )
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
@@ -87,12 +90,12 @@ class ReuseFigure(PerplexityFigure):
         heights, color = {steps: height for (steps,), height in means(rows, "steps").items()}, self.color(model)
         if len(heights) == 2:
             low, high = sorted(heights.values())
-            axes.bar(place, high - low, 0.14, low, color=color, alpha=0.25, zorder=1)
-        for steps, face in (("t1", palette.GROUND), ("t2", color)):
+            axes.bar(place, high - low, 3 * ASIDE, low, color=color, alpha=0.25, zorder=1)
+        for steps, face, shift in (("t1", palette.GROUND, -ASIDE), ("t2", color, ASIDE)):
             own = [row for row in rows if row["steps"] == steps]
-            dots(axes, [place] * len(own), own, color)
+            dots(axes, [place + shift] * len(own), own, color, hollow=steps == "t1")
             if steps in heights:
-                axes.plot([place], [heights[steps]], marker, color=color, markerfacecolor=face, markersize=6)
+                axes.plot([place + shift], [heights[steps]], marker, color=color, markerfacecolor=face, markersize=6)
 
     def _title(self, model: str, kind: str) -> str:
         if model == "llama":

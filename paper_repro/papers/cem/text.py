@@ -54,7 +54,7 @@ class ParametersFigure(PerplexityFigure):
     """Perplexity against parameters, a mark for each model and size, beside Llama's its training tokens (2a, 2b)."""
 
     size = (5.5, 3.8)
-    marks = "Faint dots: seeds; marks: means over seeds."
+    marks = "Small dots and rings: seeds; marks: means over seeds."
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         from matplotlib.ticker import EngFormatter
@@ -65,13 +65,16 @@ class ParametersFigure(PerplexityFigure):
             (row["size"], row["model"]): (row["parameters"], row["tokens"]) for row in rows
         }
         heights = means(rows, "size", "model")
-        for model, marker in zip(models, ("D", "o", "^"), strict=True):
-            own, color = [row for row in rows if row["model"] == model], self.color(model)
-            dots(axes, [row["parameters"] for row in own], own, color)
+        colors = [self.color(model) for model in models]
+        for index, (model, marker) in enumerate(zip(models, ("D", "o", "^"), strict=True)):
+            own, color = [row for row in rows if row["model"] == model], colors[index]
+            hollow = color in colors[index + 1 :]  # two settings of one model
+            dots(axes, [row["parameters"] for row in own], own, color, hollow)
             points = [(places[found], height) for found, height in heights.items() if found[1] == model]
             if points:
                 counts = [count for (count, _), _ in points]
                 style: Any = {"color": color, "label": self.label("model", model), "markersize": 6, "zorder": 3}
+                style |= {"markerfacecolor": "none"} if hollow else {}
                 axes.plot(counts, [height for _, height in points], marker, **style)
             for (count, trained), height in points if model == "llama" else ():
                 text, corner = f"{count_text(trained)} tokens", (-9, 0)
@@ -109,10 +112,13 @@ def means(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], float]:
     return {values: intervals.mean(found) for values, found in groups.items()}
 
 
-def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str) -> None:
-    """Draw every seed, faint."""
+def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str, hollow: bool = False) -> None:
+    """Draw every seed as a faint dot, or as a small ring."""
+    style: Any = {"s": 8, "color": color, "alpha": 0.35, "linewidths": 0}
+    if hollow:
+        style = {"s": 8, "facecolors": "none", "edgecolors": color, "alpha": 0.6, "linewidths": 0.7}
     if rows:
-        axes.scatter(places, [row[PERPLEXITY] for row in rows], s=8, color=color, alpha=0.35, linewidths=0)
+        axes.scatter(places, [row[PERPLEXITY] for row in rows], **style)
 
 
 def count_text(count: float) -> str:

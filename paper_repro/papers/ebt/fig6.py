@@ -43,7 +43,10 @@ class Figure6(figures.Figure):
     """Each set of each seed a dot, the means over seeds larger; the line is fitted to the means."""
 
     size = (6.4, 4.0)
-    marks = "Faint dots: seeds; rings and discs: means over seeds of each set; lines: fits to the means."
+    marks = (
+        "Faint dots: seeds; rings and discs: means over seeds of each set; lines: fits to the means, a broad dashed "
+        "one to the rings and a thin one to the discs."
+    )
 
     def rows(self) -> list[Row]:
         return [row for seed, rows in _points(self.view).items() for row in rows]
@@ -57,13 +60,14 @@ class Figure6(figures.Figure):
             if not means:
                 continue
             shifts, gains = zip(*means.values(), strict=True)
-            size, face, style = (20, color, "-") if kind == "best" else (70, palette.GROUND, "--")
+            size, face = (20, color) if kind == "best" else (70, palette.GROUND)
+            style: Any = {"linewidth": 1.0} if kind == "best" else {"linewidth": 4.0, "linestyle": "--", "alpha": 0.4}
             axes.scatter(shifts, gains, s=size, color=face, edgecolors=color, label=f"EBT, {label}", zorder=3)
             line = None
             if len(means) > 1 and len(set(shifts)) > 1:
                 line = fit_line([math.log2(shift) for shift in shifts], gains)
                 ends = [min(shifts), max(shifts)]
-                axes.plot(ends, [line.at(math.log2(end)) for end in ends], style, color=color, linewidth=1)
+                axes.plot(ends, [line.at(math.log2(end)) for end in ends], color=color, **style)
             center = intervals.mean([height for _, height in means.values()])
             for name, (shift, height) in means.items() if kind == "best" else ():
                 above = height > (line.at(math.log2(shift)) if line is not None else center)

@@ -49,7 +49,10 @@ class Figure7(figures.Figure):
     """Panel a over evaluations, panel b over training tokens."""
 
     size = (10.0, 4.0)
-    marks = MARKS
+    marks = (
+        f"{MARKS} Right: where one sample and the best of several gain the same, discs lie in rings and the solid line "
+        "on the dashed one."
+    )
 
     def floors(self) -> list[FloorLine]:
         """Return the bigram count's perplexity, as that of the models, in the left panel."""
@@ -81,6 +84,7 @@ class Figure7(figures.Figure):
                 model, style, label = STYLES[series]
                 text = label.format(samples=line[0]["samples"])
                 _line(right, line, palette.model(self.artifact.id, model), style, text, series == "longer")
+                right.lines[-1].set_markersize(8 if series == "longer" else 3.5)  # one may lie on the other
         figures.zero_line(right)
         right.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
         for axes, found in zip((left, right), own.values(), strict=True):

@@ -46,7 +46,7 @@ class RatesFigure(figures.Figure):
         ]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        for axes, panel in zip(canvas.subplots(1, len(SWEEPS), sharey=True), SWEEPS, strict=True):
+        for axes, panel in zip(canvas.subplots(1, len(SWEEPS)), SWEEPS, strict=True):
             own = [row for row in rows if row["panel"] == panel]
             draw_points(axes, own, names_of(self.view))
             over_logarithm(axes, own, panel)

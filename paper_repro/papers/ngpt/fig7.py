@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, palette, tables
+from paper_repro.artifacts import far_points, figures, palette, tables
 from paper_repro.artifacts.brackets import bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
 from paper_repro.artifacts.figures import Row
@@ -26,7 +26,7 @@ class Figure7(figures.Figure):
     """One panel for each context and budget: the loss against the rate, a line a model."""
 
     size = (10.0, 5.2)
-    marks = MARKS
+    marks = f"{MARKS} {far_points.MARKS}"
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
@@ -49,18 +49,22 @@ class Figure7(figures.Figure):
                     axes.set_axis_off()
 
     def _panel(self, axes: "Axes", own: Sequence[Row]) -> None:
+        seeds: list[far_points.Seeds] = []
         for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
             for model in chosen(self.view, "model"):
                 points = [(row["rate"], row[LOSS]) for row in own if (row["size"], row["model"]) == (size, model)]
-                label = self.artifact.axes["model"].values[model].label
-                figures.seeds_and_mean(axes, points, palette.model(self.artifact.id, model), label, style)
-        axes.set(xlabel="initial learning rate", ylabel="final validation loss")
+                label, color = self.artifact.axes["model"].values[model].label, palette.model(self.artifact.id, model)
+                figures.seeds_and_mean(axes, points, color, label, style)
+                seeds += far_points.gathered(points, color)
+        axes.set_xlabel("initial learning rate")
+        axes.set_ylabel("final validation loss (nats per token)", fontsize=8)
         axes.set_title(f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens", fontsize=8)
         axes.set_xscale("log")
         axes.set_xticks(sorted({row["rate"] for row in own}), minor=False)
         axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.tick_params(axis="x", labelsize=7)
+        far_points.number_far_points(axes, seeds)
 
     def floors(self) -> list[FloorLine]:
         """Return each context's floor in its panels: windows of another length are other data."""

@@ -1,5 +1,6 @@
 """What figures 4, 5 and 6 share: the files that the inspections left, averaged over seeds, as rows and as panels."""
 
+import itertools
 import json
 import math
 from abc import abstractmethod
@@ -86,11 +87,16 @@ def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[Row]:
 
 
 def colors(series: Sequence[Series]) -> dict[str, str]:
-    """Return a colour for each series: its model's where each has a model of its own, else one after the other."""
+    """Return a colour for each series: its model's where each has a model of its own; nGPT's for the first of several
+    runs, which are all of nGPT, and others for those behind it; else one after the other.
+    """
     models = [one.place.get("model", "") for one in series]
     if all(models) and len(set(models)) == len(models):
         return {one.label: palette.model("ngpt", model) for one, model in zip(series, models, strict=True)}
-    return {one.label: palette.SERIES[index % len(palette.SERIES)] for index, one in enumerate(series)}
+    shades: Sequence[str] = palette.SERIES
+    if all("run" in one.place for one in series):
+        shades = palette.model("ngpt", "ngpt"), *itertools.islice(itertools.cycle(palette.RUNS), len(series))
+    return {one.label: shades[index % len(shades)] for index, one in enumerate(series)}
 
 
 def by_series(rows: Iterable[Row]) -> dict[str, list[Row]]:

@@ -21,7 +21,11 @@ TITLE_HEIGHT, LINE_HEIGHT = 0.45, 0.1
 
 class Figure5(figures.Figure):
     size = (11.0, 3.0)
-    marks = "One text of each model, of the first seed; above it, its scores."
+    marks = (
+        "One text of each model, of the first seed; above it, its scores. ppl: perplexity; gqs: grammar quality score; "
+        "apcs: average pairwise cosine similarity of its lines; d-1, d-2: shares of distinct words and of distinct "
+        "pairs of words."
+    )
     legend = False
 
     def rows(self) -> list[Row]:

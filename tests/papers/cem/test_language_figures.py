@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from paper_repro.artifacts import catalogue, render, views
 from paper_repro.artifacts import plan as plans
@@ -154,6 +155,24 @@ def test_a_figure_draws_every_run_and_nothing_for_none(name: str, scale: str, tm
         assert ("1.02M tokens" if scale == "cpu" else "3.26B tokens") in svg
     empty = _figure(views.build(view.plan, tmp_path / "none", None))
     assert empty.rows() == [] and len(empty.write(tmp_path / "empty")) == 3
+
+
+@pytest.mark.parametrize(("name", "scale"), [("fig3c", "cpu"), ("fig4", "cpu"), ("fig3c", "paper")])
+def test_one_step_is_hollow_and_stands_beside_two(name: str, scale: str, tmp_path: Path) -> None:
+    figure = _figure(made_up(name, tmp_path, lambda place: 0.0, scale))
+    canvas, rows = Canvas(), figure.rows()
+    figure.draw(canvas, rows)
+    (axes,) = canvas.axes
+    seeds: dict[bool, list[float]] = {True: [], False: []}
+    for cloud in axes.collections:
+        hollow = len(cloud.get_facecolors()) == 0
+        seeds[hollow] += [float(x) for x, _ in cloud.get_offsets()]  # type: ignore[union-attr]
+    assert len(seeds[True]) == sum(row["steps"] == "t1" for row in rows)
+    assert len(seeds[False]) == sum(row["steps"] == "t2" for row in rows)
+    left, right = (sorted({round(x, 6) for x in seeds[hollow]}) for hollow in (True, False))
+    assert [b - a for a, b in zip(left, right, strict=True)] == pytest.approx([0.1] * len(left))
+    means = {round(float(line.get_xdata()[0]), 6) for line in axes.lines if len(line.get_xdata())}  # type: ignore[arg-type, index]
+    assert means == {*left, *right}
 
 
 def test_figures_of_scale_cpu_share_their_llama() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from paper_repro.artifacts import catalogue, views
 from paper_repro.artifacts import plan as plans
@@ -194,6 +195,15 @@ def test_figures_draw_what_their_rows_hold(tmp_path: Path, name: str) -> None:
     assert all(path.stat().st_size > 500 for path in figure.write(tmp_path))
     lines = (tmp_path / "figure.csv").read_text().splitlines()
     assert lines[-1].endswith(f"Bigram count,{FLOOR_LOSS}") and len(lines) == 1 + len(rows) + 1
+
+
+def test_a_high_loss_at_one_rate_does_not_flatten_the_panel_of_alpha(tmp_path: Path) -> None:
+    figure = figure_of(made_up("rates", tmp_path, law(FASTER, WORSE)))
+    assert figure is not None
+    canvas = Canvas()
+    figure.draw(canvas, figure.rows())
+    rates, alphas = canvas.axes
+    assert not rates.get_shared_y_axes().joined(rates, alphas)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from paper_repro.artifacts import catalogue, render, views
+from paper_repro.artifacts import catalogue, palette, render, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement
@@ -194,6 +194,7 @@ def test_figure_6_puts_every_sweep_into_a_column_with_the_base() -> None:
     assert labels == [["base", "size_half"], ["base", "context_double"], ["base", "tokens_quarter"]]
     curves = [len(axes.lines) for axes in main.axes[:3]]
     assert curves == [2, 2, 2]  # figure 6 has the base run alone here
+    assert {line.get_color() for axes in main.axes[:3] for line in axes.lines} == {palette.model("ngpt/fig6", "ngpt")}
     gpt = {"edges": {}, "means": {}, "shares": {}}
     assert Figure6([Series("GPT", gpt)]).rows() == []
     only = Series("QK norm", {part: {"s_qk": SCALES[part]["s_qk"]} for part in SCALES})
