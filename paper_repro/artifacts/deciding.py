@@ -87,8 +87,6 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run decides no claim; use --decide without overrides")
     if all(cell.missing for cell in plan.cells):
         return run(plan).exit_code
-    if all(cell.missing for cell in plan.cells):
-        return run(plan).exit_code
     folder, start, code, tried = runs / plan.folder, clock(), 0, set[tuple[str, int]]()
     looks.taken(results / plan.folder, plan.scale.looks)
     kept = looks.taken(folder, plan.scale.looks) or Taken(plan.scale.looks)
