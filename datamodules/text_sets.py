@@ -4,10 +4,11 @@ Letters: B texts of a batch, T tokens of a window.
 """
 
 import ast
+import json
 import sysconfig
 import textwrap
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,8 +18,9 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.files import cached, sha256_of_bytes
 from paper_repro.base.seeds import mix
+from paper_repro.datamodules.array_shards import stamp_of
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.documents import LEAST_TOKENS, padded
 from paper_repro.datamodules.listops import EQUALS, ListOps
@@ -46,6 +48,7 @@ class TextSet:
         name: of the set.
         limit: texts at most; which ones follows from ``seed``.
         seed: of the choice, and of texts that are generated.
+        cache: folder that keeps the functions of ``python``; None: they are looked for once a process.
 
     Raises:
         ValueError: an unknown name, or a number out of range.
@@ -54,6 +57,7 @@ class TextSet:
     name: str
     limit: int = 500
     seed: int = 0
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
         one_of("name", self.name, TEXT_SETS)
@@ -127,12 +131,21 @@ def _python(chosen: TextSet, root: str | Path | None) -> list[str]:
 
     Those with docstrings are left out: docstrings are what our own corpus is made of.
     """
-    return _standard_functions()
+    return _standard_functions(chosen.cache)
 
 
 @lru_cache(maxsize=1)
-def _standard_functions() -> list[str]:
+def _standard_functions(cache: Path | None) -> list[str]:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    if cache is None:
+        return _functions_of(files)
+    stamps = "/".join(map(stamp_of, [Path(__file__), *files]))
+    path = cache / "text_sets" / f"python-{sha256_of_bytes(stamps.encode())[:20]}.json"
+    found: list[str] = json.loads(cached(path, lambda: json.dumps(_functions_of(files)).encode()))
+    return found
+
+
+def _functions_of(files: Iterable[Path]) -> list[str]:
     return [text for file in files for text in functions(file.read_text(encoding="utf-8", errors="replace"))]
 
 

@@ -47,8 +47,8 @@ def scored_batches(data: CounterBasedDataModule, name: str, num_texts: int, batc
     else:
         if not isinstance(data, TextData):
             raise UsageError(f"text sets need a tokenizer, the data are {type(data).__name__}")
-        found = TextSet(name, num_texts).batches(data.tokenizer, data.window, batch_size, data.data_root)
-        batches = list(found)
+        texts = TextSet(name, num_texts, cache=data.cache)
+        batches = list(texts.batches(data.tokenizer, data.window, batch_size, data.data_root))
     return [_cut(*batch) for batch in batches]
 
 

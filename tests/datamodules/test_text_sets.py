@@ -161,6 +161,28 @@ class A:
     assert len(found) == 50 and all(re.match(r"(async )?def ", text) for text in found)
 
 
+def test_a_cache_keeps_the_functions_and_is_made_anew_when_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, cache = tmp_path / "library", tmp_path / "cache"
+    library.mkdir()
+    monkeypatch.setattr(text_sets.sysconfig, "get_path", lambda name: str(library))
+    body = "".join(f"    x{line} = {line}\n" for line in range(6))
+    (library / "one.py").write_text(f"def first():\n{body}")
+
+    def found() -> list[str]:
+        text_sets._standard_functions.cache_clear()  # as a new process has it
+        return TextSet("python", cache=cache).texts()
+
+    before = found()
+    with monkeypatch.context() as patch:
+        patch.setattr(text_sets, "_functions_of", lambda files: pytest.fail("looked through again"))
+        assert found() == before == [f"def first():\n{body}".rstrip()]
+    (library / "two.py").write_text(f"def second():\n{body}")
+    assert len(found()) == 2
+    text_sets._standard_functions.cache_clear()
+
+
 def test_functions_are_found_in_every_statement_and_in_the_order_of_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_sets, "FUNCTION_LINES", 1)
     source = """
