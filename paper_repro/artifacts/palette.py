@@ -42,8 +42,10 @@ MODELS = {
         "none": VERMILION,
         "shared": VERMILION,
         "per_head": VERMILION,
+        "attention_t2": VERMILION,
         "mlp": GREEN,
         "mlp_matched": PURPLE,
+        "mlp_t2": GREEN,
         "full": BLUE,
         "t1": BLUE,
         "t2": BLUE,
@@ -69,7 +71,8 @@ MODELS = {
 """By paper, and by the value of the axis of models."""
 SETTINGS = {
     "cem": (
-        ("attention", "attention_plain", "none", "shared", "per_head"),
+        ("attention", "attention_t2", "attention_plain", "none", "shared", "per_head"),
+        ("mlp", "mlp_t2"),
         ("full", "t1", "t2", "t4", "t8"),
         ("llama", "plain"),
     ),

@@ -24,6 +24,11 @@ def sweep(llama: float, full: float, lead: float) -> Made:
     return loss(of)
 
 
+def valleys(less: dict[str, float], best: float = 0.008) -> Made:
+    """A parabola of each model's loss over log2 of the rate, lowered by so much; models not named by nothing."""
+    return loss(lambda place: 4.0 - less.get(place["model"], 0.0) + 0.1 * math.log2(float(place["lr"]) / best) ** 2)
+
+
 def gains(larger: Callable[[Place], bool], one: float, other: float) -> Made:
     """What T = 2 takes off a loss of 4: ``one`` where ``larger``, else ``other``."""
     return loss(lambda place: 4.0 - (one if larger(place) else other) * (place["steps"] == "t2"))
@@ -83,6 +88,15 @@ def batches(windows: float) -> Made:
 CASES = {
     "cem.bases.rates.higher_rate": Case("cem/fig5", sweep(0.002, 0.006, 0.0), sweep(0.006, 0.002, 0.0)),
     "cem.bases.rates.full_cem_better": Case("cem/fig5", sweep(0.004, 0.004, 0.05), sweep(0.004, 0.004, -0.05)),
+    "cem.own_rates.second_step_helps": Case(
+        "cem/own_rates", valleys({"attention_t2": 0.05}), valleys({"attention": 0.05})
+    ),
+    "cem.own_rates.gap_narrows": Case("cem/own_rates", valleys({"mlp_t2": 0.05}), valleys({"mlp": 0.05})),
+    "cem.own_rates.widening_helps": Case("cem/own_rates", valleys({"mlp_matched": 0.05}), valleys({"mlp": 0.05})),
+    "cem.own_rates.matched_beats_llama": Case(
+        "cem/own_rates", valleys({"mlp_matched": 0.05}), valleys({"llama": 0.05})
+    ),
+    "cem.own_rates.best_rate_is_bracketed": Case("cem/own_rates", valleys({}), valleys({}, 0.1)),
     # The audit's case: both are losses, the recursion's the smaller one.
     "cem.recursion.recursion_gains_more_than_reuse": Case(
         "cem/fig4",

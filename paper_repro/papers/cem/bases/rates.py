@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts import intervals, palette, tables
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 AT_OR_BELOW = 0.01
 """Relative; what "at or below" allows: ours, half of what figures 2c and 2d count as little effect."""
+
+_LINES = ("-", "--", ":")
+"""Of the settings that share a colour, in their order; the points of all but the first are hollow."""
 
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
@@ -62,13 +66,16 @@ class RatesFigure(PerplexityFigure):
         for size, model in _sweeps(self.view):
             own = [row for row in rows if (row["size"], row["model"]) == (size, model)]
             if own:
-                self._curve(axes, own, self.color(model), MARKERS[sizes.index(size)])
+                self._curve(axes, own, MARKERS[sizes.index(size)])
         axes.set(xlabel="initial learning rate", ylabel=f"{self.split} perplexity", xscale="log")
         axes.set_xticks(sorted({row["rate"] for row in rows if row["kind"] == "run"}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
 
-    def _curve(self, axes: "Axes", rows: Sequence[Row], color: str, marker: str) -> None:
+    def _curve(self, axes: "Axes", rows: Sequence[Row], marker: str) -> None:
+        color = self.color(rows[0]["model"])
+        alike = [model for model in chosen(self.view, "model") if self.color(model) == color]
+        line = _LINES[alike.index(rows[0]["model"])]
         runs = [row for row in rows if row["kind"] == "run" and row[PERPLEXITY] != ""]
         axes.scatter([row["rate"] for row in runs], [row[PERPLEXITY] for row in runs], s=8, color=color, alpha=0.35)
         (best,) = (row for row in rows if row["kind"] == "optimum")
@@ -80,9 +87,10 @@ class RatesFigure(PerplexityFigure):
             values.setdefault(row["rate"], {})[row["seed"]] = value
         points = [(rate, value) for rate, value in _means(values).items() if math.isfinite(value)]
         rates, heights = [rate for rate, _ in points], [value for _, value in points]
-        axes.plot(rates, heights, marker, color=color, markersize=4, label=label)
+        face = color if line == _LINES[0] else palette.GROUND
+        axes.plot(rates, heights, marker, color=color, markersize=4, markerfacecolor=face, label=label)
         if best["rate"] != "":
-            axes.plot(*_interpolant(rates, heights), color=color, linewidth=1)
+            axes.plot(*_interpolant(rates, heights), line, color=color, linewidth=1)
             axes.plot(
                 [best["rate"]], [best[PERPLEXITY]], "*", color=color, markersize=11, markeredgecolor=palette.GROUND
             )
@@ -124,42 +132,54 @@ def optimum(values: Sweep) -> LearningRateOptimum | str:
 
 def judge_higher_rate(view: View) -> Judgement:
     """Judge whether log2 of CEM's best rate over Llama's, seed by seed, is above 0 at every size."""
-    return _judge_sizes(view, _higher_rate)
+    return _judge_sizes(view, "llama", "full", _higher_rate)
 
 
 def judge_full_cem_better(view: View) -> Judgement:
     """Judge whether CEM's lowest perplexity is at most ``AT_OR_BELOW`` above Llama's lowest, seed by seed, at every
     size.
     """
-    return _judge_sizes(view, _at_or_below)
+    return judge_best(view, "llama", "full", AT_OR_BELOW)
+
+
+def judge_best(view: View, baseline: str, model: str, margin: float = 0.0) -> Judgement:
+    """Judge whether a model's lowest perplexity is below a baseline's, seed by seed, at every size.
+
+    Args:
+        view: of a sweep over rates.
+        baseline: the value of the axis of models whose lowest perplexity is the measure.
+        model: the value that is judged.
+        margin: how far above the baseline the model may be, as a share.
+    """
+    return _judge_sizes(view, baseline, model, partial(_lower, limit=math.log1p(margin)))
 
 
 Optima = Mapping[int, LearningRateOptimum]
 """By seed."""
-Judge = Callable[[Optima, Optima], Judgement]
-"""The difference is taken between Llama's optima and CEM's."""
+Judge = Callable[[Optima, Optima, str], Judgement]
+"""The difference is taken from the baseline's optima to the model's; the text is what to say of those at an edge."""
 
 
-def _judge_sizes(view: View, judge: Judge) -> Judgement:
+def _judge_sizes(view: View, baseline: str, model: str, judge: Judge) -> Judgement:
     parts = []
     for size in chosen(view, "size"):
         label = view.artifact.axes["size"].values[size].label
-        llama, full = (_by_seed(view, size, model) for model in ("llama", "full"))
-        common = sorted(llama.keys() & full.keys())
+        both = [_by_seed(view, size, name) for name in (baseline, model)]
+        common = sorted(both[0].keys() & both[1].keys())
         if len(common) < 2:
             reason = "one seed: not judged" if common else "no seed has every rate of both models"
             parts.append((label, Judgement(UNDECIDED, reason)))
         else:
-            parts.append((label, judge({seed: llama[seed] for seed in common}, {seed: full[seed] for seed in common})))
+            base, own = ({seed: found[seed] for seed in common} for found in both)
+            labels = [view.artifact.axes["model"].values[name].label for name in (baseline, model)]
+            parts.append((label, judge(base, own, _edges(dict(zip(labels, (base, own), strict=True))))))
     return combine(parts, FAILS, HOLDS)
 
 
-def _higher_rate(llama: Optima, full: Optima) -> Judgement:
+def _higher_rate(llama: Optima, full: Optima, edges: str) -> Judgement:
     logs = [{seed: math.log2(best.learning_rate) for seed, best in found.items()} for found in (full, llama)]
     found = intervals.compare(*logs)
-    text = (
-        f"{found.mean:+.2f} doublings [{found.low:+.2f}, {found.high:+.2f}], {found.count} pairs{_edges(llama, full)}"
-    )
+    text = f"{found.mean:+.2f} doublings [{found.low:+.2f}, {found.high:+.2f}], {found.count} pairs{edges}"
     # Beyond an edge the true optimum may lie farther out, up or down.
     up = any(best.edge == "highest" for best in full.values()) or any(best.edge == "lowest" for best in llama.values())
     down = any(best.edge == "lowest" for best in full.values()) or any(
@@ -168,14 +188,13 @@ def _higher_rate(llama: Optima, full: Optima) -> Judgement:
     return _with_edges(found, up, down, text, low=0.0)
 
 
-def _at_or_below(llama: Optima, full: Optima) -> Judgement:
-    logs = [{seed: math.log(best.value) for seed, best in found.items()} for found in (full, llama)]
+def _lower(baseline: Optima, model: Optima, edges: str, limit: float) -> Judgement:
+    logs = [{seed: math.log(best.value) for seed, best in found.items()} for found in (model, baseline)]
     found = intervals.compare(*logs)
-    limit = math.log1p(AT_OR_BELOW)
     numbers = [math.exp(number) for number in (found.mean, found.low, found.high)]
-    text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*numbers) + f", {found.count} pairs{_edges(llama, full)}"
+    text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*numbers) + f", {found.count} pairs{edges}"
     # A model whose best rate stands at an edge might be better beyond it.
-    up, down = (any(best.at_edge for best in side.values()) for side in (llama, full))
+    up, down = (any(best.at_edge for best in side.values()) for side in (baseline, model))
     return _with_edges(found, up, down, text, high=limit, relative=True)
 
 
@@ -188,8 +207,8 @@ def _with_edges(found: Interval, up: bool, down: bool, text: str, **wanted: Any)
     return tested(found.opened(">" if up else "<" if down else "="), text, **wanted)
 
 
-def _edges(llama: Optima, full: Optima) -> str:
-    counts = {name: sum(best.at_edge for best in found.values()) for name, found in (("Llama", llama), ("CEM", full))}
+def _edges(optima: Mapping[str, Optima]) -> str:
+    counts = {label: sum(best.at_edge for best in found.values()) for label, found in optima.items()}
     texts = [f"{name}'s best at the edge of the grid in {count}" for name, count in counts.items() if count]
     return "".join(f"; {text}" for text in texts)
 
