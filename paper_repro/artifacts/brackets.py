@@ -1,19 +1,59 @@
 """Whether the lowest loss of a sweep lies inside its grid."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.guards import guarded
 from paper_repro.artifacts.judgements import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
-from paper_repro.artifacts.views import View
+from paper_repro.artifacts.names import Names, Place, Side
+from paper_repro.base import typed_yaml
+from paper_repro.base.errors import nearest
+from paper_repro.base.typed_yaml import Node
+
+if TYPE_CHECKING:
+    from paper_repro.artifacts.views import View
 
 Sweep = Mapping[float, Mapping[int, float]]
 """Losses by seed, by the setting that is swept."""
 FEWEST_SETTINGS = 3
 
 
-def best_is_inside(view: View, metric: str, places: Mapping[float, Mapping[str, str]]) -> Judgement:
+@dataclass(frozen=True)
+class Bracketed:
+    """The value of an axis at which a loss is lowest lies inside its grid, as a learning rate should."""
+
+    side: Side
+    """The loss, which is above 0, and values of the other axes."""
+    axis: str
+    by: str
+    """The column whose numbers order the values of the axis."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Bracketed":
+        entries = typed_yaml.entries(node, required=("metric", "axis", "by"), optional=("at",))
+        metric, axis, by = (typed_yaml.convert(str, entries[name]) for name in ("metric", "axis", "by"))
+        return cls(Side.read(entries["at"], metric) if "at" in entries else Side(metric, {}), axis, by)
+
+    def judge(self, view: "View", place: Place) -> Judgement:
+        wanted = {**place, **self.side.place}.items()
+        found = [own for own in map(dict, view.points) if wanted <= own.items()]
+        finished = [own for own in found if view.unwatched().samples(self.side.metric, own)]
+        return best_is_inside(view, self.side.metric, {view.counted(self.by, own) or 0.0: own for own in finished})
+
+    def problems(self, names: Names) -> Iterator[str]:
+        values = list(names.axes[self.axis].values) if self.axis in names.axes else [""]
+        yield from names.metric_problems(Side(self.side.metric, {**self.side.place, self.axis: values[0]}))
+        if self.axis in names.axes and len(values) < FEWEST_SETTINGS:
+            yield f"axis '{self.axis}' has {len(values)} values, a grid with an inside at least {FEWEST_SETTINGS}"
+        if self.by not in names.columns:
+            yield f"unknown column '{self.by}'{nearest(self.by, names.columns)}"
+        yield from names.size_problems(True)
+
+
+def best_is_inside(view: "View", metric: str, places: Mapping[float, Mapping[str, str]]) -> Judgement:
     """Judge whether the best of a model's settings lies inside the grid, see ``bracketed``.
 
     Of the whole grid the best setting alone has to be below the floor.
@@ -29,7 +69,7 @@ def best_is_inside(view: View, metric: str, places: Mapping[float, Mapping[str, 
     best = min(means, key=lambda setting: means[setting])
     grid = ", ".join(f"{setting:g}: {loss:.4f}" for setting, loss in means.items())
 
-    def judge(view: View) -> Judgement:
+    def judge(view: "View") -> Judgement:
         view.samples(metric, places[best])
         return bracketed(sweep, f"best of the grid {best:g} ({grid})")
 

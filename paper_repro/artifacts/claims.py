@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from paper_repro.artifacts import intervals
+from paper_repro.artifacts.brackets import Bracketed
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.guards import above_the_floor
 from paper_repro.artifacts.judgements import (
@@ -303,6 +304,7 @@ _KINDS: dict[str, Any] = {
     "order": Order.from_yaml,
     "close": Close.from_yaml,
     "equal": Equal.from_yaml,
+    "bracketed": Bracketed.from_yaml,
     "all": Every.from_yaml,
     "any": Some.from_yaml,
     "not": Negation.from_yaml,

@@ -96,7 +96,6 @@ CASES = {
     "cem.own_rates.matched_beats_llama": Case(
         "cem/own_rates", valleys({"mlp_matched": 0.05}), valleys({"llama": 0.05})
     ),
-    "cem.own_rates.best_rate_is_bracketed": Case("cem/own_rates", valleys({}), valleys({}, 0.1)),
     # The audit's case: both are losses, the recursion's the smaller one.
     "cem.recursion.recursion_gains_more_than_reuse": Case(
         "cem/fig4",

@@ -107,12 +107,6 @@ def printed_answers(ours: float) -> Made:
     return Made(printed=printed)
 
 
-def text_rates(low: float) -> Made:
-    """Return losses at the low, the middle and the high rate of each model: the middle one is 3."""
-    level = {"low": low, "one": 3.0, "high": 3.2}
-    return Made(lambda place, seed: {"best_val_loss": level[place["rate"]]}, seeds=(0, 1, 2))
-
-
 def grids(grid: str, inside: float) -> Made:
     rows = {f"{grid}/{row}": inside for row in ROWS}
     return Made(lambda place, seed: {**rows, f"ours_in_{grid}": inside}, noise=0.0)
@@ -159,7 +153,6 @@ CASES = {
         "nrgpt/flops", costs(feed_forward_ratio=2.1), costs(feed_forward_ratio=3.0)
     ),
     "nrgpt.flops.heads_add_parameters": Case("nrgpt/flops", KNOWN, costs(parameters=1000.0)),
-    "nrgpt.rates.best_rate_is_bracketed": Case("nrgpt/rates", text_rates(3.1), text_rates(2.9)),
     "nrgpt.table2.fewer_parameters": Case("nrgpt/table2", sizes(124e6, 90e6), sizes(124e6, 100e6)),
     "nrgpt.table4.half_the_parameters": Case("nrgpt/table4", sizes(4e5, 2e5), sizes(4e5, 3e5)),
     "nrgpt.table3.shakespeare_is_ideal": Case("nrgpt/table3", scores(**IDEAL), scores(**IDEAL | {"perplexity": 99.0})),

@@ -1,0 +1,102 @@
+"""The predicate ``bracketed``, and the figure of the artifacts that have one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.artifacts import catalogue, plan, render, views
+from paper_repro.artifacts.brackets import Bracketed
+from paper_repro.artifacts.claims import FAILS, HOLDS, Claim, judge
+from paper_repro.base.errors import UsageError
+from paper_repro.tests.support import made_up
+from paper_repro.tests.support.made_up import Made
+from paper_repro.tests.support.synthetic import fill, finished
+
+
+def swept() -> list[tuple[str, Claim]]:
+    """Every claim of the catalogue whose predicate is ``bracketed``."""
+    loaded = [catalogue.load(name) for name in catalogue.find()]
+    return [(one.id, claim) for one in loaded for claim in one.claims if isinstance(claim.predicate, Bracketed)]
+
+
+def losses(predicate: Bracketed, artifact: str, *levels: float) -> Made:
+    """The losses at the lowest, the middle and the highest values of the axis, the same for every model."""
+    chosen = catalogue.load(artifact).scales["cpu"].only.get(predicate.axis)
+    values = chosen or list(catalogue.load(artifact).axes[predicate.axis].values)
+    level = dict(zip(values, levels, strict=True))
+    name = predicate.side.metric
+    made = {"perplexity": "val_loss"}.get(name, name)  # derived
+    return Made(lambda place, seed: {made: level[place[predicate.axis]]})
+
+
+@pytest.mark.parametrize(("artifact", "claim"), swept(), ids=[name for name, _ in swept()])
+def test_the_best_setting_is_inside_the_grid_or_it_is_not(artifact: str, claim: Claim) -> None:
+    predicate = claim.predicate
+    assert isinstance(predicate, Bracketed)
+    for levels, expected in (((3.2, 3.0, 3.3), HOLDS), ((3.2, 3.0, 2.8), FAILS), ((2.8, 3.0, 3.2), FAILS)):
+        found = judge(claim, made_up.view(artifact, losses(predicate, artifact, *levels)))
+        assert found.verdict == expected, found
+
+
+MINE = """like: nrgpt/owt_models
+title: Mine
+source: {{where: a test}}
+axes:
+  rate:
+    title: Rate (factor)
+    values:
+      low: {{label: "0.5", overrides: {{optimizer.lr: {{times: 0.5}}}}}}
+      one: {{label: "1"}}
+      high: {{label: "2", overrides: {{optimizer.lr: {{times: 2}}}}}}
+scales: {{cpu: {{about: small, seeds: [0, 1, 2]}}}}
+columns: {{lr: {{title: Rate, from: optimizer.lr}}}}
+metrics: {{best_val_loss: {{title: Loss, unit: nats per token, direction: lower}}}}
+claims:
+  - id: mine
+    ours: true
+    says: The best rate lies inside the grid
+    where: a test
+    over: [{over}]
+    smallest: {{{smallest}, reason: a test}}
+    predicate: {{bracketed: {{{bracketed}}}}}
+"""
+RIGHT = "metric: best_val_loss, axis: rate, by: lr"
+
+
+@pytest.mark.parametrize(
+    ("bracketed", "over", "smallest", "message"),
+    [
+        (RIGHT.replace("best_val_loss", "best_val_los"), "model", "ratio: 0.1", "unknown metric 'best_val_los'"),
+        (RIGHT.replace("axis: rate", "axis: rat"), "model", "ratio: 0.1", "unknown axis 'rat'"),
+        (RIGHT.replace("by: lr", "by: rl"), "model", "ratio: 0.1", "unknown column 'rl'"),
+        (RIGHT.replace(", by: lr", ""), "model", "ratio: 0.1", "missing 'by' in 'bracketed'"),
+        (RIGHT, "", "ratio: 0.1", "axis 'model' is left open"),
+        (RIGHT, "model, rate", "ratio: 0.1", "axis 'rate' is both fixed and under 'over'"),
+        (RIGHT, "model", "absolute: 0.1", "'smallest' needs 'ratio'"),
+    ],
+)
+def test_a_predicate_that_names_nothing_known_is_refused(
+    bracketed: str, over: str, smallest: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE.format(bracketed=bracketed, over=over, smallest=smallest))
+    with pytest.raises(UsageError, match=message):
+        catalogue.load_file(path)
+    path.write_text(MINE.format(bracketed=RIGHT, over="model", smallest="ratio: 0.1"))
+    assert catalogue.load_file(path).claims[0].predicate == swept_of("nrgpt/rates")
+
+
+def swept_of(artifact: str) -> Any:
+    (found,) = (claim.predicate for name, claim in swept() if name == artifact)
+    return found
+
+
+def test_the_figure_has_a_row_a_run_and_takes_metric_and_rates_from_the_claim(tmp_path: Path) -> None:
+    planned = plan.make(catalogue.load("ebt/denoising_rates"), "cpu")
+    fill(tmp_path, planned, lambda cell: finished(in_mse=100.0 + cell.seed, in_psnr=26.0, out_psnr=20.0))
+    figure = render.figure_of(views.build(planned, tmp_path, None))
+    assert figure is not None and figure.metric == "in_mse"
+    rows = figure.rows()
+    assert [row["rate"] for row in rows if row["model"] == "ebt" and row["seed"] == 1] == [0.002, 0.004, 0.008]
+    assert len(rows) == len(planned.cells) and len(figure.write(tmp_path / "figure")) == 3
