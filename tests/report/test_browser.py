@@ -35,8 +35,9 @@ const ground = (node) => {
 const poor = new Set();
 for (const node of document.querySelectorAll("main *, header *, footer *")) {
   const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
-  if (!own || node.closest("svg, script") || !node.getClientRects().length) continue;
-  const [one, two] = [light(getComputedStyle(node).color), light(ground(node))];
+  if (!own || node.closest(".drawing, script") || !node.getClientRects().length) continue;
+  const style = getComputedStyle(node);
+  const [one, two] = [light(node.closest("svg") ? style.fill : style.color), light(ground(node))];
   const ratio = (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
   if (ratio < 4.4) poor.add(`${node.tagName}.${node.className}: ${ratio.toFixed(2)}`);
 }

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.request
 import warnings
 from collections.abc import Iterator
@@ -98,7 +99,16 @@ class Browser:
         self.visit(page.resolve().as_uri() + fragment)
 
     def visit(self, address: str) -> None:
+        """Open a page and wait until all of it is there.
+
+        On a busy machine chromedriver's own answer may come before the style sheet, of 1 page in 200.
+        """
         self._ask("POST", f"{self.session}/url", {"url": address})
+        for _ in range(600):
+            if self.run("return document.readyState") == "complete":
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{address} did not load within 30 s")
 
     @property
     def url(self) -> str:
