@@ -5,7 +5,6 @@ Letters: N points, K input dimensions, F random features; d is the Euclidean dis
 """
 
 import hashlib
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +18,8 @@ from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.files import cached
 from paper_repro.base.seeds import mix
+from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 
 Array = NDArray[np.float64]
@@ -332,9 +331,9 @@ class GaussianProcessData(CounterBasedDataModule):
         """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
         if self.cache is None:
             return self._draw()
-        content = cached(self.cache / f"gaussian_process-{self._identity()}.npz", lambda: _pack(*self._draw()))
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return archive["inputs"], archive["values"]
+        path = self.cache / f"gaussian_process-{self._identity()}.npz"
+        arrays = cached_arrays(path, lambda: dict(zip(("inputs", "values"), self._draw(), strict=True)))
+        return arrays["inputs"], arrays["values"]
 
     def _draw(self) -> tuple[Array, Array]:
         low, high = self.input_range
@@ -365,12 +364,6 @@ class GaussianProcessData(CounterBasedDataModule):
             "seed": self.seed,
         }
         return hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()[:20]
-
-
-def _pack(inputs: Array, values: Array) -> bytes:
-    stream = io.BytesIO()
-    np.savez(stream, inputs=inputs, values=values)
-    return stream.getvalue()
 
 
 def _interval(name: str, value: Sequence[float]) -> tuple[float, float]:

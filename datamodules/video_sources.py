@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import cached
+from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import MOST_PIXELS, Pixels
 from paper_repro.datamodules.image_shards import TEST, TRAIN
@@ -208,8 +208,7 @@ class SampleClips(VideoSource):
         else:
             given = f"{hashlib.sha256(content).hexdigest()} {self.shrink} {_decoder()}"
             path = self.cache / f"clip-{name}-{hashlib.sha256(given.encode()).hexdigest()[:20]}.npz"
-            with np.load(io.BytesIO(cached(path, lambda: _packed(self._decoded(name, content))))) as archive:
-                clip = Clip(archive["frames"], archive["times"])
+            clip = Clip(**cached_arrays(path, lambda: self._decoded(name, content)._asdict()))
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))
             raise UsageError(f"{PACKAGE}'s {name} has frames of {found} then: give a smaller size, or a smaller shrink")
@@ -230,12 +229,6 @@ def _decoder() -> str:
         return version("av")
     except PackageNotFoundError:
         return ""
-
-
-def _packed(clip: Clip) -> bytes:
-    stream = io.BytesIO()
-    np.savez(stream, frames=clip.frames, times=clip.times)
-    return stream.getvalue()
 
 
 def _turned(squares: Pixels, symmetry: int) -> Pixels:

@@ -6,6 +6,7 @@ from typing import Any
 
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.made_of import count_text
+from paper_repro.cells.measurements import code_of
 from paper_repro.cells.progress import duration
 from paper_repro.cells.records import Record
 from paper_repro.report.curves import curve
@@ -144,7 +145,7 @@ def _provenance(kept: Kept) -> Markup:
     given: Mapping[str, Any] = record.provenance
     commit = tag("code", str(given.get("commit") or "unknown"))
     dirty = " with uncommitted changes" if given.get("dirty") else ""
-    later = sorted({str(code["commit"]) for code in given.get("probes", {}).values()} - {str(given.get("commit"))})
+    later = sorted({str(code["commit"]) for code in code_of(record)} - {str(given.get("commit"))})
     versions = ", ".join(f"{name} {version}" for name, version in sorted((given.get("versions") or {}).items()))
     data = [
         tag("div", name, " ", tag("code", str(digest))) for name, digest in sorted((given.get("data") or {}).items())
