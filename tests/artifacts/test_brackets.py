@@ -8,6 +8,7 @@ import pytest
 from paper_repro.artifacts import catalogue, plan, render, views
 from paper_repro.artifacts.brackets import Bracketed
 from paper_repro.artifacts.claims import FAILS, HOLDS, Claim, judge
+from paper_repro.artifacts.names import Place
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made
@@ -20,14 +21,19 @@ def swept() -> list[tuple[str, Claim]]:
     return [(one.id, claim) for one in loaded for claim in one.claims if isinstance(claim.predicate, Bracketed)]
 
 
-def losses(predicate: Bracketed, artifact: str, *levels: float) -> Made:
-    """The losses at the lowest, the middle and the highest values of the axis, the same for every model."""
-    chosen = catalogue.load(artifact).scales["cpu"].only.get(predicate.axis)
-    values = chosen or list(catalogue.load(artifact).axes[predicate.axis].values)
-    level = dict(zip(values, levels, strict=True))
-    name = predicate.side.metric
-    made = {"perplexity": "val_loss"}.get(name, name)  # derived
-    return Made(lambda place, seed: {made: level[place[predicate.axis]]})
+def losses(predicate: Bracketed, artifact: str, lowest: float, middle: float, highest: float) -> Made:
+    """The losses at the ends of the grid of scale cpu and between them, the same for every model."""
+    keys = [dict(cell.key) for cell in plan.make(catalogue.load(artifact), "cpu").cells]
+    others = [axis for axis in keys[0] if axis != predicate.axis]
+
+    def loss(place: Place, seed: int) -> dict[str, float]:
+        alike = [key for key in keys if all(key[axis] == place[axis] for axis in others)]
+        grid = list(dict.fromkeys(key[predicate.axis] for key in alike))
+        found = {grid[0]: lowest, grid[-1]: highest}.get(place[predicate.axis], middle)
+        name = predicate.side.metric
+        return {{"perplexity": "val_loss"}.get(name, name): found}  # it is derived of that loss
+
+    return Made(loss)
 
 
 @pytest.mark.parametrize(("artifact", "claim"), swept(), ids=[name for name, _ in swept()])
