@@ -88,7 +88,9 @@ class RatesFigure(PerplexityFigure):
         points = [(rate, value) for rate, value in _means(values).items() if math.isfinite(value)]
         rates, heights = [rate for rate, _ in points], [value for _, value in points]
         face = color if line == _LINES[0] else palette.GROUND
-        axes.plot(rates, heights, marker, color=color, markersize=4, markerfacecolor=face, label=label)
+        look: Any = {"marker": marker, "color": color, "markersize": 4, "markerfacecolor": face, "linewidth": 1}
+        axes.plot(rates, heights, linestyle="none", **look)
+        axes.plot([], [], line, label=label, **look)  # the legend has mark and line, which are of two artists
         if best["rate"] != "":
             axes.plot(*_interpolant(rates, heights), line, color=color, linewidth=1)
             axes.plot(
