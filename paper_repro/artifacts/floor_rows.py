@@ -53,8 +53,10 @@ def _text(floor: MeasuredFloor, metric: Metric, name: str, found: Mapping[int, f
         return NOT_RUN if name in floor.spec.metrics else ""
     scaled = [value / metric.factor for value in found.values()]
     spread = intervals.sample_std(scaled)
-    text = metric.text(intervals.mean(scaled))
-    return f"{text} ± {metric.text(spread)}" if spread and metric.text(spread) != metric.text(0.0) else text
+    text = metric.text(intervals.rounded(intervals.mean(scaled)))
+    if not spread or metric.text(spread) == metric.text(0.0):
+        return text
+    return f"{text} ± {metric.text(intervals.rounded(spread))}"
 
 
 def floor_document(view: View) -> list[dict[str, Any]]:

@@ -99,12 +99,17 @@ def sample_std(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
 
 
+def rounded(value: float) -> float:
+    """Return a number in the eight digits that tables keep; what is printed is rounded from them, here and later."""
+    return float(f"{value:.8g}")
+
+
 def columns(prefix: str, values: Sequence[float]) -> dict[str, float | int | None]:
     """Return mean, sample standard deviation and number of values as columns of a table, in eight digits."""
     spread = sample_std(values)
     return {
-        f"{prefix}_mean": float(f"{mean(values):.8g}") if values else None,
-        f"{prefix}_std": None if spread is None else float(f"{spread:.8g}"),
+        f"{prefix}_mean": rounded(mean(values)) if values else None,
+        f"{prefix}_std": None if spread is None else rounded(spread),
         f"{prefix}_seeds": len(values),
     }
 

@@ -363,8 +363,8 @@ def _spread(metric: Metric, found: Mapping[int, float]) -> str:
         return ""
     scaled = [value / metric.factor for value in found.values()]
     spread = intervals.sample_std(scaled)
-    text = metric.text(intervals.mean(scaled))
-    return text if spread is None else f"{text} ± {metric.text(spread)}"
+    text = metric.text(intervals.rounded(intervals.mean(scaled)))
+    return text if spread is None else f"{text} ± {metric.text(intervals.rounded(spread))}"
 
 
 def _wrap(text: str, marks: tuple[str, str]) -> str:

@@ -54,7 +54,8 @@ def artifact_page(result: Result, source: Source) -> bytes:
 def _facts(result: Result, others: Sequence[Markup]) -> Markup:
     document, artifact = result.document, result.artifact
     scale = artifact.scales.get(result.scale.partition("+")[0]) if artifact else None
-    seeds = document.get("seeds") or ()
+    seeds, most = document.get("seeds") or (), result.most_seeds
+    more = f"; at later looks up to {most} seeds" if most > len(seeds) else ""
     downloads = [
         link(result.page, file_path(result, name), name) for name in (*FIGURES, *TABLES) if name in result.files
     ]
@@ -66,7 +67,7 @@ def _facts(result: Result, others: Sequence[Markup]) -> Markup:
         [
             ("Made from", document["made_of"]),
             (f"Scale {result.scale}", scale.about if scale else ""),
-            ("Seeds", ", ".join(map(str, seeds)) if len(seeds) > 1 else ""),
+            ("Seeds", ", ".join(map(str, seeds)) + more if len(seeds) > 1 else ""),
             ("Altered by", ", ".join(map(str, altered)) and [tag("code", " ".join(map(str, altered))), ": not judged"]),
             ("Experiment", tag("code", artifact.experiment) if artifact else ""),
             ("To run it", tag("code", command)),

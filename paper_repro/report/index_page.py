@@ -78,8 +78,9 @@ def _card(result: Result) -> Markup:
         for word in [*NUMBER_VERDICTS, *sorted(numbers.keys() - {*NUMBER_VERDICTS})]
         if word in numbers
     ]
-    seeds = len(document.get("seeds") or ())
-    scale = f"scale {result.scale}" + (f", {seeds} seeds" if seeds > 1 else "")
+    seeds, most = len(document.get("seeds") or ()), result.most_seeds
+    counted_seeds = f"{seeds} to {most} seeds" if most > seeds > 0 else f"{seeds} seeds" if seeds > 1 else ""
+    scale = ", ".join(filter(None, (f"scale {result.scale}", counted_seeds)))
     text = f"{result.id} {document['title']} {document['source']} {document['made_of']} {result.scale}".lower()
     return _entry(
         result.paper,

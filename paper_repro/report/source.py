@@ -46,6 +46,11 @@ class Result:
     def page(self) -> str:
         return f"artifacts/{self.id}/{self.scale}.html"
 
+    @property
+    def most_seeds(self) -> int:
+        """The seeds of the number that has most: planned looks add to those of the scale."""
+        return max((int(row.get("own_seeds") or 0) for row in self.document.get("rows", ())), default=0)
+
 
 @dataclass(frozen=True)
 class Kept:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from paper_repro.artifacts import catalogue, render, typesetting, views
+from paper_repro.artifacts import catalogue, intervals, render, tables, typesetting, views
 from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.artifact import Metric
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.tables import Table
 from paper_repro.base.command_line import ROOT
@@ -451,3 +452,13 @@ def test_publishing_asks_for_whole_clean_unaltered_results(checkout: Path, tmp_p
     assert {path.parent for path in written} == {results / "cem" / "table3" / "cpu"}
     copied = sorted(path.parent.name for path in results.glob("cells/*/*"))
     assert copied == sorted(cell.id for cell in whole.all_cells)
+
+
+def test_what_is_printed_is_what_the_digits_that_are_kept_give() -> None:
+    """2.82135 is a little less in binary: rounded from the mean itself it is 2.8214, from the number kept 2.8213."""
+    metric = Metric("Loss", "nats", "lower", digits=4)
+    values = {0: 2.81135000001, 1: 2.83135000001}
+    kept = intervals.columns("own", list(values.values()))
+    mean, std = (float(kept[name] or 0.0) for name in ("own_mean", "own_std"))
+    assert metric.text(intervals.mean(list(values.values()))) != metric.text(mean)
+    assert tables._spread(metric, values) == f"{metric.text(mean)} ± {metric.text(std)}"

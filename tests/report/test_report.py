@@ -132,6 +132,9 @@ def test_the_pages_say_what_the_tables_say(site: Any) -> None:
         }
         numbers = {cell for cell in cells if " ± " in cell}
         assert [number for number in sorted(numbers) if number not in page.text] == [], path
+    page = (site.folder / "artifacts/cem/table3/cpu.html").read_text(encoding="utf-8")
+    assert "0, 1, 2, 3; at later looks up to 10 seeds" in page
+    assert ", 4 to 10 seeds<" in (site.folder / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_contact_sheet_has_every_figure_those_of_appendices_last(site: Any) -> None:
@@ -145,7 +148,7 @@ def test_the_contact_sheet_has_every_figure_those_of_appendices_last(site: Any) 
         own.setdefault(paper, []).append(name if stem == "figure" else f"{name} appendix")
     papers = [artifact.partition("/")[0] for artifact, _ in shown]
     assert papers == sorted(papers)
-    assert own["ebt"][-8:] == ["table5", "figB1", "figB2", "figB3", "figB4", "figB6", "figC1", "tableD1"]
+    assert own["ebt"][-8:] == ["video_rates", "figB1", "figB2", "figB3", "figB4", "figB6", "figC1", "tableD1"]
     assert own["ngpt"][-2:] == ["fig5 appendix", "fig6 appendix"]
 
 
