@@ -250,8 +250,10 @@ def test_a_plan_warns_of_bfloat16_on_a_processor_that_cannot_multiply_it(tmp_pat
     assert processor_flags(information) == old
 
 
-def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu")
+def test_cells_lead_from_a_row_to_its_record(
+    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu", f"runs={tmp_path}")
     assert found.returncode == 0
     (row,) = [line for line in found.stdout.splitlines() if "kernel=rbf, model=t2 " in line]
     identity, _, seed, status, path = re.split(r" {2,}", row.strip())

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import planned as planning
 from paper_repro.cells.tasks import Cell, StopRequestedError
+from paper_repro.tests.support.watched_train import bytes_of
 from paper_repro.training import single
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
@@ -67,11 +68,6 @@ def assert_same(found, expected, cell, folders, relative=RELATIVE):
     for name, tensor in one.items():
         distance = torch.linalg.vector_norm(tensor - two[name]) / torch.linalg.vector_norm(two[name])
         assert not float(distance) > relative, name  # 0 / 0 where both are all zeros
-
-
-def bytes_of(tensors) -> int:
-    held = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    return sum(tensor.untyped_storage().nbytes() for tensor in held)
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -28,7 +28,7 @@ AT_OR_BELOW = 0.01
 """Relative; what "at or below" allows: ours, half of what figures 2c and 2d count as little effect."""
 
 _LINES = ("-", "--", ":")
-"""Of the settings that share a colour, in their order; the points of all but the first are hollow."""
+"""Lines of the settings that share a colour, in their order; the points of all but the first are hollow."""
 
 Sweep = dict[float, dict[int, float]]
 """Perplexity by rate and seed; infinite for a run that diverged."""
