@@ -165,7 +165,8 @@ def test_two_nodes_of_two_processes_equal_one_process(
     assert_equal(tmp_path / "runs", one)
     if strategy == "fsdp":
         shares = {path.name: float(path.read_text()) for path in (tmp_path / "shares").iterdir()}
-        assert shares.keys() == {"0", "1", "2", "3"} and max(shares.values()) <= 1.1 / 2, shares
+        # Rank 0 trains in a worker, which is not watched; rank 2 is the first of its node, too, and holds as much.
+        assert shares.keys() == {"1", "2", "3"} and max(shares.values()) <= 1.1 / 2, shares
 
 
 @pytest.mark.parametrize("really", [False, True], ids=["variables", "srun"])
