@@ -54,7 +54,8 @@ def test_two_devices_equal_one_and_go_on_after_a_stop(run, tmp_path):
         assert [step for step, _ in found.curves[name]] == [*steps]
         assert [value for _, value in found.curves[name]] == pytest.approx(values, rel=RELATIVE)
     assert_close(weights(tmp_path / "two" / one.id), weights(tmp_path / "one" / one.id))
-    assert {*psutil.Process().children(recursive=True)} <= {*before}
+    _, alive = psutil.wait_procs({*psutil.Process().children(recursive=True)} - {*before}, timeout=20)
+    assert alive == [], "on a busy machine the last ones take a moment to end"
 
 
 def train(runs: Path, *overrides: str) -> subprocess.Popen[str]:
