@@ -41,7 +41,10 @@ class Bracketed:
         wanted = {**place, **self.side.place}.items()
         found = [own for own in map(dict, view.points) if wanted <= own.items()]
         finished = [own for own in found if view.unwatched().samples(self.side.metric, own)]
-        return best_is_inside(view, self.side.metric, {view.counted(self.by, own) or 0.0: own for own in finished})
+        places = {view.counted(self.by, own) or 0.0: own for own in finished}
+        if len(places) < len(finished):
+            return Judgement(UNDECIDED, f"column '{self.by}' is the same at several values of axis '{self.axis}'")
+        return best_is_inside(view, self.side.metric, places)
 
     def problems(self, names: Names) -> Iterator[str]:
         values = list(names.axes[self.axis].values) if self.axis in names.axes else [""]

@@ -7,6 +7,7 @@ from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.brackets import Bracketed
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
+from paper_repro.base.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -16,6 +17,9 @@ class RatesFigure(figures.Figure):
     """Loss over learning rate: every run as a dot, a line through the means over seeds of each model.
 
     Metric and column are those of the artifact's claim whose predicate is ``bracketed``.
+
+    Raises:
+        UsageError: the artifact has no such claim, or no axis ``model``.
     """
 
     size = (5.0, 3.6)
@@ -24,7 +28,12 @@ class RatesFigure(figures.Figure):
     def __init__(self, view: View) -> None:
         super().__init__(view)
         predicates = (claim.predicate for claim in self.artifact.claims)
-        swept = next(predicate for predicate in predicates if isinstance(predicate, Bracketed))
+        swept = next((predicate for predicate in predicates if isinstance(predicate, Bracketed)), None)
+        if swept is None or "model" not in self.artifact.axes:
+            raise UsageError(
+                f"{self.artifact.path}: RatesFigure draws the sweep of a claim whose predicate is 'bracketed', a line "
+                "for each value of the axis 'model': add what is missing, or leave out 'figure'"
+            )
         self.metric = self._loss = swept.side.metric
         self._column = swept.by
 

@@ -7,8 +7,9 @@ import pytest
 
 from paper_repro.artifacts import catalogue, plan, render, views
 from paper_repro.artifacts.brackets import Bracketed
-from paper_repro.artifacts.claims import FAILS, HOLDS, Claim, judge
+from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Claim, Judgement, judge
 from paper_repro.artifacts.names import Place
+from paper_repro.artifacts.rates_figure import RatesFigure
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made
@@ -106,3 +107,16 @@ def test_the_figure_has_a_row_a_run_and_takes_metric_and_rates_from_the_claim(tm
     rows = figure.rows()
     assert [row["rate"] for row in rows if row["model"] == "ebt" and row["seed"] == 1] == [0.002, 0.004, 0.008]
     assert len(rows) == len(planned.cells) and len(figure.write(tmp_path / "figure")) == 3
+
+
+def test_a_column_that_does_not_tell_settings_apart_decides_nothing() -> None:
+    predicate = swept_of("cem/own_rates")
+    view = made_up.view("cem/own_rates", losses(predicate, "cem/own_rates", 3.2, 3.0, 3.3))
+    found = Bracketed(predicate.side, predicate.axis, "steps").judge(view, {"size": "reduced", "model": "llama"})
+    assert found == Judgement(UNDECIDED, "column 'steps' is the same at several values of axis 'lr'")
+
+
+def test_the_figure_of_an_artifact_without_such_a_claim_says_what_is_missing(tmp_path: Path) -> None:
+    view = views.build(plan.make(catalogue.load("cem/fig2a"), "cpu"), tmp_path, None)
+    with pytest.raises(UsageError, match=r"fig2a\.yaml: RatesFigure draws the sweep of a claim whose predicate is"):
+        RatesFigure(view)
