@@ -5,8 +5,8 @@
                                                           two folders of tables, cell by cell at the same place and seed
     compare.py results runs cem/table3 scale=cpu          what two runs folders hold of one artifact
 
-Ids are looked up in runs=DIR (default: runs/) and among the committed results.  Nothing is run.  Exit codes: 0, or 2
-for wrong usage.
+Ids are looked up in runs=DIR (default: $PAPER_REPRO_RUNS, else runs/) and among the committed results.  Nothing is run.
+Exit codes: 0, or 2 for wrong usage.
 """
 
 import runpy

@@ -11,7 +11,7 @@ first line writes, and a finished cell as well:
 
     --format NAME     paper-repro (default), or huggingface: the Llama and GPT baselines, as LlamaForCausalLM and
                       GPT2LMHeadModel
-    --runs DIR        where ids are looked up (default: runs/)
+    --runs DIR        where ids are looked up (default: $PAPER_REPRO_RUNS, else runs/)
 
 Exit codes: 0, or 2 where nothing was written.
 """

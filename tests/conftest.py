@@ -1,8 +1,11 @@
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported, which torch may do at any time
+RUNS = tempfile.TemporaryDirectory(prefix="runs-of-tests-")
+os.environ["PAPER_REPRO_RUNS"] = RUNS.name  # no test reads the runs of who starts it, or leaves some among them
 
 import pytest
 

@@ -92,6 +92,19 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(
     _assert_refused(here("reproduce.py", *words), message, tmp_path)
 
 
+def test_a_variable_names_the_folder_of_runs_where_no_word_does(
+    here: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAPER_REPRO_RUNS", str(tmp_path / "mine"))
+    assert here("reproduce.py", "ebt/tableD1").returncode == 0
+    assert (tmp_path / "mine" / "ebt" / "tableD1" / "exact" / "table.md").exists()
+    assert here("reproduce.py", "ebt/tableD1", f"runs={tmp_path / 'other'}").returncode == 0
+    assert (tmp_path / "other" / "ebt" / "tableD1" / "exact" / "table.md").exists()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PAPER_REPRO_RUNS", str(tmp_path / "file"))
+    _assert_refused(here("reproduce.py", "ebt/tableD1"), "PAPER_REPRO_RUNS=.*: this is no folder", tmp_path)
+
+
 def _assert_refused(found: subprocess.CompletedProcess[str], message: str, folder: Path) -> None:
     assert found.returncode == 2, found.stdout + found.stderr
     assert re.search(message, found.stderr, re.IGNORECASE) and found.stderr.startswith("error: ")
@@ -250,10 +263,8 @@ def test_a_plan_warns_of_bfloat16_on_a_processor_that_cannot_multiply_it(tmp_pat
     assert processor_flags(information) == old
 
 
-def test_cells_lead_from_a_row_to_its_record(
-    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu", f"runs={tmp_path}")
+def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu")
     assert found.returncode == 0
     (row,) = [line for line in found.stdout.splitlines() if "kernel=rbf, model=t2 " in line]
     identity, _, seed, status, path = re.split(r" {2,}", row.strip())

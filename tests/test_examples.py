@@ -44,7 +44,8 @@ def call(copy: Path, page: Path) -> str:
     """Run the one command of a page in the copy and return what it prints."""
     (command,) = RUNS.findall(page.read_text(encoding="utf-8"))
     _, *words = shlex.split(command)
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {"PYTHONPATH": str(copy), "PAPER_REPRO_RUNS": str(copy / "runs"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, **own}
     done = subprocess.run(
         [sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

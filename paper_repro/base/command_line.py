@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,13 @@ from paper_repro.base.later import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-RUNS = ROOT / "runs"
+RUNS_VARIABLE = "PAPER_REPRO_RUNS"
+"""The environment variable that names the folder of runs for every command that is not told another."""
+
+
+def default_runs() -> Path:
+    """Return the folder of runs where ``runs=DIR`` names none: $PAPER_REPRO_RUNS, else runs/ of the repository."""
+    return Path(os.environ.get(RUNS_VARIABLE) or ROOT / "runs").expanduser()
 
 
 @dataclass
@@ -33,9 +40,11 @@ class Words:
         Raises:
             UsageError: there is something else in its place.
         """
-        path = Path(self.settings.get("runs", str(RUNS))).expanduser()
+        given = self.settings.get("runs")
+        path = default_runs() if given is None else Path(given).expanduser()
         if path.exists() and not path.is_dir():
-            raise UsageError(f"runs={path}: this is no folder; give runs=DIR")
+            named = "runs" if given is not None else RUNS_VARIABLE
+            raise UsageError(f"{named}={path}: this is no folder; give runs=DIR")
         return path
 
     def seeds(self) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paper_repro.base.command_line import RUNS
+from paper_repro.base.command_line import default_runs
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED, weights_of
@@ -29,12 +29,12 @@ def find(path_or_id: str | Path, runs: str | Path | None = None) -> tuple[Path, 
 
     Args:
         path_or_id: the folder of a finished cell, or a cell's id.
-        runs: the runs folder in which an id is looked up; None: runs/ of the repository.
+        runs: the runs folder in which an id is looked up; None: $PAPER_REPRO_RUNS, else runs/ here.
 
     Raises:
         UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
     """
-    folder, record = lookup.find(path_or_id, [RUNS if runs is None else Path(runs).expanduser()])
+    folder, record = lookup.find(path_or_id, [default_runs() if runs is None else Path(runs).expanduser()])
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
     if "model" not in record.config or "module" not in record.config:

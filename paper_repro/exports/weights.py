@@ -28,7 +28,7 @@ def load_model(path_or_id: str | Path, runs: str | Path | None = None) -> nn.Mod
 
     Args:
         path_or_id: a folder that ``export.py`` wrote, the folder of a finished cell, or a cell's id.
-        runs: the runs folder in which an id is looked up; None: runs/ of the repository.
+        runs: the runs folder in which an id is looked up; None: $PAPER_REPRO_RUNS, else runs/ here.
 
     Raises:
         UsageError: there is no such cell or folder, the cell has no weights, or they are damaged or another model's.

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base import command_line
 from paper_repro.base.command_line import RESULTS, ROOT, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
@@ -26,12 +25,6 @@ def main() -> Any:
 
 
 MAIN = main()
-
-
-@pytest.fixture(autouse=True)
-def without_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for no cell in runs/, where README's first command puts some."""
-    monkeypatch.setattr(command_line, "RUNS", tmp_path / "runs")
 
 
 def compared(capsys: Any, *words: str) -> str:
