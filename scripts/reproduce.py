@@ -34,6 +34,7 @@ from pathlib import Path
 if __name__ == "__main__":  # before what another Python lacks is imported
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
+import gc
 import shutil
 import sys
 import time
@@ -58,6 +59,8 @@ ACTIONS = (
     "--cancel",
 )
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
+RARELY = 50_000
+"""New objects between two collections of garbage, of which plans, tables and figures make little."""
 READERS = ("paper_repro.cells", "paper_repro.artifacts")
 """The packages that read records, and warn of damaged ones."""
 INSTEAD = "--render shows the committed results where there are any"
@@ -84,6 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     if not words.names:
         raise UsageError("which artifact? --list shows them all")
     action = actions[0] if actions else ""
+    if action == "--render":
+        gc.set_threshold(RARELY)
     artifacts = [catalogue.load(name) for name in _chosen(words)]
     if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")

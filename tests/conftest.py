@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported, which torch may do at any time
-RUNS = tempfile.TemporaryDirectory(prefix="runs-of-tests-")
-os.environ["PAPER_REPRO_RUNS"] = RUNS.name  # no test reads the runs of who starts it, or leaves some among them
 
 import pytest
 
 from paper_repro.tests.support import golden, pace, skips
 
 STARTED = pytest.StashKey[float]()
+RUNS = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,6 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RUNS] = tempfile.TemporaryDirectory(prefix="runs-of-tests-")
+    os.environ["PAPER_REPRO_RUNS"] = config.stash[RUNS].name  # no test reads the runs of who starts it, or adds to them
     config.addinivalue_line("markers", "golden(paper, pattern): run for every case of every golden record that matches")
     if config.getoption("--write-slow") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slow())

@@ -1,5 +1,6 @@
 """The size at which models begin to solve a task: a logistic curve through accuracies (NRGPT, figure 3)."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +33,14 @@ class Transition:
         return 1 / (1 + math.exp(-self.slope * (math.log10(size) - self.middle)))
 
     @property
+    def log_size(self) -> float:
+        """log10 of where the curve passes 0.8: ``middle + ln(4) / slope``."""
+        return self.middle + math.log(THRESHOLD / (1 - THRESHOLD)) / self.slope
+
+    @property
     def size(self) -> float:
-        """Where the curve passes 0.8: ``log10 P = middle + ln(4) / slope``; fewer parameters are better."""
-        return float(10 ** (self.middle + math.log(THRESHOLD / (1 - THRESHOLD)) / self.slope))
+        """Where the curve passes 0.8; fewer parameters are better."""
+        return float(10**self.log_size)
 
 
 def transition(sizes: Sequence[float], accuracies: Sequence[float]) -> Transition:
@@ -47,8 +53,6 @@ def transition(sizes: Sequence[float], accuracies: Sequence[float]) -> Transitio
             [0, 1], or accuracies that never pass 0.8 or never are below it, where there is no transition to find;
             accuracies that do not rise with size, so that the fit passes 0.8 outside the sizes.
     """
-    from scipy.optimize import least_squares
-
     if len(sizes) != len(accuracies) or len(set(sizes)) < 3:
         raise ValueError(
             f"{len(sizes)} sizes ({len(set(sizes))} different) and {len(accuracies)} accuracies, expected as many of "
@@ -63,7 +67,20 @@ def transition(sizes: Sequence[float], accuracies: Sequence[float]) -> Transitio
             f"accuracies go from {min(accuracies):g} to {max(accuracies):g}, expected some on either side of "
             f"{THRESHOLD}: there is no transition among these sizes; add smaller or larger models"
         )
-    logs, values = np.log10(np.asarray(sizes, dtype=np.float64)), np.asarray(accuracies, dtype=np.float64)
+    fitted = _fit(tuple(map(float, sizes)), tuple(map(float, accuracies)))
+    if not math.log10(min(sizes)) <= fitted.log_size <= math.log10(max(sizes)):
+        raise ValueError(
+            f"the fit passes {THRESHOLD} at 10^{fitted.log_size:.3g} parameters, expected within the sizes from "
+            f"{min(sizes):g} to {max(sizes):g}: accuracy does not rise with size here; add sizes or train longer"
+        )
+    return fitted
+
+
+@functools.cache  # a table, its claims and its figure ask for the same fits
+def _fit(sizes: tuple[float, ...], accuracies: tuple[float, ...]) -> Transition:
+    from scipy.optimize import least_squares
+
+    logs, values = np.log10(np.asarray(sizes)), np.asarray(accuracies)
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         slope, middle = parameters
@@ -74,10 +91,4 @@ def transition(sizes: Sequence[float], accuracies: Sequence[float]) -> Transitio
     starts = [(slope, middle) for slope in (2.0, 10.0, 50.0) for middle in np.quantile(logs, (0.25, 0.5, 0.75))]
     fits = [least_squares(residuals, start, bounds=bounds, xtol=1e-14, ftol=1e-14, gtol=1e-14) for start in starts]
     slope, middle = (float(f"{found:.{DIGITS}g}") for found in min(fits, key=lambda fit: float(fit.cost)).x)
-    passed = middle + math.log(THRESHOLD / (1 - THRESHOLD)) / slope
-    if not logs.min() <= passed <= logs.max():
-        raise ValueError(
-            f"the fit passes {THRESHOLD} at 10^{passed:.3g} parameters, expected within the sizes from {min(sizes):g} "
-            f"to {max(sizes):g}: accuracy does not rise with size here; add sizes or train longer"
-        )
     return Transition(slope, middle, len(logs))

@@ -1,5 +1,6 @@
 """Parameters of a model, and FLOPs of its training step over those of a baseline, counted on the meta device."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,13 +29,14 @@ class StepFlops(Task):
     * ``flops_<way>``: FLOPs of a step for one sequence of ``data.window`` tokens; ``ratio_<way>``: over the baseline's.
     * ``weights_<way>``: the same ratio, of the products with weights alone, at a vocabulary of one token.
 
-    FLOPs are those of the matrix products of the ops' definitions, two for each multiply-add.  They are counted with
-    one layer and with two: every further layer costs what the second does.  ``baseline`` has a model and a module.
+    FLOPs are those of the matrix products of the ops' definitions, two for each multiply-add.  ``baseline`` has a model
+    and a module.
     """
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        known: dict[str, tuple[int, int]] = {}  # sizes of one width differ in their layers alone
         with prefer("reference"):
-            return [_outcome(cell.config) for cell in cells]
+            return [_outcome(cell.config, known) for cell in cells]
 
 
 class Flops(NamedTuple):
@@ -42,18 +44,17 @@ class Flops(NamedTuple):
 
     whole: int
     weights: int
-    """The part that is no product of two activations."""
+    """The part that is no product of two activations, at a vocabulary of one token."""
 
 
-def _outcome(config: Mapping[str, Any]) -> Outcome:
-    found, baseline = parameters(config), {**config, **config["baseline"]}
-    whole, weights = count(baseline).whole, count(baseline, vocabulary=1).weights
+def _outcome(config: Mapping[str, Any], known: dict[str, tuple[int, int]]) -> Outcome:
+    found, baseline = parameters(config), count({**config, **config["baseline"]}, known)
     ratios: dict[str, float] = {}
     for name, changes in config["ways"].items():
-        own = {**config, "model": {**config["model"], **changes}}
-        ratios[f"flops_{name}"] = flops = count(own).whole
-        ratios[f"ratio_{name}"] = flops / whole
-        ratios[f"weights_{name}"] = count(own, vocabulary=1).weights / weights
+        own = count({**config, "model": {**config["model"], **changes}}, known)
+        ratios[f"flops_{name}"] = own.whole
+        ratios[f"ratio_{name}"] = own.whole / baseline.whole
+        ratios[f"weights_{name}"] = own.weights / baseline.weights
     return Outcome(FINISHED, metrics={**found, **ratios}, parameters=found["parameters_total"])
 
 
@@ -72,25 +73,37 @@ def parameters(config: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def count(config: Mapping[str, Any], vocabulary: int | None = None) -> Flops:
-    """Count a training step, forward and backward, on one sequence; None takes the vocabulary as configured.
+def count(config: Mapping[str, Any], known: dict[str, tuple[int, int]]) -> Flops:
+    """Count a training step, forward and backward, on one sequence.
+
+    The step of one layer is counted, at the whole vocabulary and at one token, and that of two layers at one token:
+    every further layer costs what the second does, whatever the vocabulary.
+
+    Args:
+        config: has ``model``, ``module`` and ``data.window``.
+        known: what was counted already; this call adds to it.
 
     Raises:
         UsageError: a section that cannot be built.
     """
-    changes = {} if vocabulary is None else {"vocabulary_size": vocabulary}
-    one, two = (_count(config, {**changes, "num_layers": layers}) for layers in (1, 2))
     further = config["model"]["num_layers"] - 1
-    return Flops(*(first + further * (second - first) for first, second in zip(one, two, strict=True)))
+    at_vocabulary, _ = _count(config, {"num_layers": 1}, known)
+    one, one_weights = _count(config, {"num_layers": 1, "vocabulary_size": 1}, known)
+    two, two_weights = _count(config, {"num_layers": 2, "vocabulary_size": 1}, known)
+    return Flops(at_vocabulary + further * (two - one), one_weights + further * (two_weights - one_weights))
 
 
-def _count(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Flops:
-    module = _module({**config, "model": {**config["model"], **changes}})
-    ids = torch.zeros(1, config["data"]["window"], dtype=torch.long, device="meta")  # (1, T)
-    found = flops_by_operation(lambda: module.counted_step((ids, ids)))
-    between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
-    whole = sum(found.values())
-    return Flops(whole, whole - between)
+def _count(config: Mapping[str, Any], changes: Mapping[str, Any], known: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    """Return the FLOPs of a step of the changed model, and those that are no products of two activations."""
+    model, window = {**config["model"], **changes}, config["data"]["window"]
+    key = json.dumps([model, config["module"], window], sort_keys=True)
+    if key not in known:
+        module = _module({**config, "model": model})
+        ids = torch.zeros(1, window, dtype=torch.long, device="meta")  # (1, T)
+        found = flops_by_operation(lambda: module.counted_step((ids, ids)))
+        between = sum(flops for operation, flops in found.items() if operation in PAIRWISE)
+        known[key] = sum(found.values()), sum(found.values()) - between
+    return known[key]
 
 
 def _module(config: Mapping[str, Any]) -> Any:

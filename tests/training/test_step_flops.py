@@ -39,18 +39,18 @@ def test_a_transformer_s_step_is_the_formula() -> None:
     assert found["flops_plain"] == trunk + attention + 6 * VOCABULARY * WIDTH * WINDOW
     assert found["ratio_plain"] == found["weights_plain"] == 1
     with prefer("reference"):
-        assert count(tiny(*TRANSFORMER), vocabulary=1).weights == trunk + 6 * WIDTH * WINDOW
+        assert count(tiny(*TRANSFORMER), {}).weights == trunk + 6 * WIDTH * WINDOW
 
 
 @pytest.mark.parametrize("overrides", [DEFAULT, ()], ids=["default", "time_embed"])
 @pytest.mark.parametrize("streams", ["split", "concatenated"])
-def test_further_layers_cost_what_the_second_does(overrides: tuple[str, ...], streams: str) -> None:
+def test_further_layers_cost_what_the_second_does_at_any_vocabulary(overrides: tuple[str, ...], streams: str) -> None:
     config = tiny(*overrides)
     config = {**config, "model": {**config["model"], "streams": streams}}
     module = step_flops._module(config)
     ids = torch.zeros(1, WINDOW, dtype=torch.long, device="meta")
     with prefer("reference"):
-        assert count(config).whole == count_flops(lambda: module.counted_step((ids, ids)))
+        assert count(config, {}).whole == count_flops(lambda: module.counted_step((ids, ids)))
 
 
 def test_a_step_of_both_streams_takes_twelve_for_each_weight_on_both_halves() -> None:
