@@ -217,6 +217,7 @@ def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str
         (["train.py", "cem/gaussian_process", "training.steps=0"], "training.steps must be a whole number of 1"),
         (["train.py", "cem/gaussian_process", "training.clip_norm=-1"], "training.clip_norm must be above 0"),
         (["train.py", "cem/gaussian_process", "machine.threads=0"], "machine.threads=0: expected"),
+        (["train.py", "cem/gaussian_process", "machine.cuda_graph=true"], "machine.cuda_graph=true needs a CUDA GPU"),
         (["reproduce.py", "cem/table3", "optimizer.lr=-1"], "optimizer.lr=-1: expected a learning rate of 0 or more"),
     ],
 )

@@ -123,7 +123,8 @@ def test_datamodules_import_torch_lightning_and_datasets() -> None:
 
 def test_training_imports_no_model_and_no_experiment() -> None:
     packages = {"torch", "lightning", "torchmetrics", "safetensors", "numpy"}
-    rooms = {"training", "cells.tasks", "cells.loggers", "cells.training_section", "datamodules", "kernels"}
+    checked = {"cells.tasks", "cells.loggers", "cells.machine_section", "cells.training_section"}
+    rooms = {"training", "datamodules", "kernels", *checked}
     assert wrong("paper_repro/training", packages, rooms, {"tensorboard", "wandb"}) == []
     data = [item for path in files("paper_repro/training") for item in imports(path) if ".datamodules." in item.name]
     assert [item.where for item in data if ".counter_based." not in item.name] == []

@@ -26,6 +26,8 @@ def check_machine(config: Mapping[str, Any]) -> None:
     for key, (fits, expected) in _EXPECTED.items():
         if key in section and not fits(section[key]):
             raise UsageError(f"{MACHINE}.{key}={section[key]!r}: expected {expected}")
+    if section.get("cuda_graph") and section.get("accelerator") == "cpu":
+        raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
     for key, (fits, expected) in _STACK.items() if section.get("stack") else ():
         if not fits(section["stack"].get(key)):
             raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")

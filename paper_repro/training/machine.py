@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.group import STRATEGIES
-from paper_repro.base.identity import AUTO
-from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
+from paper_repro.base.identity import MACHINE
+from paper_repro.cells.machine_section import check_machine
+from paper_repro.kernels.preferences import prefer
 from paper_repro.training.compiled_code import missing_compiler
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -29,7 +29,7 @@ class Machine:
     """The keys of ``machine`` that training reads; none of them changes a result but for rounding.
 
     Raises:
-        UsageError: a value out of range, or a strategy that is not offered.
+        UsageError: a value that ``check_machine`` refuses.
     """
 
     accelerator: str = "cpu"
@@ -68,34 +68,7 @@ class Machine:
     """The folder of the cell, in which the logger's files lie; the worker knows it."""
 
     def __post_init__(self) -> None:
-        found, least = (self.devices, 0) if isinstance(self.devices, list) else ([self.devices], 1)
-        whole = all(type(item) is int and item >= least for item in found)
-        if not found or not whole or len(set(found)) != len(found):
-            raise UsageError(f"machine.devices={self.devices!r}: expected 1 or more, or different GPUs such as [0, 2]")
-        if self.strategy not in STRATEGIES:
-            raise UsageError(f"machine.strategy={self.strategy!r}: expected one of {', '.join(STRATEGIES)}")
-        if self.implementation not in IMPLEMENTATIONS:
-            words = ", ".join(IMPLEMENTATIONS)
-            raise UsageError(f"machine.implementation={self.implementation!r}: expected one of {words}")
-        for name, allowed in (
-            ("recompute", (False, True)),
-            ("cuda_graph", (False, True)),
-            ("fused_optimizer", (None, False, True)),
-            ("compile", (False, True, AUTO)),
-        ):
-            if not any(type(getattr(self, name)) is type(value) and getattr(self, name) == value for value in allowed):
-                words = ", ".join("null" if value is None else str(value).lower() for value in allowed)
-                raise UsageError(f"machine.{name}={getattr(self, name)!r}: expected one of {words}")
-        if self.cuda_graph and self.accelerator == "cpu":
-            raise UsageError("machine.cuda_graph=true needs a CUDA GPU: set machine=gpu, or machine.cuda_graph=false")
-        if type(self.nodes) is not int or self.nodes < 1:
-            raise UsageError(f"machine.nodes={self.nodes!r}: expected a whole number of 1 or more")
-        if type(self.data_workers) is not int or self.data_workers < 0:
-            raise UsageError(f"machine.data_workers={self.data_workers!r}: expected a whole number of 0 or more")
-        for name in ("threads", "checkpoint_every_seconds", "checkpoint_every_steps"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UsageError(f"machine.{name} must be above 0, or null, got {value}")
+        check_machine({MACHINE: vars(self)})
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> "Machine":

@@ -270,5 +270,5 @@ def test_what_has_no_loss_to_compile_is_not_tried(auto, run, tmp_path, no_trial,
 
 @pytest.mark.parametrize("value", ["always", 1, None, "True"])
 def test_another_value_is_refused(value):
-    with pytest.raises(UsageError, match=r"machine\.compile=.*: expected one of false, true, auto"):
+    with pytest.raises(UsageError, match=r"machine\.compile=.*: expected false, true or auto"):
         Machine(compile=value)

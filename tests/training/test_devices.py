@@ -98,7 +98,7 @@ def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(
         ({"devices": "all"}, r"machine\.devices='all'"),
         ({"devices": []}, r"machine\.devices=\[\]"),
         ({"devices": [1, 1]}, r"machine\.devices=\[1, 1\].*different"),
-        ({"strategy": "horovod"}, r"'horovod'.*expected one of auto, ddp"),
+        ({"strategy": "horovod"}, r"'horovod'.*expected auto, ddp, .* or fsdp"),
     ],
 )
 def test_what_is_not_offered_is_refused(changes, message):
