@@ -89,12 +89,19 @@ def words(view: View) -> str:
 
 
 def footer(view: View, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the line below a figure: scale, data, size, and how many seeds its rows are of."""
+    """Return the line below a figure: scale, data, size, and how many seeds its rows are of.
+
+    Where settings have different numbers of seeds, as after a look that not all of them needed, it says both ends.
+    """
     drawn = {row["seed"] for row in rows if isinstance(row.get("seed"), int)}
-    ran = {seed for point in view.points.values() for seed in view.judged(point)}
-    count = len(drawn or ran)
-    of_all = f" of {len(ran)}" if 0 < count < len(ran) else ""
-    seeds = "no seed has run" if not ran else f"{count}{of_all} seed{'s' if max(count, len(ran)) > 1 else ''}"
+    by_setting = [set(found) for point in view.points.values() if (found := view.judged(point))]
+    ran = set().union(*by_setting)
+    count, fewest = len(drawn or ran), min(map(len, by_setting), default=0)
+    if 0 < count < len(ran):
+        told = f"{count} of {len(ran)}"
+    else:
+        told = f"{fewest} to {len(ran)}" if fewest < len(ran) else str(len(ran))
+    seeds = f"{told} seed{'s' if len(ran) > 1 else ''}" if ran else "no seed has run"
     parts = [f"{view.artifact.id}, scale {view.scale_name}", data_of(view), size_of(view)]
     return "; ".join(part for part in [*parts, "" if view.scale_name == EXACT else seeds] if part)
 

@@ -76,6 +76,15 @@ def test_a_figure_of_one_seed_of_three_says_so_and_one_without_records_too(tmp_p
     assert empty is not None and "; no seed has run. " in empty.footer(empty.rows())
 
 
+def test_settings_with_fewer_seeds_than_others_are_told() -> None:
+    view = reference("cem/fig2c")
+    point = next(iter(view.points.values()))
+    for seed in (3, 4):
+        del point.own[seed]
+    figure = render.figure_of(view)
+    assert figure is not None and "; 3 to 5 seeds. " in figure.footer(figure.rows())
+
+
 def test_arithmetic_is_called_so() -> None:
     assert made_of.words(reference("ebt/tableD1", "exact")) == "arithmetic"
 
