@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paper_repro.artifacts.judgements import HOLDS, VERDICTS
-from paper_repro.cells.progress import duration
+from paper_repro.base.durations import duration
 from paper_repro.cells.tasks import FINISHED
 
 

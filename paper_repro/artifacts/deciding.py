@@ -15,10 +15,10 @@ from paper_repro.artifacts.looks import Taken, place_text, seeds_of
 from paper_repro.artifacts.plan import Plan, with_looks, with_seeds
 from paper_repro.artifacts.render import table_of
 from paper_repro.artifacts.views import View
+from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import Key, PlannedCell
-from paper_repro.cells.progress import duration
 from paper_repro.cells.records import record_path
 from paper_repro.cells.runner import Result
 

@@ -11,7 +11,7 @@ from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.axes import EXACT
 from paper_repro.base.config import CONF
-from paper_repro.cells.progress import duration
+from paper_repro.base.durations import duration
 from paper_repro.cells.records import record_path
 
 FIELD = "# Expected:   "

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.base import typed_yaml
+from paper_repro.base.durations import duration
 from paper_repro.base.typed_yaml import Node
-from paper_repro.cells.progress import duration
 
 HOLDS, FAILS, UNDECIDED, SMALL = "holds", "fails", "undecided", "no difference"
 VERDICTS = (HOLDS, FAILS, SMALL, UNDECIDED)

@@ -16,12 +16,12 @@ from paper_repro.artifacts.layouts import laid_out
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.typesetting import Grid
 from paper_repro.base.data_files import find_data
+from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements
 from paper_repro.cells.estimates import devices, estimate, processor_flags, slow_products, unmeasured_rate
 from paper_repro.cells.measurements import is_done
-from paper_repro.cells.progress import duration
 from paper_repro.cells.records import record_path
 
 LEFT_OUT = ("scales", "reference", "made from", "yours")

@@ -10,7 +10,7 @@ from tabulate import tabulate
 from paper_repro.artifacts.claim_rows import MAY_PASS, WHOSE
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.judgements import UNDECIDED
-from paper_repro.cells.progress import duration
+from paper_repro.base.durations import duration
 
 PAGE = """# What is not decided
 

@@ -15,6 +15,7 @@ from paper_repro.base.files import disk_refuses
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.disk import disk_message
+from paper_repro.cells.display import Display
 from paper_repro.cells.ended import Ended
 from paper_repro.cells.estimates import Estimate
 from paper_repro.cells.jobs import Job
@@ -22,7 +23,7 @@ from paper_repro.cells.leases import freed, lease_path
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess
-from paper_repro.cells.progress import Display, RunningJob, Sweep
+from paper_repro.cells.progress import RunningJob, Sweep
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, NODE_LOST, Outcome
 

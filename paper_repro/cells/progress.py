@@ -1,20 +1,10 @@
-"""Live progress of a sweep: bars on a terminal, plain lines elsewhere."""
+"""How far a sweep is: counts of cells, the step of each running job, and the time left."""
 
-import sys
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
 
-if TYPE_CHECKING:
-    from paper_repro.cells.bars import Bars
-
-PLAIN_EVERY_SECONDS = 10.0
 NO_STEP = "no step"
 """Stands in the place of the step of a job that imports, makes a trial, or counts."""
-HOUR = 3600
-DAY = 24 * HOUR
-YEAR = 365 * DAY
 
 
 @dataclass
@@ -112,62 +102,3 @@ class RunningJob:
     def line(self) -> str:
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"
         return f"{self.name}: step {self.step}/{self.steps}{loss}" if self.begun else f"{self.name}: {NO_STEP}"
-
-
-class Display:
-    """Shows a sweep until it is closed; used as a context manager."""
-
-    def __init__(self, sweep: Sweep, stream: TextIO | None = None) -> None:
-        self._sweep = sweep
-        self._stream = stream or sys.stderr
-        self._last_plain, self._last_line = -PLAIN_EVERY_SECONDS, ""
-        self._bars: Bars | None = None
-
-    def __enter__(self) -> "Display":
-        if self._stream.isatty():
-            from paper_repro.cells.bars import Bars
-
-            self._bars = Bars(self._stream)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bars is not None:
-            self._bars.close()
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        if self._bars is not None:
-            self._bars.say(text)
-        else:
-            print(text, file=self._stream, flush=True)
-
-    def update(self) -> None:
-        if self._bars is not None:
-            self._bars.show(self._sweep)
-        elif time.monotonic() - self._last_plain >= PLAIN_EVERY_SECONDS and self._sweep.running:
-            self._print_changes()
-
-    def _print_changes(self) -> None:
-        """Print a line, unless nothing but the time left has changed since the last one."""
-        counts, eta = self._sweep.line(), self._sweep.eta_seconds()
-        jobs = "; ".join(job.line() for job in self._sweep.running.values())
-        if (line := f"{counts}: {jobs}") == self._last_line:
-            return
-        self._last_plain, self._last_line = time.monotonic(), line
-        left = "" if eta is None else f", ETA {duration(eta)}"
-        print(f"{counts}{left}: {jobs}", file=self._stream, flush=True)
-
-
-def duration(seconds: float) -> str:
-    """Write seconds in the units that a person would use."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * HOUR:
-        return f"{seconds / HOUR:.1f} h"
-    if seconds < 2 * YEAR:
-        return f"{seconds / DAY:,.0f} days"
-    return f"{seconds / YEAR:,.0f} years"

@@ -14,6 +14,7 @@ from paper_repro.base.group import check_started
 from paper_repro.cells import measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
+from paper_repro.cells.display import Display
 from paper_repro.cells.ended import Ended
 from paper_repro.cells.estimates import Estimate, estimate, processor_flags, slow_products
 from paper_repro.cells.jobs import Job, jobs
@@ -24,7 +25,7 @@ from paper_repro.cells.measurements import is_done, lacks_without_probes, to_fil
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.pool import Pool
 from paper_repro.cells.processes import Servers
-from paper_repro.cells.progress import Display, Sweep
+from paper_repro.cells.progress import Sweep
 from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.tasks import FINISHED
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.made_of import count_text
+from paper_repro.base.durations import duration
 from paper_repro.cells.measurements import code_of
-from paper_repro.cells.progress import duration
 from paper_repro.cells.records import Record
 from paper_repro.report.curves import curve
 from paper_repro.report.markup import Markup, tag

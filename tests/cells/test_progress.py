@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from paper_repro.base.durations import duration
 from paper_repro.cells import progress
+from paper_repro.cells.display import Display
 from paper_repro.cells.jobs import Job
 from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.progress import Display, RunningJob, Sweep, duration
+from paper_repro.cells.progress import RunningJob, Sweep
 
 CELL = PlannedCell((("kernel", "rbf"), ("model", "t2")), 0, {}, "s", "95071d22e59ea75a")
 

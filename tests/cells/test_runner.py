@@ -319,7 +319,7 @@ def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: 
 
 
 def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paper_repro.cells.progress.PLAIN_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("paper_repro.cells.display.PLAIN_EVERY_SECONDS", 0.0)
     stream = io.StringIO()
     runner.run(sweeps.cells(4, steps=10, delay=0.1, workers=2), tmp_path / "runs", stream)
     text = stream.getvalue()
