@@ -78,7 +78,7 @@ def make(
             compared and differ in what they must have in common, or too few values of an axis.
     """
     name, spec = artifact.scale(scale)
-    artifact = artifact.at_scale(name)
+    as_written, artifact = artifact, artifact.at_scale(name)
     chosen = list(spec.seeds if seeds is None else seeds)
     try:
         check_seeds(chosen)
@@ -89,7 +89,12 @@ def make(
         layers: list[str | Override] = [*artifact.overrides(key, spec), *overrides]
         composed = configs.compose_seeds(artifact.experiment, layers, chosen)
         cells += [plan_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
-    _refuse_twins(artifact, cells, overrides)
+    try:
+        _refuse_twins(artifact, cells, overrides)
+    except UsageError:
+        if overrides:
+            make(as_written, scale, seeds)  # says so where the overrides are not the reason
+        raise
     for rule in artifact.agree:
         _refuse_disagreement(artifact, rule, cells)
     for axis, fewest in artifact.fewest.items():

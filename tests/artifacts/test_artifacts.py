@@ -385,6 +385,8 @@ def test_two_points_that_nothing_distinguishes_are_refused(tmp_path: Path) -> No
     text = ARTIFACT.replace("{trunk.width: 16}", "{trunk.width: 8}")
     found = message_of(lambda: synthetic.plan(tmp_path, text))
     assert "are the same experiment" in found and "'new'" in found and "'old'" in found
+    with_override = message_of(lambda: synthetic.plan(tmp_path, text, overrides=("training.steps=9",)))
+    assert with_override == found
 
 
 def test_an_override_of_what_an_axis_sets_is_told_from_a_faulty_file() -> None:
