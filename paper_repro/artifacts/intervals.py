@@ -1,11 +1,12 @@
 """Means, spreads and 95 % intervals over seeds, and p-values that belong to them."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from paper_repro.base import students_t
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-12
@@ -42,7 +43,7 @@ class Interval:
             return 1.0
         if self.error == 0.0:
             return 0.0 if self.mean > bound else 1.0
-        return _t_share(self.freedom, (bound - self.mean) / self.error)
+        return students_t.share_below(self.freedom, (bound - self.mean) / self.error)
 
     def below(self, bound: float) -> float:
         """Return the one-sided p-value of the mean being below a bound."""
@@ -78,7 +79,7 @@ def student(mean: float, error: float, freedom: float, count: int, paired: bool 
     """
     if count < 2:
         raise ValueError(f"an interval of {count} observation: its spread is not known, run a second seed")
-    half = _t_quantile(freedom) * error if error else 0.0
+    half = students_t.half_width(freedom, CONFIDENCE) * error if error else 0.0
     return Interval(mean, mean - half, mean + half, count, paired, error, freedom)
 
 
@@ -144,17 +145,3 @@ def _one_sample(values: Sequence[float]) -> Interval:
     if spread is None:
         return Interval(center, -math.inf, math.inf, 1)
     return student(center, spread / math.sqrt(len(values)), len(values) - 1, len(values))
-
-
-@functools.cache
-def _t_quantile(degrees_of_freedom: float) -> float:
-    from scipy.special import ndtri, stdtrit
-
-    share = 0.5 + CONFIDENCE / 2
-    return float(ndtri(share) if math.isinf(degrees_of_freedom) else stdtrit(degrees_of_freedom, share))
-
-
-def _t_share(degrees_of_freedom: float, value: float) -> float:
-    from scipy.special import ndtr, stdtr
-
-    return float(ndtr(value) if math.isinf(degrees_of_freedom) else stdtr(degrees_of_freedom, value))

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paper_repro.base import students_t
+
 CONFIDENCE = 0.95
 
 
@@ -26,13 +28,11 @@ class Line:
 
     def mean_interval(self, x: float) -> tuple[float, float]:
         """Return Student's 95 % interval of the line's height at x, which supposes that the line goes on to there."""
-        from scipy.special import stdtrit
-
         if self.count < 3:
             return -math.inf, math.inf
         variance = self.residual / (self.count - 2)
         error = math.sqrt(variance * (1 / self.count + (x - self.center) ** 2 / self.spread))
-        half = float(stdtrit(self.count - 2, 0.5 + CONFIDENCE / 2)) * error
+        half = students_t.half_width(self.count - 2, CONFIDENCE) * error
         return self.at(x) - half, self.at(x) + half
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paper_repro.base import students_t
 from paper_repro.metrics import quantities
 from paper_repro.metrics.lines import fit_line
 from paper_repro.metrics.quantities import Quantity
@@ -65,7 +66,7 @@ def fit_power_law(
     mean = math.fsum(y) / len(y)
     total = math.fsum((height - mean) ** 2 for height in y)
     standard_error = math.sqrt(line.residual / (len(x) - 2) / line.spread)
-    half_width = _student_quantile(len(x) - 2, confidence) * standard_error
+    half_width = students_t.half_width(len(x) - 2, confidence) * standard_error
     return PowerLaw(
         exponent=-line.slope,
         intercept=line.intercept,
@@ -120,7 +121,7 @@ def exponent_gap(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float =
     ratio = candidate.exponent / baseline.exponent
     errors = [law.exponent_standard_error / law.exponent for law in (candidate, baseline)]
     error, freedom = _welch(errors, (candidate, baseline))
-    half_width = _student_quantile(freedom, confidence) * error
+    half_width = students_t.half_width(freedom, confidence) * error
     low, high = ratio * math.exp(-half_width), ratio * math.exp(half_width)
     return ExponentGap(100 * (ratio - 1), (100 * (low - 1), 100 * (high - 1)), confidence, error, freedom)
 
@@ -154,7 +155,7 @@ def exponent_difference(candidate: PowerLaw, baseline: PowerLaw, *, confidence: 
     _check_irreducible(candidate, baseline)
     laws = (candidate, baseline)
     error, freedom = _welch([law.exponent_standard_error for law in laws], laws)
-    half_width = _student_quantile(freedom, confidence) * error
+    half_width = students_t.half_width(freedom, confidence) * error
     value = candidate.exponent - baseline.exponent
     return ExponentDifference(value, (value - half_width, value + half_width), confidence, error, freedom)
 
@@ -205,9 +206,3 @@ def _check_irreducible(candidate: PowerLaw, baseline: PowerLaw) -> None:
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95")
-
-
-def _student_quantile(degrees_of_freedom: float, confidence: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees_of_freedom, (1 + confidence) / 2))

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from paper_repro.base import students_t
 from paper_repro.metrics import quantities
 from paper_repro.metrics.quantities import Quantity
 
@@ -175,10 +176,8 @@ def _speedup(
     bound: Bound = of_means[1] if len(bounds) > 1 else next(iter(bounds), "=")
     if len(logs) < 2:
         return Speedup(point, math.exp(center), bound, None, by_seed)
-    from scipy.special import stdtrit
-
     spread = math.sqrt(math.fsum((value - center) ** 2 for value in logs) / (len(logs) - 1))
-    half = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2)) * spread / math.sqrt(len(logs))
+    half = students_t.half_width(len(logs) - 1, confidence) * spread / math.sqrt(len(logs))
     low = 0.0 if "<" in bounds else math.exp(center - half)
     high = math.inf if ">" in bounds else math.exp(center + half)
     return Speedup(point, math.exp(center), bound, (low, high), by_seed)

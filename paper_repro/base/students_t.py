@@ -1,0 +1,25 @@
+"""Student's t distribution, of which scipy is imported when it is asked for; infinite freedom is the normal one."""
+
+import functools
+import math
+
+
+@functools.cache
+def half_width(freedom: float, confidence: float) -> float:
+    """Return how many standard errors an interval reaches to either side of its estimate.
+
+    Args:
+        freedom: degrees of freedom.
+        confidence: how often such intervals hold the truth, such as 0.95.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    share = 0.5 + confidence / 2
+    return float(ndtri(share) if math.isinf(freedom) else stdtrit(freedom, share))
+
+
+def share_below(freedom: float, value: float) -> float:
+    """Return the probability of less than ``value``."""
+    from scipy.special import ndtr, stdtr
+
+    return float(ndtr(value) if math.isinf(freedom) else stdtr(freedom, value))
