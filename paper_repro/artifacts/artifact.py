@@ -79,6 +79,8 @@ class Column:
     factor: float = 1.0
     digits: int = 0
     published: bool | None = None
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Restricts it to some values of axes, where cells elsewhere have no such number."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Column":
@@ -102,6 +104,10 @@ class Column:
     def axis(self) -> str | None:
         """The axis that it reads; None if it reads something else."""
         return self.source.removeprefix(AXIS) if self.source.startswith(AXIS) else None
+
+    def is_at(self, key: Key) -> bool:
+        """Return whether a point has such a number."""
+        return all(value in self.only.get(axis, [value]) for axis, value in key)
 
     def text(self, value: float) -> str:
         return f"{value / self.factor:.{self.digits}f}{self.unit}"

@@ -233,8 +233,7 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
             raise entries["metrics"].items()[name].error(problem)
         for problem in scale_problems(artifact, metric.scales):
             raise entries["metrics"].items()[name].error(problem)
-    for name in artifact.columns.keys() & artifact.metrics.keys():
-        raise entries["columns"].error(f"'{name}' is both a metric and a column")
+    _check_columns(artifact, entries)
     if not is_experiment(artifact.experiment):
         hint = nearest(artifact.experiment, experiments())
         raise entries["experiment"].error(f"unknown experiment '{artifact.experiment}'{hint}")
@@ -243,6 +242,14 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     _check_summary(artifact, entries)
     _check_published(artifact, entries)
     _check_claims(artifact, entries)
+
+
+def _check_columns(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    for name, column in artifact.columns.items():
+        if name in artifact.metrics:
+            raise entries["columns"].error(f"'{name}' is both a metric and a column")
+        if column.only:
+            _check_restriction(artifact, Restriction(column.only), entries["columns"].items()[name])
 
 
 def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:

@@ -1,4 +1,4 @@
-"""The figure of an artifact that sweeps learning rates, for its claim that the best of them lies inside the grid."""
+"""The figure of an artifact that sweeps learning rates, or other settings, for claims that the best lies inside."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,46 +12,59 @@ from paper_repro.base.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+RATE_KEY = "optimizer.lr"
+
 
 class RatesFigure(figures.Figure):
     """Loss over learning rate: every run as a dot, a line through the means over seeds of each model.
 
-    Metric and column are those of the artifact's claim whose predicate is ``bracketed``.
+    There is a panel for each claim whose predicate is ``bracketed``, with its metric and its column.
 
     Raises:
-        UsageError: the artifact has no such claim, or no axis ``model``.
+        UsageError: the artifact has no such claim or no axis ``model``, or its claims have different metrics.
     """
 
-    size = (5.0, 3.6)
     marks = "Faint dots: seeds; marks and lines: means over seeds."
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        predicates = (claim.predicate for claim in self.artifact.claims)
-        swept = next((predicate for predicate in predicates if isinstance(predicate, Bracketed)), None)
-        if swept is None or "model" not in self.artifact.axes:
+        claims = [(claim, claim.predicate) for claim in self.artifact.claims]
+        self._sweeps = [(claim, found) for claim, found in claims if isinstance(found, Bracketed)]
+        losses = {swept.side.metric for _, swept in self._sweeps}
+        if len(losses) != 1 or "model" not in self.artifact.axes:
             raise UsageError(
-                f"{self.artifact.path}: RatesFigure draws the sweep of a claim whose predicate is 'bracketed', a line "
-                "for each value of the axis 'model': add what is missing, or leave out 'figure'"
+                f"{self.artifact.path}: RatesFigure draws the sweeps of claims whose predicate is 'bracketed', all of "
+                "one metric, a line for each value of the axis 'model': add what is missing, or leave out 'figure'"
             )
-        self.metric = self._loss = swept.side.metric
-        self._column = swept.by
+        self.metric = self._loss = losses.pop()
+        self.size = (5.0, 3.6) if len(self._sweeps) == 1 else (4.0 * len(self._sweeps), 3.4)
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        for key in self.view.points:
-            place = dict(key)
-            losses = self.view.samples(self._loss, place)
-            rate = self.view.counted(self._column, place) if losses else None
-            for seed, loss in sorted(losses.items()):
-                found.append({"model": place["model"], "rate": rate, "seed": seed, self._loss: round(loss, 8)})
+        for claim, swept in self._sweeps:
+            wanted = {**{axis: [value] for axis, value in swept.side.place.items()}, **claim.only}
+            places = [dict(key) for key in self.view.points]
+            for place in (own for own in places if all(own[axis] in values for axis, values in wanted.items())):
+                losses = self.view.samples(self._loss, place)
+                setting = self.view.counted(swept.by, place) if losses else None
+                for seed, loss in sorted(losses.items()):
+                    own = {"claim": claim.id, "model": place["model"], "setting": setting, "seed": seed}
+                    found.append({**own, self._loss: round(loss, 8)})
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        axes, spec = canvas.subplots(), self.artifact.metrics[self._loss]
-        for model, value in self.artifact.axes["model"].values.items():
-            own = [(row["rate"], row[self._loss]) for row in rows if row["model"] == model]
-            figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), value.label)
-        axes.set(xscale="log", xlabel="initial learning rate", ylabel=f"{spec.title} ({spec.unit})")
-        figures.log_ticks(axes.xaxis)
-        axes.xaxis.set_major_formatter("{x:g}")
+        panels = canvas.subplots(1, len(self._sweeps), squeeze=False)[0]
+        for axes, (claim, swept) in zip(panels, self._sweeps, strict=True):
+            for model, value in self.artifact.axes["model"].values.items():
+                own = [row for row in rows if row["claim"] == claim.id and row["model"] == model]
+                points = [(row["setting"], row[self._loss]) for row in own]
+                figures.seeds_and_mean(axes, points, palette.model(self.artifact.id, model), value.label)
+            axes.set(xscale="log", xlabel=self._name(swept.by))
+            figures.log_ticks(axes.xaxis)
+            axes.xaxis.set_major_formatter("{x:g}")
+        spec = self.artifact.metrics[self._loss]
+        panels[0].set_ylabel(f"{spec.title} ({spec.unit})")
+
+    def _name(self, column: str) -> str:
+        spec = self.artifact.columns[column]
+        return "initial learning rate" if spec.source == RATE_KEY else spec.title[0].lower() + spec.title[1:]

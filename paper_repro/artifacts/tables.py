@@ -81,8 +81,9 @@ class Table:
         for key, point in view.points.items():
             row = [artifact.axes[axis].values[value].label for axis, value in key]
             for name, column in columns.items():
-                found = column_value(view.artifact, column, point, view.judged(point))
-                row.append(verdicts.on_column(column, view.printed(key, name), found, view.plan.scale.comparable).text)
+                found, printed = column_value(view.artifact, column, point, view.judged(point)), view.printed(key, name)
+                verdict = verdicts.on_column(column, printed, found, view.plan.scale.comparable)
+                row.append(verdict.text if column.is_at(key) else "")
             for name, metric in metrics.items():
                 marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
                 row += self._metric_cells(name, metric, point, marks)
@@ -264,6 +265,8 @@ class Table:
         for key, point in self.view.points.items():
             place = dict(key)
             for name, column in self.artifact.columns.items():
+                if not column.is_at(key):
+                    continue
                 printed = self.view.printed(key, name)
                 found = column_value(self.artifact, column, point, self.view.judged(point))
                 verdict = verdicts.on_column(column, printed, found, self.view.plan.scale.comparable).word

@@ -335,7 +335,13 @@ def values(found: Mapping[int, Record], name: str) -> dict[int, float]:
 
 
 def column_value(artifact: Artifact, column: Column, point: Point, found: Mapping[int, Record]) -> float | None:
-    """Return parameters or multiply-adds from a record, or a number from an axis or the config."""
+    """Return parameters or multiply-adds from a record, or a number from an axis or the config; None if there is none.
+
+    Raises:
+        UsageError: the config has no number there, and ``only`` does not leave the point out.
+    """
+    if not column.is_at(point.key):
+        return None
     if column.axis is not None:
         return artifact.axes[column.axis].values[dict(point.key)[column.axis]].number
     if column.source in ("parameters", "multiply_adds"):

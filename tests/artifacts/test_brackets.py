@@ -105,7 +105,7 @@ def test_the_figure_has_a_row_a_run_and_takes_metric_and_rates_from_the_claim(tm
     figure = render.figure_of(views.build(planned, tmp_path, None))
     assert figure is not None and figure.metric == "in_mse"
     rows = figure.rows()
-    assert [row["rate"] for row in rows if row["model"] == "ebt" and row["seed"] == 1] == [0.002, 0.004, 0.008]
+    assert [row["setting"] for row in rows if row["model"] == "ebt" and row["seed"] == 1] == [0.002, 0.004, 0.008]
     assert len(rows) == len(planned.cells) and len(figure.write(tmp_path / "figure")) == 3
 
 
@@ -118,5 +118,5 @@ def test_a_column_that_does_not_tell_settings_apart_decides_nothing() -> None:
 
 def test_the_figure_of_an_artifact_without_such_a_claim_says_what_is_missing(tmp_path: Path) -> None:
     view = views.build(plan.make(catalogue.load("cem/fig2a"), "cpu"), tmp_path, None)
-    with pytest.raises(UsageError, match=r"fig2a\.yaml: RatesFigure draws the sweep of a claim whose predicate is"):
+    with pytest.raises(UsageError, match=r"fig2a\.yaml: RatesFigure draws the sweeps of claims whose predicate"):
         RatesFigure(view)

@@ -279,6 +279,15 @@ def test_a_column_from_a_config_key_that_holds_no_number_is_named(tmp_path: Path
             table_of(tmp_path, plan).grid()
 
 
+def test_a_column_may_be_restricted_to_cells_that_have_its_number(tmp_path: Path) -> None:
+    old = "from: trunk.layers"
+    only = ARTIFACT.replace(old, f"{old}\n    only: {{model: [new]}}")
+    grid = table_of(tmp_path, synthetic.plan(tmp_path, only)).grid()
+    assert [row[grid.headers.index("Layers")] for row in grid.rows] == ["", "1", "", "2"]
+    with pytest.raises(UsageError, match=r"up\.yaml:\d+: unknown value 'nwe' of axis 'model' \(did you mean 'new'\?\)"):
+        synthetic.load(tmp_path, only.replace("[new]", "[nwe]"))
+
+
 def balanced(text: str) -> bool:
     depth = 0
     for token in re.findall(r"\\.|[{}]", text):
@@ -383,7 +392,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_in(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "MPLCONFIGDIR": str(checkout / ".matplotlib")}
+    own = {"PYTHONPATH": checkout, "PAPER_REPRO_RUNS": checkout / "runs", "MPLCONFIGDIR": checkout / ".matplotlib"}
+    environment = {**os.environ, **{name: str(path) for name, path in own.items()}}
     return subprocess.run(
         words, check=False, cwd=checkout, env=environment, capture_output=True, text=True, timeout=120
     )

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from paper_repro.artifacts.artifact import Number
 from paper_repro.tests.support.made_up import Made, Place
@@ -140,13 +139,6 @@ def curved(s2: float, start: float) -> Made:
     )
 
 
-def bracketed(low: float) -> Made:
-    """Losses at the low, the middle and the high setting of either sweep: the middle one is 4."""
-    level = {"low": low, "one": 4.0, "high": 4.2}
-    made = losses(lambda place: max(level[place["rate"]], level[place["alpha"]], key=lambda loss: abs(loss - 4.0)))
-    return replace(made, seeds=(0, 1, 2))
-
-
 def techniques(best: Mapping[str, float], longer: Mapping[str, float]) -> Made:
     """Gains by technique; those not named gain 10 with verification and 5 without."""
 
@@ -258,8 +250,6 @@ CASES = {
     "ebt.figB3.energy_tells_foreign_texts_better": Case("ebt/figB3", energies(0.7), energies(0.55)),
     "ebt.figB4.less_adversarial_with_data": Case("ebt/figB4", added_by_data(1.0), added_by_data(-1.0)),
     "ebt.figC1.s2_scales_like_s1": Case("ebt/figC1", curved(0.25, 5.5), curved(0.1, 5.5)),
-    "ebt.rates.best_rate_is_bracketed": Case("ebt/rates", bracketed(4.1), bracketed(3.9)),
-    "ebt.rates.best_alpha_is_bracketed": Case("ebt/rates", bracketed(4.1), bracketed(3.9)),
     "ebt.table2.random_step_size_critical": Case(
         "ebt/table2", techniques({"full": 20.0, "fixed_step_size": 1.0}, {}), techniques({"full": 20.0}, {})
     ),
