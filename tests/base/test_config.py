@@ -128,7 +128,7 @@ REACHABLE_BUT_FOREIGN = [
     "paper_repro.training.machine.sys.exit",
     "paper_repro.training.compiled_code.shutil.rmtree",
     "paper_repro.training.launch.json.loads",
-    "paper_repro.training.machine.STRATEGIES",
+    "paper_repro.training.machine.MACHINE",
     "paper_repro.training.checkpoints.WEIGHTS.format",
     "paper_repro.training.build.UsageError.with_traceback",
     "paper_repro.training.fit.Sequence",
