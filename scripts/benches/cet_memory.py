@@ -5,13 +5,11 @@ MiB that one gradient adds to the peak of a process that holds model and images.
 back to the system at once, so that the peak counts what is needed together and no holes in the heap.
 """
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
+from children import measure_in_child
 from side_by_side import Comparison, wait
 from torch import Tensor
 
@@ -26,7 +24,7 @@ SAME = 0.98
 FEW = (30, 5)
 MORE = ((150, 5), (30, 20), (150, 20))
 """T1 and T2, of which the memory is to be independent."""
-HEAP = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+HEAP = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 LEARN = {"ep": equilibrium_propagation, "tbpte": truncated_backpropagation}
 
 
@@ -55,9 +53,7 @@ def _case(name: str, steps: tuple[int, int], device: torch.device) -> str:
 def _measured(method: str, free_steps: int, nudged_steps: int, device: torch.device) -> float:
     if device.type == "cuda":
         return _added(method, free_steps, nudged_steps, CUDA_BATCH, device)
-    command = [sys.executable, str(Path(__file__).resolve()), method, str(free_steps), str(nudged_steps)]
-    found = subprocess.run(command, env={**os.environ, **HEAP}, capture_output=True, text=True, check=True)
-    return float(found.stdout)
+    return measure_in_child(__file__, method, str(free_steps), str(nudged_steps), **HEAP)
 
 
 def _added(method: str, free_steps: int, nudged_steps: int, batch: int, device: torch.device) -> float:

@@ -4,14 +4,12 @@ The memory rows start this file as a child process on a CPU: ``linear_ce.py VOCA
 MiB that one forward and backward pass adds to a process.
 """
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from children import measure_in_child
 from side_by_side import Comparison, interleaved, relative_error, wait
 from torch import Tensor
 from torch.nn import functional
@@ -118,11 +116,7 @@ def _allocated(size: Size, vocabulary: int, device: torch.device, way: str) -> f
 
 def _child(size: Size, vocabulary: int, device: torch.device, way: str) -> float:
     assert (size, device.type) == (CPU, "cpu")
-    command = [sys.executable, str(Path(__file__).resolve()), str(vocabulary), way]
-    found = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
-    )
-    return float(found.stdout)
+    return measure_in_child(__file__, str(vocabulary), way)
 
 
 def _added_to_process(vocabulary: int, way: str) -> float:

@@ -5,13 +5,11 @@ one training step of a Shakespeare model of width 512 adds to a process.
 """
 
 import copy
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
+from children import measure_in_child
 from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 from torch.nn import functional
@@ -104,17 +102,9 @@ def _repeated(work: Callable[[], object]) -> Callable[[], None]:
 
 
 def _memory(make: type[nrgpt.NRGPT]) -> Comparison:
-    ours, theirs = ([_child(make.__name__, way)] for way in ("recompute", "keep"))
+    ours, theirs = ([measure_in_child(__file__, make.__name__, way)] for way in ("recompute", "keep"))
     case = f"{make.__name__}, D=512, 6 recurrences, batch 64, window {WINDOW}: memory of a training step (at most 4 GB)"
     return Comparison(case, "MiB at the peak", ours, theirs, "all steps' activations kept", 0.0)
-
-
-def _child(model: str, way: str) -> float:
-    command = [sys.executable, str(Path(__file__).resolve()), model, way]
-    found = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
-    )
-    return float(found.stdout)
 
 
 def _training_step(make: type[nrgpt.NRGPT], recompute: bool) -> float:
