@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import nearest
 from paper_repro.base.files import write_atomically
-from paper_repro.cells.records import SEAL, seal
+from paper_repro.cells.records import SEAL, processor_name, seal
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ sys.path[:0] = [str(BENCHES), str(BENCHES / "shared")]
 def _surroundings(device: "torch.device") -> dict[str, Any]:
     import torch
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     return {
         "device": f"{device.type}: {name}",
         "threads": torch.get_num_threads(),

@@ -305,17 +305,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def cpu_description(threads: int) -> str:
-    """Return the processor's own name and the threads used, for example ``Intel Xeon, 1 thread of 2``."""
-    name = platform.machine()
-    try:
+def processor_name() -> str:
+    """Return the name that the processor gives itself, or that of its architecture where it gives none."""
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{name}, {threads} of {os.cpu_count()} threads"
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def cpu_description(threads: int) -> str:
+    """Return the processor's own name and the threads used, for example ``Intel Xeon, 1 of 2 threads``."""
+    return f"{processor_name()}, {threads} of {os.cpu_count()} threads"
 
 
 def sealed(content: dict[str, Any]) -> bytes:

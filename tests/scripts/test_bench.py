@@ -11,7 +11,7 @@ import pytest
 from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.records import SEAL, seal
+from paper_repro.cells.records import SEAL, processor_name, seal
 from paper_repro.kernels.static import summary
 
 BENCH = """
@@ -52,6 +52,7 @@ def test_rows_of_both_kinds_are_printed_and_written(
     found = json.loads((tmp_path / "out.json").read_text())
     assert found.pop(SEAL) == seal(found)
     assert (found["commit"], found["dirty"]) == read_code_state()
+    assert found["device"] == f"cpu: {processor_name()}"
     assert found["bench"] == "made_up" and found["compiler"] == "1.0" and found["programs"] == [{"blocks": 3}] * 2
     assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
         (2.0, sys.modules["side_by_side"].ROUNDS)
