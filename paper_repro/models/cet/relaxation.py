@@ -118,6 +118,7 @@ class PreparedSteps:
         self.wide = state.z.dtype
         parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
         self.weights = torch.cat(parts).to(factors(model.precision, state.z))  # W, (2 K R + M + P, D)
+        self.summed = self.weights if state.z.is_cuda else self.weights.to(self.wide)  # for ``wide_product``, once
         self.biases = decoder.biases()
         self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
         self.drive, self.nudge, self.measured = clamped.drive, settings.nudge, measured
@@ -182,7 +183,7 @@ class PreparedSteps:
             return parts.drawn
         numbers = parts.drawn.shape[-1]
         torch.mm(z, self.weights[:-numbers].mT, out=parts.rows[:, :-numbers])
-        return wide_product(z, self.weights[-numbers:].mT, self.wide).view(parts.drawn.shape)
+        return wide_product(z, self.summed[-numbers:].mT, self.wide).view(parts.drawn.shape)
 
     def _attend(self, query: Tensor, key: Tensor) -> None:
         """Write P K over the queries and P^T Q over the keys; scores are as wide as the state."""
@@ -207,7 +208,7 @@ class PreparedSteps:
         if rows.dtype == self.wide:
             target.addmm_(rows, self.weights)
         else:
-            target.add_(wide_product(rows, self.weights, self.wide))
+            target.add_(wide_product(rows, self.summed, self.wide))
 
 
 class _Parts(NamedTuple):
