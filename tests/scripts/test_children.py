@@ -15,7 +15,7 @@ import side_by_side
 if sys.argv[1] == "fail": raise ValueError("out of paper")
 print(float(os.environ["OMP_NUM_THREADS"]) + float(os.environ["HALF"]) + len(sys.argv))
 """
-STARTED = sorted(path.name for path in BENCHES.glob("*.py") if "__main__" in path.read_text())
+STARTED = sorted(path.name for path in BENCHES.glob("*.py") if "measure_in_child(" in path.read_text())
 
 
 @pytest.fixture
