@@ -193,12 +193,14 @@ def _logs(view: View, model: str) -> dict[int, float] | str:
     found = {}
     largest = max((dict(key) for key in view.points), key=lambda place: view.counted("parameters", place) or 0.0)
     view.samples(ACCURACY, {**largest, "model": model})
-    for seed in view.plan.seeds:
+    sizes = [place for place in map(dict, view.points) if place["model"] == model]
+    seeds = [set(view.unwatched().samples(ACCURACY, place)) for place in sizes]
+    for seed in sorted(set.intersection(*seeds)) if seeds else []:
         fitted, why = _fit(view, model, seed)
         if fitted is None:
-            return f"{view.artifact.axes['model'].values[model].label}, seed {seed}: {why or 'not run'}"
+            return f"{view.artifact.axes['model'].values[model].label}, seed {seed}: {why}"
         found[seed] = math.log(fitted.size)
-    return found
+    return found or f"{view.artifact.axes['model'].values[model].label}: not run"
 
 
 def _fit(view: View, model: str, seed: int | None = None) -> tuple[Transition | None, str]:
