@@ -37,7 +37,8 @@ class Share(Interval):
     """A share with its two-sided 95 % interval by Clopper and Pearson.
 
     Cases count as independent.  Where the shares of the seeds lie further apart than that explains, hits and cases are
-    divided by how much further (the design effect of Korn and Graubard), which makes the interval wider.
+    divided by how much further (the design effect of Korn and Graubard), which makes the interval wider.  Where all
+    cases are alike nothing says whether those of one model go together, and each model counts as one case.
     """
 
     hits: float = 0.0
@@ -75,7 +76,9 @@ def share(counts: Counts) -> Share:
     """
     hits, cases = (sum(column) for column in zip(*counts.values(), strict=True))
     mean, effect = hits / cases, 1.0
-    if len(counts) > 1 and 0 < hits < cases:
+    if hits in (0, cases):
+        effect = cases / len(counts)
+    elif len(counts) > 1:
         between = sum((own - mean * looked) ** 2 for own, looked in counts.values()) * len(counts) / (len(counts) - 1)
         effect = max(1.0, between / (cases * mean * (1 - mean)))
     return _share(hits / effect, cases / effect, len(counts))

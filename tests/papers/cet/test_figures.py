@@ -68,9 +68,9 @@ def test_a_single_rise_refutes_the_fall_and_saddles_need_a_late_fall(tmp_path: P
     good = {f"{name}_{key}": 0.0 for name in ("long", "tenth") for key in ("rises", "rise_largest", "late")}
     counts = {"long_intervals": 10.0, "tenth_intervals": 10.0}
     none = {"ep": {**good, **counts}}
-    # None was seen among 48 images: up to 7.4 % may rise, or leave a plateau.
+    # None was seen in three models: up to 71 % of others may have a rise, or leave a plateau.
     assert set(verdicts(tmp_path / "one", "fig3", none).values()) == {UNDECIDED}
-    assert verdicts(tmp_path / "five", "fig3", none, range(5)) == {
+    assert verdicts(tmp_path / "many", "fig3", none, range(72)) == {
         "energy_falls_each_step": HOLDS,
         "saddles": UNDECIDED,
     }
@@ -122,7 +122,7 @@ def test_the_smaller_step_has_to_reach_energies_and_collapses_alike(tmp_path: Pa
     falls = [0.9, 1.0, 2.0, 0.8] * 4
     same = trace(falls, falls)
     near, far = trace(falls, falls, 0.05), trace(falls, falls, 0.5)
-    assert verdict(attach(tmp_path / "near", "fig5", {"long": same, "tenth": near})) == HOLDS
+    assert verdict(attach(tmp_path / "near", "fig5", {"long": same, "tenth": near})) == UNDECIDED  # of three models
     assert verdict(attach(tmp_path / "far", "fig5", {"long": same, "tenth": far})) == FAILS
     others = {**near, "late": [not late for late in near["late"]]}
     assert verdict(attach(tmp_path / "others", "fig5", {"long": same, "tenth": others})) == FAILS

@@ -113,11 +113,11 @@ def grids(grid: str, inside: float) -> Made:
 
 
 CASES = {
-    "nrgpt.fig2.energy_ends_lower": Case("nrgpt/fig2", traced(ends_lower=1.0), traced(ends_lower=0.98)),
+    "nrgpt.fig2.energy_ends_lower": Case("nrgpt/fig2", traced(72, ends_lower=1.0), traced(ends_lower=0.98)),
     "nrgpt.fig2.energy_settles": Case("nrgpt/fig2", settling(0.02), settling(0.2)),
-    # Of 20 tokens a model: it holds only of so many that fewer than one in twenty can have a rise.
+    # It holds only of so many models that fewer than one in twenty can have a rise.
     "nrgpt.fig2.first_token_monotone": Case(
-        "nrgpt/fig2", traced(4, first_tokens_rising=0.0), traced(first_tokens_rising=0.05)
+        "nrgpt/fig2", traced(72, first_tokens_rising=0.0), traced(first_tokens_rising=0.05)
     ),
     "nrgpt.fig2.descent_after_predecessors": Case(
         "nrgpt/fig2",
