@@ -68,8 +68,8 @@ BENCHES = """# Measured speeds
 medians. A ratio above 1 means that ours is faster, or needs less memory. A ratio below the goal is a goal missed.
 "Relative error" is the largest difference between the results of both sides. A file names its device, versions, commit
 and whether the code had uncommitted changes, and carries a seal, as records of cells do. "Commit unknown" stands where
-a file was measured before it could say so: such a file has no seal either. All of these need a GPU. `cpu: x86_64` stands
-where a file does not name its processor: `cells` was measured on an AMD EPYC, the others on an Intel Xeon with products of
+a file was measured before it could say so: such a file has no seal either, and needs a GPU. `cpu: x86_64` stands where
+a file does not name its processor: `cells` was measured on an AMD EPYC, the others on an Intel Xeon with products of
 bfloat16 in AVX512 and AMX.
 
 {table}

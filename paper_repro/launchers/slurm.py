@@ -17,7 +17,7 @@ from typing import TextIO
 from paper_repro.artifacts.plan import Plan
 from paper_repro.base.command_line import Words
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import locked, write_atomically
+from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.leases import lease_path
@@ -53,12 +53,23 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """The folder of logs, of what submitit writes, and of the number of the last array."""
+        """The folder of logs, of what submitit writes, and of the numbers of the last arrays."""
         return self.runs / "slurm" / f"{self.order.artifact.replace('/', '-')}-{self.order.scale}"
+
+    @property
+    def words(self) -> str:
+        """What the command says beside artifact and scale: with other words the array has other cells."""
+        seeds = [] if self.order.seeds is None else [f"seeds={','.join(map(str, self.order.seeds))}"]
+        return " ".join([*seeds, *self.order.overrides, *(["--fill"] if self.order.fill else [])])
+
+    @property
+    def able(self) -> list[PlannedCell]:
+        """The cells whose data is there."""
+        return [cell for cell in self.cells if not cell.missing]
 
     def open_cells(self) -> list[PlannedCell]:
         """Return the cells that can be run and have no result."""
-        return self.without_result([cell for cell in self.cells if not cell.missing])
+        return self.without_result(self.able)
 
     def without_result(self, cells: Sequence[PlannedCell]) -> list[PlannedCell]:
         """Return those of some cells that have no result; those that never began are told by one listing."""
@@ -95,6 +106,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
         check_machine(cell.config)
         _check_nodes(cell)
     _check_commands()
+    _check_partition(slurm.partition)
     open_runs_folder(sweep.runs)
     sweep.folder.mkdir(parents=True, exist_ok=True)
     missing = sorted({cell.missing for cell in sweep.cells if cell.missing})
@@ -102,7 +114,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
     if sweep.open_cells():
         with locked(sweep.folder / ".lock"):
             number = _last(sweep)
-            if number and _states(number):
+            if number:
                 print(f"job {number} is there already and is watched; --cancel ends it", file=stream)
             else:
                 number = _submit(sweep, slurm)
@@ -112,8 +124,7 @@ def run(sweep: Sweep, slurm: Slurm, stream: TextIO = sys.stderr) -> Result:
         except KeyboardInterrupt:
             interrupted = True
             print(f"job {number} goes on; the same command watches it again, --cancel ends it", file=stream)
-    able = [cell for cell in sweep.cells if not cell.missing]
-    return Result(count_by_status(able, sweep.runs), missing, interrupted, fatal)
+    return Result(count_by_status(sweep.able, sweep.runs), missing, interrupted, fatal)
 
 
 def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
@@ -124,8 +135,9 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
     """
     _check_commands()
     number = _last(sweep)
-    if not number or not _states(number):
-        print(f"nothing to cancel: no job of {sweep.order.artifact} {sweep.order.scale} is there", file=stream)
+    if not number:
+        named = f"{sweep.order.artifact} {sweep.order.scale}"
+        print(f"nothing to cancel: no job of {named} is there for these words{_others(sweep)}", file=stream)
         return 0
     _ask("scancel", number)
     until = time.monotonic() + UNHEARD_SECONDS
@@ -133,8 +145,8 @@ def cancel(sweep: Sweep, stream: TextIO = sys.stderr) -> int:
         if time.monotonic() > until:
             raise UsageError(f"job {number} was cancelled and is still there: see squeue --jobs={number}")
         time.sleep(LOOK_SECONDS / 4)
-    done = len(sweep.cells) - len(sweep.open_cells())
-    print(f"cancelled job {number}: {done}/{len(sweep.cells)} cells have results", file=stream)
+    done = len(sweep.able) - len(sweep.open_cells())
+    print(f"cancelled job {number}: {done}/{len(sweep.able)} cells have results", file=stream)
     return 0
 
 
@@ -164,13 +176,28 @@ def _check_commands() -> None:
         raise UsageError("launcher=slurm needs submitit: pip install submitit (or pip install -e '.[slurm]')")
 
 
+def _check_partition(wanted: str | None) -> None:
+    """Ask SLURM for its partitions.
+
+    Raises:
+        UsageError: no controller answers, or the partition is none of them.
+    """
+    command = ["sinfo", "--noheader", "--format=%R"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise UsageError(
+            f"launcher=slurm: no controller of SLURM answers on {socket.gethostname()} ({_first_line(found.stderr)}): "
+            "log in to a node of the cluster, or leave launcher out to run the cells on this computer"
+        )
+    partitions = found.stdout.split()
+    if wanted is not None and wanted not in partitions:
+        there = ", ".join(sorted(set(partitions))) or "none"
+        raise UsageError(f"launcher.partition={wanted}: there is no such partition; there are {there}")
+
+
 def _submit(sweep: Sweep, slurm: Slurm) -> str:
     import submitit
 
-    partitions = _ask("sinfo", "--noheader", "--format=%R").split()
-    if slurm.partition is not None and slurm.partition not in partitions:
-        there = ", ".join(sorted(set(partitions))) or "none"
-        raise UsageError(f"launcher.partition={slurm.partition}: there is no such partition; there are {there}")
     machine = sweep.cells[0].config.get(MACHINE) or {}
     cores = slurm.cpus or int(machine.get("workers") or 1) * int(machine.get("threads") or 1)
     wanted = {
@@ -197,7 +224,7 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         raise UsageError(f"SLURM refuses the jobs: {' '.join(str(error).split())}") from error
     number: str = jobs[0].job_id.partition("_")[0]
-    write_atomically(_state_path(sweep), json.dumps({"job": number}).encode() + b"\n")
+    write_atomically(_state_path(sweep), json.dumps({"job": number, "words": sweep.words}).encode() + b"\n")
     return number
 
 
@@ -215,7 +242,7 @@ def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:
             print(line, file=stream, flush=True)
         time.sleep(LOOK_SECONDS)
     if not left:
-        print(f"{len(sweep.cells)}/{len(sweep.cells)} cells done", file=stream)
+        print(f"{len(sweep.able)}/{len(sweep.able)} cells done", file=stream)
         return ""
     return _what_ended(sweep, number, left)
 
@@ -227,10 +254,10 @@ def _line(sweep: Sweep, left: Sequence[PlannedCell], states: Counter[str]) -> st
             continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             holders[str(json.loads(lease_path(sweep.runs, cell.id).read_text())["host"])] += 1
-    done, running = len(sweep.cells) - len(left), sum(holders.values())
+    total, running = len(sweep.able), sum(holders.values())
     where = f" on {', '.join(sorted(holders))}" if holders else ""
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    return f"{done}/{len(sweep.cells)} cells done, {running} running{where}; jobs: {jobs}"
+    return f"{total - len(left)}/{total} cells done, {running} running{where}; jobs: {jobs}"
 
 
 def _what_ended(sweep: Sweep, number: str, left: Sequence[PlannedCell]) -> str:
@@ -280,13 +307,27 @@ def _first_line(text: str) -> str:
 
 
 def _last(sweep: Sweep) -> str:
-    """Return the number of the array that was submitted last; nothing if there is none."""
+    """Return the number of the array that was submitted last with the same words; nothing if there is none."""
+    return _read_state(_state_path(sweep))[0]
+
+
+def _others(sweep: Sweep) -> str:
+    """Return what to say of arrays of the same artifact and scale that were submitted with other words."""
+    states = map(_read_state, sorted(sweep.folder.glob("job-*.json")))
+    there = [f"; job {number} is there for {words or 'no other words'}" for number, words in states if number]
+    return "".join(there)
+
+
+def _read_state(path: Path) -> tuple[str, str]:
+    """Return the number and the words of an array that is there; nothing if it has ended or the file is not whole."""
     try:
-        found = json.loads(_state_path(sweep).read_text())["job"]
+        content = json.loads(path.read_text())
+        number, words = content["job"], content["words"]
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return found if isinstance(found, str) and found.isdigit() else ""
+        return "", ""
+    known = isinstance(number, str) and number.isdigit()
+    return (number, str(words)) if known and _states(number) else ("", "")
 
 
 def _state_path(sweep: Sweep) -> Path:
-    return sweep.folder / "job.json"
+    return sweep.folder / f"job-{sha256_of_bytes(sweep.words.encode())[:8]}.json"

@@ -70,8 +70,9 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
         artifacts: those to render and to run at scale smoke; all where it is None.
 
     Raises:
-        SystemExit: a command ended with another exit code than it should.
+        SystemExit: an artifact lacks its data, or a command ended with another exit code than it should.
     """
+    scales = {name: _scale(name) for name in (sorted(catalogue.find()) if artifacts is None else artifacts)}
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name)
         for case, words, code in QUICK:
@@ -83,17 +84,21 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
         yield _row("--plan for the first time", planned, first, FIRST_PLAN)
         again = [_call(_with_runs(planned, runs / f"plan{turn}"), 0) for turn in range(rounds)]
         yield _row("--plan once more", planned, again, SECOND_PLAN)
-        for artifact in sorted(catalogue.find()) if artifacts is None else artifacts:
-            loaded = catalogue.load(artifact)
-            scale = "smoke" if "smoke" in loaded.scales else EXACT
-            if any(cell.missing for cell in plan.make(loaded, scale).cells):
-                continue
+        for artifact, scale in scales.items():
             words = ["reproduce.py", artifact, f"scale={scale}", "machine.workers=1"]
             folder = runs / artifact.replace("/", "-")
             folder.mkdir()
             shown = ["reproduce.py", artifact, "--render"]
             yield _row(f"{artifact} rendered", shown, [_call(_with_runs(shown, folder), 0)], RENDERED)
             yield _row(f"{artifact} at scale {scale}", words, [_call(_with_runs(words, folder), 0)], SMOKE)
+
+
+def _scale(artifact: str) -> str:
+    loaded = catalogue.load(artifact)
+    scale = "smoke" if "smoke" in loaded.scales else EXACT
+    if missing := next((cell.missing for cell in plan.make(loaded, scale).cells if cell.missing), ""):
+        raise SystemExit(f"error: {artifact} at scale {scale} lacks its data: {missing}")
+    return scale
 
 
 def _with_runs(words: Sequence[str], folder: Path) -> list[str]:

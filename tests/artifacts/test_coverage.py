@@ -226,7 +226,6 @@ def test_something_that_few_models_do_often_is_seldom_ruled_out(seeds: int) -> N
     assert wrong / TRIALS <= 0.05
 
 
-
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("middle", [0.6, 0.75, 0.9])
 def test_an_auroc_by_probits(seeds: int, middle: float) -> None:

@@ -1,19 +1,25 @@
 """Sweeps on a real SLURM, which the tests start themselves, or skip where it is missing; and what is refused."""
 
+import io
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.launchers import options, slurm
+from paper_repro.launchers.drain import Order
 from paper_repro.tests.support import slurm_cluster, sweeps
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
@@ -201,6 +207,51 @@ def _refused(command: Command, *words: str) -> str:
 def test_a_partition_that_is_not_there_is_answered_with_those_that_are(pretended: Command) -> None:
     line = _refused(pretended, "launcher.partition=gpu")
     assert "launcher.partition=gpu: there is no such partition; there are all, cpu" in line
+
+
+def test_where_no_controller_answers_the_way_out_is_named(pretended: Command) -> None:
+    sinfo = Path(pretended.environment["PATH"].partition(os.pathsep)[0], "sinfo")
+    sinfo.write_text("#!/bin/sh\necho 'sinfo: error: unknown host' >&2\nexit 1\n")
+    line = _refused(pretended)
+    assert "no controller of SLURM answers" in line and "unknown host" in line and "leave launcher out" in line
+    assert not pretended.runs.exists()
+
+
+def _sweep(folder: Path, seeds: list[int] | None, *overrides: str, cells: Sequence[PlannedCell] = ()) -> slurm.Sweep:
+    return slurm.Sweep(cells, Order("test/sweep", "smoke", seeds, [*overrides], str(folder), "", False, 0, 1))
+
+
+def test_an_array_is_watched_and_cancelled_by_the_words_that_submitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = _sweep(tmp_path, [7], "optimizer.lr=0.003"), _sweep(tmp_path, [9], "optimizer.lr=0.003")
+    one.folder.mkdir(parents=True)
+    slurm._state_path(one).write_text(json.dumps({"job": "123", "words": one.words}))
+    asked: list[tuple[str, ...]] = []
+    jobs = {"123"}
+
+    def ask(*command: str) -> str:
+        asked.append(command)
+        jobs.clear()
+        return ""
+
+    monkeypatch.setattr(slurm, "_check_commands", lambda: None)
+    monkeypatch.setattr(slurm, "_states", lambda number: Counter(running=1) if number in jobs else Counter())
+    monkeypatch.setattr(slurm, "_ask", ask)
+    said = io.StringIO()
+    assert slurm.cancel(other, said) == 0 and not asked
+    assert said.getvalue() == (
+        "nothing to cancel: no job of test/sweep smoke is there for these words; job 123 is there for seeds=7 "
+        "optimizer.lr=0.003\n"
+    )
+    assert slurm._last(one) == "123" and slurm._last(other) == ""
+    assert slurm.cancel(one) == 0 and asked == [("scancel", "123")]
+
+
+def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path) -> None:
+    cells = sweeps.cells(4, steps=1)
+    own = _sweep(tmp_path, None, cells=[*cells[:3], replace(cells[3], missing="no tokens")])
+    assert "0/3 cells done, 0 running; jobs: 1 running" in slurm._line(own, own.open_cells(), Counter(running=1))
 
 
 def test_a_cell_on_several_nodes_is_refused_before_slurm_is_asked_for_anything(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_child_has_one_thread_and_returns_what_it_prints(children: ModuleType,
 
 def test_an_error_of_a_child_is_told(children: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text(CHILD)
-    with pytest.raises(RuntimeError, match="(?s)bench.py fail ended with status 1:.*out of paper"):
+    with pytest.raises(RuntimeError, match=r"(?s)bench\.py fail ended with status 1:.*out of paper"):
         children.measure_in_child(str(tmp_path / "bench.py"), "fail")
 
 
