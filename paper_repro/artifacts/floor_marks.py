@@ -65,6 +65,8 @@ def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
         for line in own:
             if low <= line.value <= high:
                 axes.axhline(line.value, color=palette.FLOOR, linestyle=":", linewidth=1.2)
+        if axes.get_autoscaley_on():
+            axes.autoscale_view(scalex=False)  # a line within the margin of another would lie on the axis
     for axes, (low, high), own in zip(panels, reaches, found, strict=True):
         edges = {above: _numbers(own, low, high, above) for above in (False, True)}
         if axes.get_autoscaley_on() and any(edges.values()):
@@ -93,11 +95,12 @@ def _label_edge(axes: "Axes", texts: Sequence[str], above: bool) -> None:
 def _label_lines(axes: "Axes", lines: Sequence[FloorLine]) -> None:
     """Write the names of the floors that have a line above it."""
     for line, up in _labelled(axes, lines):
-        side = _freest(axes, line.label, _height(axes, line.value) + 2 + up)
+        text = line.label if not up else f"{line.label} {line.value:.3g}"  # it stands above another line
+        side = _freest(axes, text, _height(axes, line.value) + 2 + up)
         across, aside = ENDS[side]
         place: Any = {"xy": (across, line.value), "xycoords": axes.get_yaxis_transform()}
         place |= {"xytext": (aside, 2 + up), "ha": side}
-        axes.annotate(line.label, **place, **FLOOR_LABEL).set_in_layout(False)
+        axes.annotate(text, **place, **FLOOR_LABEL).set_in_layout(False)
 
 
 def _make_room(axes: "Axes", below: int, above: int) -> None:

@@ -59,7 +59,7 @@ class Figure5(figures.Figure):
     """Three panels of the paper; a fourth has Transformer++'s loss over longer training, EBT's marked at equal cost."""
 
     size = (9.0, 6.4)
-    marks = f"{MARKS} Last panel: upright lines, how many times EBT's steps cost as much as EBT."
+    marks = f"{MARKS} Last panel: at the upright lines training costs as much as that of an EBT."
     metric = LOSS
 
     def rows(self) -> list[Row]:

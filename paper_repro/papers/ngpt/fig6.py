@@ -108,7 +108,7 @@ class Figure6(InspectionFigure):
             count_layers(axes)
         panels[0].set_ylabel("mean over the vector")
         draw_bins(panels[-1], [row for row in rows if row["quantity"] == "histogram"], shades, density=True)
-        panels[-1].set(title="s_z", xlabel="s_z", ylabel="density")
+        panels[-1].set(title="s_z, density", xlabel="s_z")
 
 
 class Appendix6(InspectionFigure):
