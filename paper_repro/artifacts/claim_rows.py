@@ -12,20 +12,40 @@ WHOSE = {"paper": "the paper's", "ours": "ours"}
 MAY_PASS = "may_pass"
 """Said in a document of a claim that is not judged, and that more seeds may let be judged."""
 CLAIM_PARTS = 6
-"""A claim with more parts than this shows only those that do not hold."""
+"""Of a claim with more parts than this those that hold are told by the one that holds by least."""
+OPPOSITE = "the opposite"
 
 
 def claims_grid(judgements: Sequence[tuple[Claim, Judgement]]) -> Grid:
-    """Return a line for each claim, and below it one for each of its parts that has a name."""
+    """Return a line for each claim, and below it one for each estimate or count that it is put together from."""
     rows = []
     for claim, judgement in judgements:
         whose = f"{_whose(claim)}: {claim.where}"
         rows.append([claim.id, whose, claim.says, f"**{judgement.word}**", judgement.reason])
-        parts = [(label, part) for label, part in judgement.parts if label]
-        if len(parts) > CLAIM_PARTS:  # all of them stand in table.json
-            parts = [(label, part) for label, part in parts if part.verdict != HOLDS]
-        rows += [["", "", label, part.word, part.reason] for label, part in parts]
+        rows += [["", "", label, part.word, part.reason] for label, part in _shown(_parts(judgement))]
     return Grid(["claim", "whose", "what is claimed", "verdict", "because"], rows)
+
+
+def _parts(judgement: Judgement, *path: str) -> list[tuple[str, Judgement]]:
+    """Return the parts that have no parts, each with the labels on the way to it."""
+    if not judgement.parts:
+        return [(": ".join(filter(None, path)), judgement)] if path else []
+    path = (*path, OPPOSITE) if judgement.negated else path
+    return [found for label, part in judgement.parts for found in _parts(part, *path, label)]
+
+
+def _shown(parts: Sequence[tuple[str, Judgement]]) -> list[tuple[str, Judgement]]:
+    """Return the parts that a table has room for; all of them stand in table.json."""
+    if len(parts) <= CLAIM_PARTS:
+        return [*parts]
+    found = [(label, part) for label, part in parts if part.verdict != HOLDS]
+    estimates = [
+        (label, part, part.tested.inside(0.0)) for label, part in parts if part.verdict == HOLDS and part.tested
+    ]
+    if estimates:
+        label, part, _ = max(estimates, key=lambda one: one[2])
+        found.append((f"{label} (of {len(estimates)} that hold the nearest to the threshold)", part))
+    return found
 
 
 def claim_document(claim: Claim, judgement: Judgement) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from paper_repro.artifacts.judgements import (
     supported,
     tested,
 )
-from paper_repro.artifacts.names import NO_SMALLEST, Names, Place, Side
+from paper_repro.artifacts.names import NO_SMALLEST, Names, Place, Side, comparison_names
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError
 from paper_repro.base.typed_yaml import Node
@@ -141,6 +141,10 @@ class Order:
             raise entries["margin"].error(f"a relative margin is above -1, not {margin:g}")
         return cls(Side.read(entries["greater"], metric), Side.read(entries["lesser"], metric), compare, margin)
 
+    @property
+    def comparison(self) -> tuple[Side, str, Side]:
+        return self.greater, "above", self.lesser
+
     @above_the_floor
     def judge(self, view: "View", place: Place) -> Judgement:
         threshold = math.log1p(self.margin) if self.compare == "ratio" else self.margin
@@ -168,6 +172,10 @@ class Close:
         if within <= 0.0:
             raise entries["within"].error(f"'within' is above 0, not {within:g}")
         return cls(Side.read(entries["left"], metric), Side.read(entries["right"], metric), within)
+
+    @property
+    def comparison(self) -> tuple[Side, str, Side]:
+        return self.left, "and", self.right
 
     @above_the_floor
     def judge(self, view: "View", place: Place) -> Judgement:
@@ -230,7 +238,10 @@ class Every:
         return cls(parts)
 
     def judge(self, view: "View", place: Place) -> Judgement:
-        return combine([("", part.judge(view, place)) for part in self.parts], self.decisive, self.otherwise)
+        comparisons = [part.comparison if isinstance(part, Order | Close) else None for part in self.parts]
+        names = comparison_names(view.artifact, comparisons)
+        parts = [(name, part.judge(view, place)) for name, part in zip(names, self.parts, strict=True)]
+        return combine(parts, self.decisive, self.otherwise)
 
     def problems(self, names: Names) -> Iterator[str]:
         for part in self.parts:

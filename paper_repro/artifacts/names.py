@@ -3,11 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.artifacts.judgements import Smallest
 from paper_repro.base.errors import nearest
 from paper_repro.base.typed_yaml import Node
+
+if TYPE_CHECKING:
+    from paper_repro.artifacts.artifact import Artifact
 
 Place = dict[str, str]
 NO_SMALLEST = (
@@ -30,6 +33,26 @@ class Side:
         if own is None:
             raise node.error("missing 'metric'")
         return cls(own, place)
+
+
+def comparison_names(artifact: "Artifact", comparisons: Sequence[tuple[Side, str, Side] | None]) -> list[str]:
+    """Name comparisons, each two sides and a word between them, by what differs between the sides.
+
+    None is named by nothing.  Comparisons that would have one name are told apart by their metrics.
+    """
+
+    def title(side: Side) -> str:
+        return artifact.metrics[side.metric].title if side.metric in artifact.metrics else side.metric
+
+    def name(side: Side, than: Side) -> str:
+        own = {axis: value for axis, value in side.place.items() if than.place.get(axis) != value}
+        labels = [artifact.axes[axis].values[value].label for axis, value in own.items()]
+        return ", ".join(([title(side)] if side.metric != than.metric or not labels else []) + labels)
+
+    found = ["" if one is None else f"{name(one[0], one[2])} {one[1]} {name(one[2], one[0])}" for one in comparisons]
+    if len(set(found)) == len(found):
+        return found
+    return [f"{title(one[0])}: {text}" if one else text for one, text in zip(comparisons, found, strict=True)]
 
 
 @dataclass(frozen=True)
