@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from paper_repro.artifacts import claims, looks
 from paper_repro.artifacts.judgements import LEVEL, UNDECIDED, Judgement, more_seeds, would_decide
 from paper_repro.artifacts.views import Point, View
+from paper_repro.base.durations import duration
 from paper_repro.cells.planned import Key
 from paper_repro.cells.records import Record
 
@@ -75,7 +76,8 @@ def decide(claim: claims.Claim, view: View) -> Decision:
         found = Decision(_remarked(here.judgement, note), here.read, count)
         if not found.judgement.is_open:
             return found
-    return dataclasses.replace(found, judgement=_remarked(_closed(found.judgement), "no further look is planned"))
+    note = "no further look is planned" + _beyond_the_plan(found, claim, view, each[-1][1])
+    return dataclasses.replace(found, judgement=_remarked(_closed(found.judgement), note))
 
 
 def _priced(found: Decision, claim: claims.Claim, view: View, later: Sequence[tuple[int, float]]) -> Decision:
@@ -96,7 +98,19 @@ def _priced(found: Decision, claim: claims.Claim, view: View, later: Sequence[tu
             price = more * seconds_of_a_seed(view, found.read)
             return dataclasses.replace(found, judgement=dataclasses.replace(judgement, more=more, price=price))
     priceless = dataclasses.replace(judgement, more=None, price=None)
-    return dataclasses.replace(found, judgement=_remarked(priceless, NO_LOOK))
+    note = NO_LOOK + _beyond_the_plan(found, claim, view, later[-1][1])
+    return dataclasses.replace(found, judgement=_remarked(priceless, note))
+
+
+def _beyond_the_plan(found: Decision, claim: claims.Claim, view: View, level: float) -> str:
+    """Say how many more seeds would decide at the level of the last look, and what they cost; nobody may take them."""
+    tests = any(leaf.tested for leaf in found.judgement.leaves())
+    more = (
+        more_seeds(found.judgement, claim.smallest, level) if tests and found.judgement.verdict == UNDECIDED else None
+    )
+    if more is None:
+        return ""
+    return f" (it would take about {more} more, {duration(more * seconds_of_a_seed(view, found.read))} of a processor)"
 
 
 def _closed(judgement: Judgement) -> Judgement:
