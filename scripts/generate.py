@@ -3,7 +3,7 @@
     generate.py runs/cells/<cell> --prompt "ROMEO:" --prompt "JULIET:" --tokens 500 --seed 5
     generate.py runs/cells/<cell>                      # the paper's kind of four prompts, each with its seed
 
-CHECKPOINT is the folder of a cell (record.json and weights.safetensors), or the weights in it.
+CHECKPOINT is the folder of a cell (record.json and weights.safetensors), the weights in it, or the cell's id.
 
     --prompt TEXT       what to continue; several times for several texts
     --tokens N          how many tokens follow each prompt (default 1000)
@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.records import Record, finished
+from paper_repro.cells.records import Record
+from paper_repro.results.lookup import trained
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
@@ -81,7 +82,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, Record]":
     """Return the model with its weights, and the vocabulary that it was trained with."""
-    folder, record = finished(words.checkpoint)  # a wrong folder is refused before torch is imported
+    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 
     from paper_repro.cells.tasks import Cell
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer

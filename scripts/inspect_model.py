@@ -3,7 +3,7 @@
     inspect_model.py runs/cells/<cell>                  # prints what is measured, draws into the cell's folder
     inspect_model.py runs/cells/<cell> --to figures --layers 1,2 --json
 
-CHECKPOINT is the folder of a finished cell (record.json and weights.safetensors), or the weights in it.
+CHECKPOINT is the folder of a finished cell (record.json and weights.safetensors), the weights in it, or the cell's id.
 
     --to DIR            where embeddings/, matrices/ and scales/ go, each with figure.png, .svg and .csv
                         (default: inspection/ beside the checkpoint)
@@ -70,9 +70,9 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]]":
     """Return what to call the model, the checkpoint's folder, and what each inspection finds."""
-    from paper_repro.cells import records
+    from paper_repro.results.lookup import trained
 
-    folder, record = records.finished(words.checkpoint)  # a wrong folder is refused before torch is imported
+    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 
     import torch
 

@@ -169,7 +169,7 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
     if action == "--cells":
         from paper_repro.artifacts.listing import cells_table
 
-        print(cells_table(plan, words.runs, RESULTS))
+        print(f"{artifact.id} at scale {plan.scale_name}", cells_table(plan, words.runs, RESULTS), sep="\n")
         return 0
     if action == "--plan":
         from paper_repro.artifacts.listing import plan_table

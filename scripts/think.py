@@ -6,7 +6,7 @@
     think.py runs/cells/<cell> --board 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     think.py runs/cells/<cell> --image photograph.jpg --steps 4
 
-CHECKPOINT is the folder of an EBT's finished cell (record.json and weights.safetensors), or the weights in it.
+CHECKPOINT is the folder of an EBT's finished cell (record.json and weights.safetensors), the weights in it, or its id.
 
     --prompt TEXT       what to think about: each of its tokens from the second on, and the one that follows
     --board DIGITS      a Sudoku board of 81 characters, row by row, 0 or . for a blank, with one solution
@@ -44,7 +44,8 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.base.terminal import Shader, wants_color
-from paper_repro.cells.records import Record, finished
+from paper_repro.cells.records import Record
+from paper_repro.results.lookup import trained
 
 if TYPE_CHECKING:
     from paper_repro.papers.ebt.thoughts import ThoughtFigure
@@ -104,8 +105,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     words = parser.read(arguments)
     given = [name for name in SUBJECTS if getattr(words, name) is not None]
     if len(given) != 1:
-        options = ", ".join(option for _, option in SUBJECTS.values())
-        raise UsageError(f"think about what? give one of {options}")
+        raise UsageError(f"think about what? give one of {', '.join(option for _, option in SUBJECTS.values())}")
     words.subject = given[0]
     if words.steps is not None:
         given = words.steps.split(",")
@@ -130,7 +130,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
     """Return the checkpoint's folder, its record, and the model with its weights."""
-    folder, record = finished(words.checkpoint)  # a wrong folder is refused before torch is imported
+    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 
     from paper_repro.cells.tasks import Cell
     from paper_repro.lightning_modules.prediction_descent import PredictionDescent

@@ -39,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     if len(words.names) != 1:
         raise UsageError("give one experiment, for example cem/gaussian_process")
 
+    if any(word.startswith("launcher") for word in words.overrides):
+        raise UsageError("launcher goes with reproduce.py; one cell runs on SLURM under srun (docs/cluster.md)")
     _refuse_artifact(words.names[0])
     seed = words.seed() or 0
     if "--config" in words.flags:

@@ -218,6 +218,7 @@ def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str
         (["train.py", "cem/gaussian_process", "training.clip_norm=-1"], "training.clip_norm must be above 0"),
         (["train.py", "cem/gaussian_process", "machine.threads=0"], "machine.threads=0: expected"),
         (["train.py", "cem/gaussian_process", "machine.cuda_graph=true"], "machine.cuda_graph=true needs a CUDA GPU"),
+        (["train.py", "cem/gaussian_process", "machine.devices=2"], "cannot be shared by machine.devices=2"),
         (["reproduce.py", "cem/table3", "optimizer.lr=-1"], "optimizer.lr=-1: expected a learning rate of 0 or more"),
     ],
 )
@@ -274,6 +275,7 @@ def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.Comp
     assert len(re.findall("^[0-9a-f]{16} ", found.stdout, re.MULTILINE)) == 40, (
         "30 settings, and two floors of 5 kernels"
     )
+    assert found.stdout.startswith("cem/table3 at scale cpu\n") and "  floor=target_mean, kernel=rbf  " in found.stdout
 
 
 def test_cells_without_a_result_or_without_data_say_so(

@@ -12,7 +12,7 @@ WHOSE = {"paper": "the paper's", "ours": "ours"}
 MAY_PASS = "may_pass"
 """Said in a document of a claim that is not judged, and that more seeds may let be judged."""
 CLAIM_PARTS = 6
-"""Of a claim with more parts than this those that hold are told by the one that holds by least."""
+"""The most parts of a claim that a table shows in full: of more, those that hold are told by the nearest to fail."""
 OPPOSITE = "the opposite"
 
 
@@ -44,7 +44,7 @@ def _shown(parts: Sequence[tuple[str, Judgement]]) -> list[tuple[str, Judgement]
     ]
     if estimates:
         label, part, _ = max(estimates, key=lambda one: one[2])
-        found.append((f"{label} (of {len(estimates)} that hold the nearest to the threshold)", part))
+        found.append((f"{label} (the nearest to fail of {len(estimates)} that hold)", part))
     return found
 
 

@@ -239,7 +239,7 @@ class Every:
 
     def judge(self, view: "View", place: Place) -> Judgement:
         comparisons = [part.comparison if isinstance(part, Order | Close) else None for part in self.parts]
-        names = comparison_names(view.artifact, comparisons)
+        names = comparison_names(view.artifact, comparisons) if any(comparisons) else [""] * len(self.parts)
         parts = [(name, part.judge(view, place)) for name, part in zip(names, self.parts, strict=True)]
         return combine(parts, self.decisive, self.otherwise)
 

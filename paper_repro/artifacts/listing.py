@@ -166,8 +166,10 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
     The status is that of the user's own cell; where there is none, that of the committed reference, said so.
     """
     rows, absent = list[list[str]](), dict[str, None]()
+    under = {cell.id: floor.common() for floor in plan.floors for cell in floor.cells.values()}
     for cell in plan.all_cells:
-        setting = ", ".join(f"{axis}={value}" for axis, value in cell.key) or "-"
+        place = [*cell.key, *under.get(cell.id, {}).items()]
+        setting = ", ".join(f"{axis}={value}" for axis, value in place) or "-"
         status, path = "not run", "-"
         for root in (runs, reference):
             if (found := measurements.find(root, cell)) is not None:

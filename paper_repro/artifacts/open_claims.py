@@ -17,9 +17,9 @@ PAGE = """# What is not decided
 Of the {judged} claims at scale `cpu`, {undecided} are undecided ({share:.0%}). The price is the time of one processor
 core for the seeds that would decide, if means and spreads stay as they are. It is a guess from few seeds: the truth may
 be half of it or twice as much. The {priced} claims with a price cost {total} together; some of them share their cells.
-{planned} of them stand in a scale that plans looks. Their seeds are those up to the first look that would decide, and
-`reproduce.py ARTIFACT --decide --hours H` takes them, the claim first that costs least. A scale without looks spent its
-whole level at the seeds that it has; to go on, somebody has to plan looks for it first
+Seeds are those up to the first planned look that would decide, and `reproduce.py ARTIFACT --decide --hours H` takes
+them, the claim first that costs least. Where no planned look would decide, the last column says how many seeds it would
+take beyond the plan, and what they would cost: looks that nobody planned are not taken
 ([docs/verdicts.md](../docs/verdicts.md#more-seeds)). What is known is what the undecided parts of a claim rest on.
 
 {table}
@@ -122,7 +122,6 @@ def page(tables: Iterable[Mapping[str, Any]]) -> str:
         undecided=len(found.undecided),
         share=found.share,
         priced=len(prices),
-        planned=sum(1 for one in found.undecided if one.seconds is not None and one.looks),
         total=duration(sum(prices)),
         table=_table(rows, headers),
         below=BELOW.format(table=_table(below, ["artifact", "claims", "more seeds may help"])) if below else "",

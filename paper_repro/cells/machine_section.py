@@ -33,6 +33,22 @@ def check_machine(config: Mapping[str, Any]) -> None:
             raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")
 
 
+def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
+    """Return how many of an optimiser step's ``accumulate`` batches each device computes.
+
+    Raises:
+        UsageError: the devices cannot share them evenly.
+    """
+    count = nodes * (devices if isinstance(devices, int) else len(devices))
+    if accumulate % count:
+        raise UsageError(
+            f"training.accumulate={accumulate} batches a step cannot be shared by machine.devices={devices}: "
+            f"make accumulate a multiple of {count} (and data.batch_size smaller, for the same step), "
+            "or set machine.devices=1 and machine.workers to run several cells side by side"
+        )
+    return accumulate // count
+
+
 def _whole(value: Any) -> bool:
     return type(value) is int and value >= 1
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.identity import TARGET
+from paper_repro.base.identity import MACHINE, TARGET
+from paper_repro.cells.machine_section import share_batches
 
 TRAINING = "paper_repro.training.fit.Fit"
 """The task that trains; the training section of any other is its own."""
@@ -44,7 +45,8 @@ class TrainingSettings:
                 raise UsageError(f"training.{name} must be a whole number of 1 or more, got {value!r}")
         if self.precision not in PRECISIONS:
             hint = nearest(str(self.precision), PRECISIONS)
-            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{hint}")
+            near = hint if "did you mean" in hint else ""  # else it lists them once more
+            raise UsageError(f"training.precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}{near}")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"training.clip_norm must be above 0, or null, got {self.clip_norm}")
         if self.evaluation_batches is not None and self.evaluate_every is None:
@@ -78,11 +80,14 @@ def check_training(config: Mapping[str, Any]) -> None:
     """Check what needs no torch of a cell that trains: its ``training`` section, learning rate and batch size.
 
     Raises:
-        UsageError: an unknown or missing key, or a value out of range.
+        UsageError: an unknown or missing key, a value out of range, or devices that cannot share the batches of a step.
     """
     if (config.get("task") or {}).get(TARGET) != TRAINING or "training" not in config:
         return
-    read_training(config["training"])
+    accumulate = read_training(config["training"]).accumulate
+    machine = config.get(MACHINE) or {}
+    if machine.get("nodes", 1) == 1:  # several nodes are refused first where the others were not started
+        share_batches(accumulate, machine.get("devices", 1), 1)
     rate = (config.get("optimizer") or {}).get("lr")
     if isinstance(rate, int | float) and rate < 0:
         raise UsageError(f"optimizer.lr={rate:g}: expected a learning rate of 0 or more")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import RESULTS
+from paper_repro.base.command_line import RESULTS, default_runs
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError
 from paper_repro.cells import measurements, records
@@ -62,6 +62,17 @@ def find(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
     inside = folder.parent.name == "cells" and folder.name == record.cell
     found = measurements.find(folder.parent.parent, Own(record)) if inside else None
     return folder, record if found is None else found.record
+
+
+def trained(checkpoint: Path) -> tuple[Path, Record]:
+    """Return the folder of a trained cell and its record, see ``records.finished``.
+
+    Args:
+        checkpoint: the folder, a file in it, or a word that ``find`` takes, in the default folder of runs.
+    """
+    if checkpoint.exists() or len(checkpoint.parts) != 1:
+        return records.finished(checkpoint)
+    return records.finished(find(checkpoint, [default_runs()])[0])
 
 
 def _folder(word: str, roots: Sequence[Path]) -> Path:

@@ -15,7 +15,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.machine_section import check_machine
+from paper_repro.cells.machine_section import check_machine, share_batches
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.compiled_code import missing_compiler
 
@@ -91,13 +91,7 @@ class Machine:
         Raises:
             UsageError: the devices cannot share them evenly.
         """
-        if accumulate % self.count:
-            raise UsageError(
-                f"training.accumulate={accumulate} batches a step cannot be shared by machine.devices={self.devices}: "
-                f"make accumulate a multiple of {self.count} (and data.batch_size smaller, for the same step), "
-                "or set machine.devices=1 and machine.workers to run several cells side by side"
-            )
-        return accumulate // self.count
+        return share_batches(accumulate, self.devices, self.nodes)
 
     @property
     def device(self) -> torch.device:

@@ -210,7 +210,7 @@ def test_labels_of_floors_do_not_lie_on_one_another() -> None:
     draw_floors([left, right], lines)
     canvas.draw_without_rendering()
     assert [label.get_text() for label in right.texts] == ["Bigram count"]
-    assert [label.get_text() for label in left.texts] == ["Bigram count", "Unigram count", "Bigram count"]
+    assert [label.get_text() for label in left.texts] == ["Bigram count 4.18", "Unigram count 4.18", "Bigram count"]
     boxes = [label.get_window_extent() for label in left.texts]
     assert all(lower.y1 <= upper.y0 + 1 for lower, upper in itertools.pairwise(boxes))
     assert len(left.lines) == 1 + 4 and len(right.lines) == 1 + 1

@@ -119,6 +119,14 @@ def test_every_published_claim_rests_on_an_interval_or_on_exact_arithmetic() -> 
                     assert leaf["exact"] or "[" in leaf["because"], (place, claim["id"])
 
 
+def test_every_published_scale_whose_claims_are_judged_over_seeds_plans_its_looks() -> None:
+    """Looks that are planned after the whole level was spent decide wrongly more often than the level says."""
+    for place in PUBLISHED:
+        table = json.loads((RESULTS / place / "table.json").read_text())
+        judged = any(not leaf["exact"] for claim in table["claims"] for leaf in _leaves(claim))
+        assert table["looks"] or not judged or len(table["seeds"]) < 2, place
+
+
 def _leaves(judgement: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not judgement["parts"]:
         yield judgement

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.command_line import RESULTS, ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
@@ -225,3 +225,16 @@ def test_what_is_no_checkpoint(make: Callable[..., Path], capsys: Any, tmp_path:
 def test_help_is_the_scripts_own_text(capsys: Any) -> None:
     assert run_main(MAIN, ["--help"]) == 0 and run_main(MAIN, []) == 2
     assert "--settle TOL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", ["generate", "inspect_model", "think"])
+def test_a_cell_may_be_named_by_its_id(script: str) -> None:
+    option = {"generate": ["--prompt", "1"], "inspect_model": [], "think": ["--prompt", "1"]}[script]
+    found = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "95071d22", *option],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PAPER_REPRO_RUNS": str(RESULTS)},
+    )
+    assert found.returncode == 2 and "cells/95071d22e59ea75a/weights.safetensors: not there" in found.stderr
