@@ -47,8 +47,8 @@ How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader sh
 
 * **cem/table3 is fitted.** The paper does not print its data sizes, lengthscales or optimiser. Ours were chosen to come
   close to the printed table, so its numbers are called `fitted`, not `reproduced`: a fit exists. {fitted} of its
-  {judged} measured numbers lie within one published standard deviation; with the paper's own settings it would be about
-  {expected}.
+  {judged} measured numbers lie within one published standard deviation. With the paper's own settings it would be about
+  {expected}, if the paper's means are of five repeats or more, which it does not say.
 * **Whose claim it is.** A claim is the paper's or a question of ours. Both are counted apart above, and the table of
   claims has a column for it.
 * **Claims at scale `cpu` are judged on small models and small data.** What fails or holds there may do otherwise at
@@ -181,7 +181,7 @@ def _artifacts(results: Path, tables: Sequence[dict[str, Any]]) -> str:
         covered=_covered(),
         fitted=measured.count(FITTED),
         judged=len(measured),
-        expected="{:.1f} to {:.1f} %".format(*(100 * share for share in within_one_deviation())),
+        expected="{:.0f} to {:.0f} %".format(*(100 * share for share in within_one_deviation())),
     )
 
 

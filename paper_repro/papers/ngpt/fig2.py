@@ -161,8 +161,9 @@ def above_one(view: View, baseline: str, candidate: str = CANDIDATE) -> Judgemen
     """
     parts = []
     for speedup in speedups(view.unwatched(), "c1k", baseline, candidate):
-        found = _above_zero(speedup.by_seed, str(speedup))
-        if speedup.bound != "=" and found.verdict == UNDECIDED:
+        if speedup.bound == "=":
+            found = _above_zero(speedup.by_seed, str(speedup))
+        else:
             found = _lower(view.unwatched(), "c1k", speedup, baseline, candidate)
         tokens = f"{speedup.candidate.tokens:,.0f} tokens"
         parts.append((tokens, _of_both(view, found, baseline, candidate, (speedup, "c1k"))))
