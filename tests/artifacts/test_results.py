@@ -121,10 +121,12 @@ def test_every_published_claim_rests_on_an_interval_or_on_exact_arithmetic() -> 
 
 def test_every_published_scale_whose_claims_are_judged_over_seeds_plans_its_looks() -> None:
     """Looks that are planned after the whole level was spent decide wrongly more often than the level says."""
-    for place in PUBLISHED:
-        table = json.loads((RESULTS / place / "table.json").read_text())
+    tables = [json.loads((RESULTS / place / "table.json").read_text()) for place in PUBLISHED]
+    trained = [table for table in tables if table["scale"] != "exact" and len(table["seeds"]) > 1]
+    assert len(trained) > 30
+    for table in trained:
         judged = any(not leaf["exact"] for claim in table["claims"] for leaf in _leaves(claim))
-        assert table["looks"] or not judged or len(table["seeds"]) < 2, place
+        assert table["looks"] or not judged, table["artifact"]
 
 
 def _leaves(judgement: dict[str, Any]) -> Iterator[dict[str, Any]]:
