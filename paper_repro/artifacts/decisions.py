@@ -58,7 +58,9 @@ def decide(claim: claims.Claim, view: View) -> Decision:
     """
     planned, first = view.plan.scale.looks, view.plan.scale.seeds
     if not planned or view.plan.altered or not claim.is_of(view.scale_name):
-        return _at(claim, view, LEVEL)
+        found = _at(claim, view, LEVEL)
+        more, price = _wanted(found, claim, view, LEVEL)
+        return dataclasses.replace(found, judgement=dataclasses.replace(found.judgement, more=more, price=price))
     if reason := looks.refuse_unplanned(planned, first, view.plan.seeds):
         return Decision(Judgement(UNDECIDED, reason), frozenset())
     found = Decision(Judgement(UNDECIDED, f"not judged before {planned[0]} seeds"), frozenset())
@@ -97,20 +99,23 @@ def _priced(found: Decision, claim: claims.Claim, view: View, later: Sequence[tu
         if would_decide(judgement, more, claim.smallest, level):
             price = more * seconds_of_a_seed(view, found.read)
             return dataclasses.replace(found, judgement=dataclasses.replace(judgement, more=more, price=price))
-    priceless = dataclasses.replace(judgement, more=None, price=None)
     note = NO_LOOK + _beyond_the_plan(found, claim, view, later[-1][1])
-    return dataclasses.replace(found, judgement=_remarked(priceless, note))
+    return dataclasses.replace(found, judgement=_remarked(judgement, note))
+
+
+def _wanted(found: Decision, claim: claims.Claim, view: View, level: float) -> tuple[int | None, float | None]:
+    """Return how many more seeds would decide at a level, and their seconds of a processor; None: nobody can say."""
+    judgement = found.judgement
+    if judgement.verdict != UNDECIDED or not any(leaf.tested for leaf in judgement.leaves()):
+        return None, None
+    more = more_seeds(judgement, claim.smallest, level)
+    return more, None if more is None else more * seconds_of_a_seed(view, found.read)
 
 
 def _beyond_the_plan(found: Decision, claim: claims.Claim, view: View, level: float) -> str:
     """Say how many more seeds would decide at the level of the last look, and what they cost; nobody may take them."""
-    tests = any(leaf.tested for leaf in found.judgement.leaves())
-    more = (
-        more_seeds(found.judgement, claim.smallest, level) if tests and found.judgement.verdict == UNDECIDED else None
-    )
-    if more is None:
-        return ""
-    return f" (it would take about {more} more, {duration(more * seconds_of_a_seed(view, found.read))} of a processor)"
+    more, price = _wanted(found, claim, view, level)
+    return "" if price is None else f" (it would take about {more} more, {duration(price)} of a processor)"
 
 
 def _closed(judgement: Judgement) -> Judgement:
@@ -126,12 +131,7 @@ def _remarked(judgement: Judgement, note: str) -> Judgement:
 def _at(claim: claims.Claim, view: View, level: float) -> Decision:
     watched = Watched(**{field.name: getattr(view, field.name) for field in dataclasses.fields(view)})
     judgement = claims.judge(claim, watched, level)
-    read = frozenset(watched.read)
-    if judgement.verdict != UNDECIDED or not any(leaf.tested for leaf in judgement.leaves()):
-        return Decision(judgement, read)
-    more = more_seeds(judgement, claim.smallest, level)
-    price = None if more is None else more * seconds_of_a_seed(view, read)
-    return Decision(dataclasses.replace(judgement, more=more, price=price), read)
+    return Decision(judgement, frozenset(watched.read))
 
 
 def seconds_of_a_seed(view: View, read: frozenset[Key]) -> float:

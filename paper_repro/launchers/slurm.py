@@ -34,6 +34,7 @@ SAY_SECONDS = 30.0
 UNHEARD_SECONDS = 300.0
 """How long SLURM's controller may be silent before watching ends."""
 _LOG_LINES = 5
+_ELSEWHERE = "log in to a node of the cluster, or leave launcher out to run the cells on this computer"
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,7 @@ def _check_nodes(cell: PlannedCell) -> None:
 def _check_commands() -> None:
     for command in ("sbatch", "srun", "squeue", "scancel", "sinfo"):
         if shutil.which(command) is None:
-            raise UsageError(
-                f"launcher=slurm: there is no {command} on {socket.gethostname()}: log in to a node of the cluster, or "
-                "leave launcher out to run the cells on this computer"
-            )
+            raise UsageError(f"launcher=slurm: there is no {command} on {socket.gethostname()}: {_ELSEWHERE}")
     if find_spec("submitit") is None:
         raise UsageError("launcher=slurm needs submitit: pip install submitit (or pip install -e '.[slurm]')")
 
@@ -182,14 +180,8 @@ def _check_partition(wanted: str | None) -> None:
     Raises:
         UsageError: no controller answers, or the partition is none of them.
     """
-    command = ["sinfo", "--noheader", "--format=%R"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise UsageError(
-            f"launcher=slurm: no controller of SLURM answers on {socket.gethostname()} ({_first_line(found.stderr)}): "
-            "log in to a node of the cluster, or leave launcher out to run the cells on this computer"
-        )
-    partitions = found.stdout.split()
+    silent = f"; no controller of SLURM answers on {socket.gethostname()}: {_ELSEWHERE}"
+    partitions = _ask("sinfo", "--noheader", "--format=%R", hint=silent).split()
     if wanted is not None and wanted not in partitions:
         there = ", ".join(sorted(set(partitions))) or "none"
         raise UsageError(f"launcher.partition={wanted}: there is no such partition; there are {there}")
@@ -295,10 +287,10 @@ def _states(number: str) -> Counter[str]:
         time.sleep(LOOK_SECONDS)
 
 
-def _ask(*command: str) -> str:
+def _ask(*command: str, hint: str = "") -> str:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}")
+        raise UsageError(f"launcher=slurm: {command[0]} failed: {_first_line(found.stderr)}{hint}")
     return found.stdout
 
 
