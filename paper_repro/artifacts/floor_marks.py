@@ -65,7 +65,7 @@ def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
         for line in own:
             if low <= line.value <= high:
                 axes.axhline(line.value, color=palette.FLOOR, linestyle=":", linewidth=1.2)
-        if axes.get_autoscaley_on():
+        if own and axes.get_autoscaley_on():
             axes.autoscale_view(scalex=False)  # a line within the margin of another would lie on the axis
     for axes, (low, high), own in zip(panels, reaches, found, strict=True):
         edges = {above: _numbers(own, low, high, above) for above in (False, True)}

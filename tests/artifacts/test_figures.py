@@ -270,3 +270,13 @@ def test_the_line_below_a_figure_names_dash_dotted_lines_where_there_are_some(vi
         assert printed_numbers.sentence(view, numbers).startswith("Diamonds and" if lines else "Diamonds:")
         entry: Any = printed_numbers.legend_entry(numbers)
         assert (entry.get_linestyle() == printed_numbers.LINE) == lines
+
+
+def test_a_panel_without_a_floor_keeps_its_limits() -> None:
+    canvas = Canvas()
+    FigureCanvasAgg(canvas)
+    texts, losses = canvas.subplots(1, 2)
+    texts.text(0, 1, "what a model wrote")
+    losses.plot([0, 1], [3.0, 4.0])
+    draw_floors([texts, losses], [FloorLine("Bigram count", 3.9, 1)])
+    assert texts.get_ylim() == (0.0, 1.0)

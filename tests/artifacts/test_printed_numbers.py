@@ -1,6 +1,7 @@
 """The paper's numbers and the floors of published figures are drawn or told, and what is not drawn says why."""
 
 import csv
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,26 @@ def texts(place: str, stem: str = "figure") -> str:
     return " ".join(
         " ".join("".join(node.itertext()).split()) for node in root.iter("{http://www.w3.org/2000/svg}text")
     )
+
+
+DRAWINGS = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*/*/*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+PLACED = re.compile(r"translate\((?P<x>-?[\d.]+) (?P<y>-?[\d.]+)\)|rotate\(-?[\d.]+ (?P<rx>-?[\d.]+) (?P<ry>-?[\d.]+)\)")
+
+
+@pytest.mark.parametrize("place", DRAWINGS)
+def test_no_text_stands_outside_of_its_figure(place: str) -> None:
+    root = ElementTree.parse(RESULTS / place).getroot()
+    width, height = (float(number) for number in root.attrib["viewBox"].split()[2:])
+    count = 0
+    for node in root.iter():
+        found = PLACED.match(node.get("transform", ""))
+        if not found or not (node.tag == f"{SVG}text" or node.find(f"{SVG}text") is not None):
+            continue
+        x, y = (float(found[name] or found[f"r{name}"]) for name in "xy")
+        assert -1 <= x <= width and 0 <= y <= height + 1, "".join(node.itertext())
+        count += 1
+    assert count
 
 
 def rows(place: str) -> list[dict[str, str]]:

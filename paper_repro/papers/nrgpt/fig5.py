@@ -15,7 +15,7 @@ ATTACHMENT = "texts.json"
 SCORES = {"perplexity": "ppl", "gqs_paper": "gqs", "apcs_lines": "apcs", "distinct_1": "d-1", "distinct_2": "d-2"}
 COLUMNS, LINES = 46, 24
 """Characters and lines of a text that the figure shows; figure.csv has it whole."""
-TITLE_HEIGHT, LINE_HEIGHT = 0.45, 0.1
+TITLE_HEIGHT, LINE_HEIGHT = 0.5, 0.11
 """Inches."""
 
 
@@ -54,7 +54,9 @@ class Figure5(figures.Figure):
             scores = [f"{name} {row[key]}" for key, name in SCORES.items() if row[key] != ""]
             axes.set_title(f"{label}\n{', '.join(scores)}", fontsize=7, loc="left")
             ties.tie(axes, rows, [row])
-            axes.text(0, 1, _fitted(row["text"]), family="monospace", fontsize=6, va="top", parse_math=False)
+            shown = _fitted(row["text"])
+            text = axes.text(0, 1, shown, family="monospace", fontsize=6, va="top", parse_math=False)
+            text.set_in_layout(False)  # its panel is as high as it needs
 
 
 def _prompt(rows: Sequence[Row]) -> str | None:
