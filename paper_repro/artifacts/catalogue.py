@@ -17,9 +17,9 @@ from typing import Any
 from paper_repro.artifacts import axes, floors, paper_claims
 from paper_repro.artifacts.artifact import Artifact, Column, Metric, Tolerance
 from paper_repro.artifacts.axes import EXACT, SCALES, Restriction
-from paper_repro.artifacts.claims import Claim, check_predicate
+from paper_repro.artifacts.claims import Claim
 from paper_repro.artifacts.derived import derivation_problem
-from paper_repro.artifacts.names import place_problems
+from paper_repro.artifacts.names import Names, place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.config import experiments, is_experiment
 from paper_repro.base.errors import UsageError, nearest
@@ -319,13 +319,16 @@ def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
 def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     seen: dict[str, str] = {}
     nodes = entries["claims"].elements() if "claims" in entries else []
+    measured = [name for name, metric in artifact.metrics.items() if metric.measured]
     for claim, node in zip(artifact.claims, nodes, strict=True):
         if claim.id in seen:
             raise node.error(f"duplicate claim id '{claim.id}' (first at {seen[claim.id]})")
         seen[claim.id] = node.where
         for problem in _claim_problems(artifact, claim):
             raise node.error(problem)
-        check_predicate(artifact.axes, artifact.metrics, artifact.columns, claim, node)
+        names = Names(artifact.axes, measured, list(artifact.columns), claim.over, claim.smallest)
+        for problem in claim.predicate.problems(names):
+            raise node.error(problem)
 
 
 def _claim_problems(artifact: Artifact, claim: Claim) -> Iterator[str]:

@@ -238,9 +238,13 @@ class Every:
         return cls(parts)
 
     def judge(self, view: "View", place: Place) -> Judgement:
-        comparisons = [part.comparison if isinstance(part, Order | Close) else None for part in self.parts]
+        plain = [part.part if isinstance(part, Negation) else part for part in self.parts]
+        comparisons = [part.comparison if isinstance(part, Order | Close) else None for part in plain]
         names = comparison_names(view.artifact, comparisons) if any(comparisons) else [""] * len(self.parts)
-        parts = [(name, part.judge(view, place)) for name, part in zip(names, self.parts, strict=True)]
+        parts = [
+            (f"not: {name}" if name and isinstance(part, Negation) else name, part.judge(view, place))
+            for name, part in zip(names, self.parts, strict=True)
+        ]
         return combine(parts, self.decisive, self.otherwise)
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -305,6 +309,8 @@ class Computed:
     def judge(self, view: "View", place: Place) -> Judgement:
         judgement = self.function(view.artifact.companions())(view)
         assert isinstance(judgement, Judgement)
+        if unknown := view.unknown_metric():
+            raise UsageError(f"{self.where}: judge_{self.name} reads {unknown}")
         return judgement
 
     def problems(self, names: Names) -> Iterator[str]:
@@ -352,21 +358,6 @@ def _judged(claim: Claim, view: "View") -> Judgement:
     return combine(parts, *((HOLDS, FAILS) if claim.somewhere else (FAILS, HOLDS)))
 
 
-def check_predicate(
-    axes: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    columns: Mapping[str, Any],
-    claim: Claim,
-    node: Node,
-) -> None:
-    """Raise UsageError with the claim's file and line if its predicate refers to something that does not exist, or
-    needs a smallest effect of another kind than the claim names.
-    """
-    measured = [name for name, metric in metrics.items() if metric.measured]
-    for problem in claim.predicate.problems(Names(axes, measured, list(columns), claim.over, claim.smallest)):
-        raise node.error(problem)
-
-
 def _contrast(
     view: "View", left: Side, right: Side, place: Place, compare: str, low: float, high: float = math.inf
 ) -> Judgement:
@@ -386,8 +377,9 @@ def _contrast(
     if compare == "ratio":
         numbers = (math.exp(numbers[0]), math.exp(numbers[1]), math.exp(numbers[2]))
     text = "{:.3f} [{:.3f}, {:.3f}]" if compare == "ratio" else "{:.4g} [{:.4g}, {:.4g}]"
-    pairing = f"{interval.count} pairs" if interval.paired else f"{interval.count} seeds, unpaired"
-    sentence = f"{compare} {text.format(*numbers)}, {pairing}"
+    sentence = (
+        f"{compare} {text.format(*numbers)}, {interval.count} {'pairs' if interval.paired else 'seeds, unpaired'}"
+    )
     return tested(interval, sentence, low, high, relative=compare == "ratio", base=base)
 
 

@@ -68,6 +68,8 @@ def decide(claim: claims.Claim, view: View) -> Decision:
     for number, (count, level) in enumerate(each):
         seeds = looks.seeds_of(first, count)
         here = _at(claim, _limited(view, seeds), level)
+        if not here.read and any(leaf.tested for leaf in here.judgement.leaves()):
+            return _at(claim, view, LEVEL)  # of printed numbers: no seed changes it, and it is judged once
         if any(not set(seeds) <= view.judged(view.points[key]).keys() for key in here.read & view.points.keys()):
             if not number and here.judgement.verdict == UNDECIDED:
                 found = here  # it says what has not been run

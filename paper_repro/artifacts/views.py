@@ -18,7 +18,7 @@ from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.unnamed import unnamed
 from paper_repro.base import config as configs
 from paper_repro.base import identity
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
 from paper_repro.cells.planned import Key, PlannedCell
@@ -134,6 +134,13 @@ class View:
         """Return the same view, of which nothing is held against a floor."""
         return replace(self, floors=())
 
+    def unknown_metric(self) -> str:
+        """Return which metric was read that neither the artifact nor any finished record has; empty for none.
+
+        A plain view notes nothing, and so knows of none.
+        """
+        return ""
+
     @cached_property
     def shortfalls(self) -> dict[tuple[Key, str | None], Judgement | None]:
         """What was found out about models and their floors, see ``Witness``."""
@@ -228,6 +235,13 @@ class Witness(View):
 
     def without_floors(self) -> View:
         return self.unwatched().without_floors()
+
+    def unknown_metric(self) -> str:
+        read = [point.own if self.judges_own else point.reference for point in self.points.values()]  # without a note
+        finished = [record for found in read for record in found.values() if record.status == FINISHED]
+        known = {*self.artifact.metrics}.union(*({*record.metrics, *record.unavailable} for record in finished))
+        unknown = sorted({name for _, name in self.noted if name is not None} - known)
+        return f"metric '{unknown[0]}', which no record has{nearest(unknown[0], known)}" if unknown and finished else ""
 
     def shortfall(self) -> Judgement | None:
         """Return why what was read decides nothing: the first model that is not better than its floor; None if all are.

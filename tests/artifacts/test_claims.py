@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from paper_repro.artifacts import claims, intervals, views
+from paper_repro.artifacts import catalogue, claims, intervals, views
+from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import (
     FAILS,
     HOLDS,
@@ -27,6 +28,7 @@ from paper_repro.artifacts.claims import (
 )
 from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.artifacts.views import View
+from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
@@ -309,10 +311,40 @@ def test_a_computed_claim_calls_the_file_beside_the_artifact(tmp_path: Path) -> 
     assert claims.judge(plan.artifact.claims[0], view) == Judgement(HOLDS, "4 points", exact=True)
 
 
-def test_the_printed_means_of_table_3_bear_out_every_claim_about_it(tmp_path: Path) -> None:
-    from paper_repro.artifacts import catalogue
-    from paper_repro.artifacts import plan as plans
+def test_a_computed_claim_that_reads_a_metric_of_no_record_is_an_error(tmp_path: Path) -> None:
+    predicate = "order: {metric: error, greater: {model: old}, lesser: {model: new}}"
+    text = synthetic.ARTIFACT.replace(
+        f"    over: [task]\n    predicate:\n      {predicate}", "    predicate: {computed: seen}"
+    )
+    plan = synthetic.plan(tmp_path, text)
+    synthetic.fill(tmp_path / "runs", plan, synthetic.near_the_paper(plan))
+    view = views.build(plan, tmp_path / "runs", None)
+    for metric, words in (
+        ("eror", r"judge_seen reads metric 'eror', which no record has \(did you mean 'error'\?\)"),
+        ("error", ""),
+    ):
+        (tmp_path / "made" / "up.py").write_text(
+            "from paper_repro.artifacts.claims import HOLDS, UNDECIDED, Judgement\n"
+            "def judge_seen(view):\n"
+            f"    found = len(view.samples('{metric}', {{'task': 'hard', 'model': 'old'}}))\n"
+            "    return Judgement(HOLDS, f'{found} seeds', exact=True) if found else Judgement(UNDECIDED, 'not run')\n"
+        )
+        if words:
+            with pytest.raises(UsageError, match=words):
+                claims.judge(plan.artifact.claims[0], view)
+        else:
+            assert claims.judge(plan.artifact.claims[0], view).verdict == HOLDS
 
+
+def test_a_part_that_is_negated_has_a_name_that_says_so() -> None:
+    plan = plans.make(catalogue.load("nrgpt/table1"))
+    view = views.build(plan, RESULTS, None)
+    found = claims.judge(next(claim for claim in plan.artifact.claims if claim.id == "owt_order"), view)
+    assert [label for label, part in found.parts if not label and not part.parts] == []
+    assert any(label.startswith("not: ") and " above " in label for label, _ in found.parts)
+
+
+def test_the_printed_means_of_table_3_bear_out_every_claim_about_it(tmp_path: Path) -> None:
     plan = plans.make(catalogue.load("cem/table3"))
 
     def outcome(cell: PlannedCell) -> Outcome:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper_repro.artifacts import claims, deciding, decisions, intervals, looks, views
+from paper_repro.artifacts import catalogue, claims, deciding, decisions, intervals, looks, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.judgements import FAILS, HOLDS, LEVEL, UNDECIDED, Judgement, combine, settle
 from paper_repro.artifacts.judgements import tested as by_interval
@@ -310,3 +310,12 @@ def test_the_price_of_an_undecided_claim_is_that_of_the_first_look_that_would_de
         assert (found.judgement.price is None) == (found.judgement.more is None)
         assert (decisions.NO_LOOK in found.judgement.reason) == (found.judgement.more is None)
     assert asked == {5, 9, None}, "looks are at 3, 5, 8 and 12 seeds"
+
+
+def test_printed_numbers_are_judged_once_and_not_at_looks(tmp_path: Path) -> None:
+    """No seed changes them: the claim spends no level, names no look and asks for no seeds."""
+    plan = plans.make(catalogue.load("nrgpt/table6"))
+    claim = next(claim for claim in plan.artifact.claims if claim.id == "printed_beyond_the_questions")
+    found = decisions.decide(claim, views.build(plan, tmp_path, None))
+    assert found.look is None and found.following is None and found.judgement.more is None
+    assert "look" not in found.judgement.remark and any(part.verdict == HOLDS for _, part in found.judgement.parts)

@@ -42,7 +42,9 @@ def texts(place: str, stem: str = "figure") -> str:
 
 DRAWINGS = sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*/*/*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
-PLACED = re.compile(r"translate\((?P<x>-?[\d.]+) (?P<y>-?[\d.]+)\)|rotate\(-?[\d.]+ (?P<rx>-?[\d.]+) (?P<ry>-?[\d.]+)\)")
+PLACED = re.compile(
+    r"translate\((?P<x>-?[\d.]+) (?P<y>-?[\d.]+)\)|rotate\(-?[\d.]+ (?P<rx>-?[\d.]+) (?P<ry>-?[\d.]+)\)"
+)
 
 
 @pytest.mark.parametrize("place", DRAWINGS)

@@ -64,7 +64,7 @@ def is_nrgpt(place: Place) -> bool:
 
 def spread(ours: float, other: float) -> Made:
     """How far the rates of one width lie apart."""
-    return shakespeare(lambda place: 2.0 + (ours if is_nrgpt(place) else other) * (place["setting"] == "lr5e-3"))
+    return shakespeare(lambda place: 2.0 + (ours if is_nrgpt(place) else other) * (place["setting"] == "lr2e-3"))
 
 
 def costs(**metrics: float) -> Made:
