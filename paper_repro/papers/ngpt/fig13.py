@@ -35,7 +35,9 @@ class Figure13(figures.Figure):
         for model, value in self.artifact.axes["model"].values.items():
             own = [(row["length"], row["perplexity"]) for row in rows if row["model"] == model]
             figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), value.label)
-        axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)", ylabel="perplexity")
+        split = "test" if self.view.scale_name == "paper" else "validation"  # PG19's test books
+        axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)")
+        axes.set_ylabel(f"{split} perplexity")
         figures.log_ticks(axes.yaxis)
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
