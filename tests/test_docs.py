@@ -165,6 +165,8 @@ def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert re.search(r"\| Activation +\| Steps +\| Test RMSE +\|\n", printed) and "reference" not in printed, printed
     assert "silu_gains_from_recursion" in printed
     drawn = tmp_path / "runs" / "cem" / "activation" / "smoke"
+    (claim,) = json.loads((drawn / "table.json").read_text())["claims"]
+    assert (claim["id"], claim["whose"]) == ("silu_gains_from_recursion", "ours")
     assert (drawn / "figure.png").stat().st_size > 5000
     assert len((drawn / "figure.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
@@ -176,6 +178,8 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
     path.write_text(text)
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
     plan = plans.make(catalogue.load(name), "cpu")
+    (claim,) = plan.artifact.claims
+    assert claim.ours
     starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
     assert starts == [None] * 5 + [0.5413] * 5
 

@@ -49,7 +49,7 @@ def test_a_run_without_skips_says_nothing_of_them(tmp_path: Path) -> None:
 
 
 def test_continuous_integration_says_that_it_is_one() -> None:
-    """``tests/support/browser.py`` warns of a missing browser where $CI is set."""
+    """``skips.skip`` warns of what is missing where $CI is set."""
     script = (ROOT / ".ci" / "run").read_text()
     line = next(line for line in script.splitlines() if "CI=" in line)
     for given, expected in (({}, "true"), ({"CI": "yes"}, "yes")):

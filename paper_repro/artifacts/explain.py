@@ -50,8 +50,8 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
     found = {key: first, **{axis: one for axis, _, one in (part.strip().partition("=") for part in rest)}}
     for axis, one in found.items():
         if axis not in artifact.axes:
-            raise UsageError(f"{text}: unknown axis '{axis}'{nearest(axis, artifact.axes)}")
+            raise UsageError(f"{artifact.id}: {text}: unknown axis '{axis}'{nearest(axis, artifact.axes)}")
         values = artifact.axes[axis].values
         if one not in values:
-            raise UsageError(f"{text}: axis '{axis}' has no value '{one}'{nearest(one, values)}")
+            raise UsageError(f"{artifact.id}: {text}: axis '{axis}' has no value '{one}'{nearest(one, values)}")
     return found

@@ -14,7 +14,7 @@ from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.base.overrides import Override, parse
+from paper_repro.base.overrides import COMMAND, Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 from paper_repro.cells.training_section import TRAINING
 
@@ -86,9 +86,8 @@ def make(
         raise UsageError(f"seeds: {error}") from error
     cells = []
     for key in artifact.points(spec):
-        layers: list[str | Override] = [*artifact.overrides(key, spec), *overrides]
-        composed = configs.compose_seeds(artifact.experiment, layers, chosen)
-        cells += [plan_cell(key, seed, config) for seed, config in zip(chosen, composed, strict=True)]
+        layers = configs.parse_all([*artifact.overrides(key, spec), *overrides])
+        cells += _cells(artifact.experiment, key, layers, chosen)
     try:
         _refuse_twins(artifact, cells, overrides)
     except UsageError:
@@ -101,6 +100,40 @@ def make(
         _refuse_few(artifact, axis, fewest, cells)
     floors = tuple(_floors(artifact, name, spec, cells, overrides))
     return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells), floors)
+
+
+def _cells(experiment: str, key: Key, layers: Sequence[Override], seeds: Sequence[int]) -> list[PlannedCell]:
+    """Return the cells of one point.
+
+    Raises:
+        UsageError: their config is refused; with file and line where an override of a file is the reason.
+    """
+    try:
+        composed = configs.compose_seeds(experiment, layers, seeds)
+        return [plan_cell(key, seed, config) for seed, config in zip(seeds, composed, strict=True)]
+    except UsageError as error:
+        reason = _reason(experiment, layers, seeds[0], str(error))
+        if reason is None or reason.source == COMMAND or str(error).startswith(reason.said):
+            raise
+        raise reason.error(str(error)) from error
+
+
+def _reason(experiment: str, layers: Sequence[Override], seed: int, refusal: str) -> Override | None:
+    """Return the override that a refusal begins with: the config of those before it is right, and from it on the
+    refusal is the same.  None where there is no such override.
+    """
+    found = [_refusal(experiment, layers[:count], seed) for count in range(len(layers) + 1)]
+    before = max((count for count, text in enumerate(found) if text != refusal), default=-1)
+    return layers[before] if 0 <= before < len(layers) and not found[before] else None
+
+
+def _refusal(experiment: str, layers: Sequence[Override], seed: int) -> str:
+    """Return why a cell's config is refused; empty for a right one."""
+    try:
+        plan_cell((), seed, configs.compose(experiment, layers, seed))
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def _floors(
@@ -180,9 +213,8 @@ def with_seeds(plan: Plan, counts: Mapping[str, int]) -> Plan:
         count = counts.get(looks.place_text(dict(key)), 0)
         known = {cell.seed for cell in cells if cell.key == key}
         if further := [seed for seed in looks.seeds_of(plan.scale.seeds, count) if seed not in known]:
-            layers: list[str | Override] = [*plan.artifact.overrides(key, plan.scale), *plan.overrides]
-            composed = configs.compose_seeds(plan.artifact.experiment, layers, further)
-            cells += [plan_cell(key, seed, config) for seed, config in zip(further, composed, strict=True)]
+            layers = configs.parse_all([*plan.artifact.overrides(key, plan.scale), *plan.overrides])
+            cells += _cells(plan.artifact.experiment, key, layers, further)
     return replace(plan, cells=tuple(cells))
 
 

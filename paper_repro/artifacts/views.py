@@ -135,7 +135,8 @@ class View:
         return replace(self, floors=())
 
     def unknown_metric(self) -> str:
-        """Return which metric was read that neither the artifact nor any finished record has; empty for none.
+        """Return a metric that was read, where neither the artifact nor any finished record has one of those read; else
+        nothing: a claim may ask for more metrics than one scale has.
 
         A plain view notes nothing, and so knows of none.
         """
@@ -240,8 +241,10 @@ class Witness(View):
         read = [point.own if self.judges_own else point.reference for point in self.points.values()]  # without a note
         finished = [record for found in read for record in found.values() if record.status == FINISHED]
         known = {*self.artifact.metrics}.union(*({*record.metrics, *record.unavailable} for record in finished))
-        unknown = sorted({name for _, name in self.noted if name is not None} - known)
-        return f"metric '{unknown[0]}', which no record has{nearest(unknown[0], known)}" if unknown and finished else ""
+        wanted = {name for _, name in self.noted if name is not None}
+        if not finished or not wanted or wanted & known:
+            return ""
+        return f"metric '{min(wanted)}', which no record has{nearest(min(wanted), known)}"
 
     def shortfall(self) -> Judgement | None:
         """Return why what was read decides nothing: the first model that is not better than its floor; None if all are.

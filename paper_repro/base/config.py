@@ -157,7 +157,8 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
         folder = CONF / group
         choices = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
         if choice not in choices:
-            raise UsageError(f"{group}={choice}: there is no such {group} config{nearest(choice, choices)}")
+            own = [name for name in choices if name.startswith(f"{experiment.partition('/')[0]}/")]
+            raise UsageError(f"{group}={choice}: there is no such {group} config{nearest(choice, own or choices)}")
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             loader: Any = GlobalHydra.instance().config_loader()

@@ -161,6 +161,7 @@ class Worker:
         wanted = {cell.id for cell in open_cells}
         for cell, outcome in zip(batch, outcomes, strict=True):
             if cell.id in wanted:
+                self.leases.check()
                 self._keep_files(cell.id, folder)
                 kept = self._record(cell, outcome, origin)
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
@@ -194,7 +195,6 @@ class Worker:
     def _record(self, cell: Cell, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
         """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned."""
         path = record_path(self.runs, cell.id)
-        self.leases.check()
         try:
             records.write(path, records.from_outcome(cell.id, cell.config, outcome, origin))
         except ValueError as error:

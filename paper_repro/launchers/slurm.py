@@ -177,14 +177,18 @@ def _check_commands() -> None:
 def _check_partition(wanted: str | None) -> None:
     """Ask SLURM for its partitions.
 
+    Args:
+        wanted: one, or several with commas between them, as sbatch takes them.
+
     Raises:
-        UsageError: no controller answers, or the partition is none of them.
+        UsageError: no controller answers, or what is wanted is none of them.
     """
     silent = f"; no controller of SLURM answers on {socket.gethostname()}: {_ELSEWHERE}"
     partitions = _ask("sinfo", "--noheader", "--format=%R", hint=silent).split()
-    if wanted is not None and wanted not in partitions:
-        there = ", ".join(sorted(set(partitions))) or "none"
-        raise UsageError(f"launcher.partition={wanted}: there is no such partition; there are {there}")
+    for name in wanted.split(",") if wanted is not None else ():
+        if name not in partitions:
+            there = ", ".join(sorted(set(partitions))) or "none"
+            raise UsageError(f"launcher.partition={wanted}: there is no partition '{name}'; there are {there}")
 
 
 def _submit(sweep: Sweep, slurm: Slurm) -> str:

@@ -93,7 +93,12 @@ def _cause(error: BaseException) -> str:
         return "LanguageTool's folder holds no installation: remove it, so that it is downloaded anew"
     if isinstance(error, OSError):
         return "LanguageTool could not be downloaded"
-    return "LanguageTool's server did not start"
+    from language_tool_python.utils import get_language_tool_download_path
+
+    downloaded = get_language_tool_download_path() / "LanguageTool-*"
+    return (
+        f"LanguageTool's server did not start; if {downloaded} is not whole, remove it, so that it is downloaded anew"
+    )
 
 
 class Harper:

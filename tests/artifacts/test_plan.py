@@ -1,11 +1,13 @@
 """What a plan refuses of the cells that an artifact compares."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts import plan as plans
+from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
@@ -90,3 +92,56 @@ def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) ->
     ]
     wrong = ARTIFACT.replace("overrides: {trunk.width: 16}", beside.replace("hard:", "hrd:"))
     assert "'beside': unknown value 'hrd' of axis 'task' (did you mean 'hard'?)" in refusal(tmp_path, wrong)
+
+
+def planned_with(folder: Path, old: str, new: str, overrides: tuple[str, ...] = ()) -> str:
+    """Return what is said of the ablation that docs/add/ablation.md shows, with one text in the place of another; its
+    file and line are named HERE.
+    """
+    page = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"<!-- example: cem/activation -->\n```yaml\n(.*?)```", page, re.DOTALL)
+    assert text.count(old) == 1
+    path = folder / "cem" / "activation.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text.replace(old, new))
+    line = text.partition(old)[0].count("\n") + 1
+    with pytest.raises(UsageError) as caught:
+        plans.make(catalogue.load_file(path), "smoke", overrides=overrides)
+    return str(caught.value).replace(f"{path}:{line}", "HERE")
+
+
+SMOKE, GELU = "training.steps: 20", "model.block.activation: gelu"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "refusal"),
+    [
+        (SMOKE, "training.steps: 0", "training.steps", "training.steps must be a whole number"),
+        (SMOKE, f"{SMOKE}, machine.workers: 0", "machine.workers", "machine.workers=0: expected"),
+        (GELU, "model._target_: os.system", "model._target_", "model: _target_ 'os.system' is refused"),
+        (GELU, "model: cem/gp_gatd", "model", "model=cem/gp_gatd: there is no such model config"),
+        (
+            GELU,
+            "model.block.activation: '${oc.env:HOME}'",
+            "model.block.activation",
+            "experiment cem/gaussian_process: model.block.activation: '${oc.env:HOME}' is refused",
+        ),
+        (SMOKE, "machine.workers: 0, training.steps: 0", "machine.workers", "machine.workers=0"),
+    ],
+)
+def test_a_refused_config_names_the_override_that_is_the_reason(
+    tmp_path: Path, old: str, new: str, key: str, refusal: str
+) -> None:
+    assert planned_with(tmp_path, old, new).startswith(f"HERE: override '{key}': {refusal}")
+
+
+def test_a_refusal_with_another_reason_or_an_unclear_one_names_no_override_of_the_file(tmp_path: Path) -> None:
+    by_command = planned_with(tmp_path, SMOKE, SMOKE, ("training.steps=0",))
+    assert by_command == "training.steps must be a whole number of 1 or more, got 0"
+    said_already = planned_with(tmp_path, SMOKE, "training.stepz: 20")
+    assert said_already.startswith("HERE: override 'training.stepz': unknown key 'training.stepz'")
+    two_mistakes = planned_with(tmp_path, SMOKE, "training.steps: 0, machine.workers: 0")
+    assert two_mistakes == "machine.workers=0: expected a whole number of 1 or more"
+    # The file's own mistake is mended by a word of the command, another word makes one.
+    other = planned_with(tmp_path, SMOKE, "training.steps: 0", ("training.steps=5", "machine.workers=0"))
+    assert other == "machine.workers=0: expected a whole number of 1 or more"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from paper_repro.artifacts import catalogue
 from paper_repro.base import config as configs
 from paper_repro.base import data_files, identity
 from paper_repro.base.config import CONF, compose, compose_seeds, experiments
@@ -50,6 +51,7 @@ def refusal(experiment: str, *overrides: str) -> str:
         ("optimizer.betas=[0.9,inf]", ["a value must be finite"]),
         ("model=cem/gp_gatd", ["model=cem/gp_gatd", "did you mean 'cem/gp_gated'"]),
         ("model=[cem/gp_gated]", ["model takes a section", "not a list"]),
+        ("model=nope", ["(valid: cem/gp_gated, cem/gp_plain, cem/gp_recursive)"]),
         ("machine=tpu", ["there is no such machine config"]),
         ("model@other=cem/gp_gated", ["packages are not supported"]),
         ("~optimizer.lr", ["deleting"]),
@@ -498,7 +500,7 @@ def choices(experiment: str) -> list[list[str]]:
 @pytest.mark.parametrize("experiment", experiments())
 def test_every_shipped_experiment_composes_with_every_choice_of_its_paper(experiment: str) -> None:
     header = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()[:14]
-    for word in ("Command:", "Hardware:", "Feeds:", "Deviations:"):
+    for word in ("Command:", "Hardware:", "Feeds:", "Expected:", "Deviations:"):
         assert any(line.startswith(f"# {word}") for line in header), f"{experiment}: no {word} in its header"
     for overrides in choices(experiment):
         config = compose(experiment, overrides, seed=1)
@@ -506,6 +508,18 @@ def test_every_shipped_experiment_composes_with_every_choice_of_its_paper(experi
         stack = config["machine"]["stack"]
         for key in stack["over"] if stack else ():
             configs.lookup(config, key)
+
+
+@pytest.mark.parametrize("experiment", experiments())
+def test_every_shipped_experiment_names_the_artifacts_that_it_feeds(experiment: str) -> None:
+    """Beside its own it may name those of experiments that build on it."""
+    lines = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
+    (told,) = (line.rpartition(": ")[2].strip().split(", ") for line in lines if line.startswith("# Feeds:"))
+    paper = experiment.partition("/")[0]
+    named = [name if "/" in name else f"{paper}/{name}" for name in told]
+    own = {name for name in catalogue.find() if catalogue.load(name).experiment == experiment}
+    assert own <= set(named) <= set(catalogue.find())
+    assert len(named) == len(set(named))
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF).as_posix())

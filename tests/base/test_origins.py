@@ -48,17 +48,18 @@ def test_a_cell_of_an_artifact_names_axis_scale_and_factor() -> None:
     assert text.startswith(
         "# nrgpt/fig4 at scale cpu: model=ff1, width=w64, heads=h1, steps=s3, setting=lr5e-3, seed 1 "
     )
-    values = next(n for n, line in enumerate(artifact.path.read_text().splitlines(), start=1) if "w64: 64" in line)
-    assert line_of(text, "width").endswith(f"papers/nrgpt/fig4.yaml:{values} (axis width=w64)")
-    assert line_of(text, "steps").rstrip().endswith("(scale cpu)") and "1000" in line_of(text, "steps")
+    base = artifact.path.parent / "bases" / "shakespeare.yaml"
+    values = next(n for n, line in enumerate(base.read_text().splitlines(), start=1) if "w64: 64" in line)
+    assert line_of(text, "width").endswith(f"papers/nrgpt/bases/shakespeare.yaml:{values} (axis width=w64)")
+    assert line_of(text, "steps").rstrip().endswith("(scale cpu)") and "2000" in line_of(text, "steps")
     assert line_of(text, "lr").endswith("# the command line")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model=ff3"], "model=ff3: axis 'model' has no value 'ff3' (did you mean 'ff1'?)"),
-        (["model=ff1,widht=w64"], "unknown axis 'widht' (did you mean 'width'?)"),
+        (["model=ff3"], "nrgpt/fig4: model=ff3: axis 'model' has no value 'ff3' (did you mean 'ff1'?)"),
+        (["model=ff1,widht=w64"], "nrgpt/fig4: model=ff1,widht=w64: unknown axis 'widht' (did you mean 'width'?)"),
         (["model=ff1", "model=gpt"], "axis 'model' is given twice"),
         (["width=w768"], "nrgpt/fig4 runs no cell with width=w768 at scale cpu; --plan shows its cells"),
         (["optimizer.lrr=1"], "unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"),

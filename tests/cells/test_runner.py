@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,10 +23,10 @@ from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, OUT_OF_MEMORY, WEIGHTS, Cell, Outcome, Report
 from paper_repro.cells.worker import Channel, Worker
 from paper_repro.tests.support import sweeps
-from paper_repro.tests.support.slow_task import LOG_VARIABLE
+from paper_repro.tests.support.slow_task import LOG_VARIABLE, SlowTask
 
 
 @pytest.fixture
@@ -296,26 +298,60 @@ def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path
     assert runner.run([cell], runs, io.StringIO()).exit_code == 0
 
 
+def _work(runs: Path, cells: list[PlannedCell], told: io.StringIO) -> list[dict[str, Any]]:
+    """Run a job of ``cells`` in this process; returns what it told."""
+    channel, own = Channel(told), leases.Leases(runs)
+    channel.leases = own
+    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells]}
+    Worker(runs, channel, own, read_code_state()).run(job)
+    own.close()
+    return [json.loads(line) for line in told.getvalue().splitlines()]
+
+
+def _rob(lease: Path) -> None:
+    lease.write_text(json.dumps(asdict(leases._own_signature()) | {"host": "robber"}))
+
+
 def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: Path) -> None:
     (cell,) = sweeps.cells(1, steps=500, delay=0.01)
     path, told = lease_path(tmp_path, cell.id), io.StringIO()
-    channel, own = Channel(told), leases.Leases(tmp_path)
-    channel.leases = own
 
     def rob() -> None:
         while '"step": 3' not in told.getvalue():
             time.sleep(0.005)
-        path.write_text(json.dumps(asdict(leases._own_signature()) | {"host": "robber"}))
+        _rob(path)
 
     robber = threading.Thread(target=rob)
     robber.start()
-    Worker(tmp_path, channel, own, read_code_state()).run({"cells": [{"id": cell.id, "config": cell.config}]})
+    events = _work(tmp_path, [cell], told)
     robber.join()
-    own.close()
-    events = [json.loads(line) for line in told.getvalue().splitlines()]
     assert events[-1]["event"] == "busy" and 3 <= events[-2]["step"] < 500
     assert not record_path(tmp_path, cell.id).exists()
     assert "robber" in path.read_text()
+
+
+def test_a_worker_robbed_after_its_last_step_leaves_the_files_of_its_successor_alone(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = sweeps.cells(2, batch=2, steps=2)
+    home, train = record_path(tmp_path, cells[0].id).parent, SlowTask.run
+
+    def train_and_lose(task: SlowTask, own: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        outcomes = train(task, own, folder, report)
+        (folder / cells[0].id).mkdir()
+        (folder / cells[0].id / WEIGHTS).write_text("the robbed one's")
+        _rob(lease_path(tmp_path, cells[0].id))
+        for name in (WEIGHTS, "log.txt"):
+            (home / name).write_text("the successor's")
+        return outcomes
+
+    monkeypatch.setattr(SlowTask, "run", train_and_lose)
+    assert _work(tmp_path, cells, io.StringIO())[-1] == {"event": "busy"}
+    assert {path.name: path.read_text() for path in home.iterdir() if path.name != "lease"} == {
+        WEIGHTS: "the successor's",
+        "log.txt": "the successor's",
+    }
+    assert not record_path(tmp_path, cells[1].id).exists()
 
 
 def test_progress_lines_tell_done_running_left_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,15 @@ def quiet(browser: Browser, root: Path) -> None:
     assert [one for one in browser.requests() if not one.startswith((f"{inside}/", "data:", "blob:"))] == []
 
 
+def test_what_a_page_complains_of_and_asks_for_is_noticed(tmp_path: Path, browser: Browser) -> None:
+    page, outside = tmp_path / "page.html", "http://127.0.0.1:65535/outside.png"
+    page.write_text(f'<img src="{outside}"><script>console.error("it says"); throw new Error("it breaks")</script>')
+    browser.open(page)
+    complaints = "\n".join(browser.complaints())
+    assert "it says" in complaints and "it breaks" in complaints
+    assert browser.requests() == {page.resolve().as_uri(), outside}
+
+
 def seeds_of(artifact: str, quantity: str) -> int:
     """Return how many seeds the first published number of that quantity was made of."""
     table = json.loads((RESULTS / artifact / "table.json").read_bytes())

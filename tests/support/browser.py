@@ -4,38 +4,32 @@ import json
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from paper_repro.tests.support import skips
+
 INSTALL = "apt-get install -y chromium chromium-driver"
 ARGUMENTS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
 
 
 def find() -> tuple[str, str]:
-    """Return the paths of chromedriver and Chromium; skip the test where one is missing.
-
-    Where $CI is set the reason is a warning, too, so that it stands in the summary of every run.
-    """
+    """Return the paths of chromedriver and Chromium; skip the test where one is missing."""
     driver = shutil.which("chromedriver")
     browser = next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
     if driver is None or browser is None:
         absent = "chromedriver" if driver is None else "chromium"
-        reason = f"pages were not opened in a browser: {absent} is not installed; {INSTALL}"
-        if os.environ.get("CI"):
-            warnings.warn(reason, stacklevel=2)
-        pytest.skip(reason)
+        skips.skip(f"pages were not opened in a browser: {absent} is not installed; {INSTALL}")
     return driver, browser
 
 
@@ -123,6 +117,3 @@ class Browser:
         """Return the addresses that were asked for since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self._chrome.get_log("performance")]
         return {one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"}
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(self._chrome.get_screenshot_as_png())

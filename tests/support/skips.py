@@ -1,9 +1,13 @@
-"""The end of a test run: each reason for which tests were skipped, how many were, and what brings the missing thing."""
+"""Skips; and the end of a test run: each reason for them, how many there were, and what brings the missing thing."""
 
+import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
 
 COMMANDS = {
     r"C\+\+ compiler|g\+\+": "apt-get install -y g++",
@@ -14,6 +18,13 @@ COMMANDS = {
 """What brings the missing thing, by a pattern of reasons that do not say it themselves."""
 _TOLD = re.compile(r"install |set PAPER_REPRO_|prepare_data")
 """Stands in reasons that say it themselves."""
+
+
+def skip(reason: str) -> NoReturn:
+    """Skip a test; where $CI is set the reason is a warning, too, so that it stands in the summary of every run."""
+    if os.environ.get("CI"):
+        warnings.warn(reason, stacklevel=2)
+    pytest.skip(reason)
 
 
 def lines(reports: Iterable[Any]) -> list[str]:

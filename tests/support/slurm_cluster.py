@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from paper_repro.tests.support import skips
+
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
 CORES = 8
@@ -49,7 +51,7 @@ _NODE = (
 )
 
 
-def lacking() -> str:
+def _lacking() -> str:
     """What a test skips with; nothing where SLURM can be started."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     absent = [command for command in COMMANDS if shutil.which(command, path=path) is None]
@@ -60,12 +62,15 @@ def lacking() -> str:
 
 @contextlib.contextmanager
 def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[dict[str, str]]:
-    """A SLURM that lasts as long as the block; gives the environment of its commands.
+    """A SLURM that lasts as long as the block; gives the environment of its commands.  Skips the test where it is
+    missing.
 
     Args:
         blind: a folder that no node sees: an empty one lies over it there.
         nodes: how many nodes it has, all of them this computer.
     """
+    if lacking := _lacking():
+        skips.skip(lacking)
     host = socket.gethostname().partition(".")[0]
     environment = {
         **os.environ,

@@ -101,8 +101,6 @@ def step_of_slurm(runs: Path, *words: str) -> list[subprocess.Popen[str]]:
 @contextlib.contextmanager
 def srun(folder: Path) -> Iterator[Starter]:
     """The same by a real srun on two nodes, where it is installed."""
-    if lacking := slurm_cluster.lacking():
-        pytest.skip(lacking)
     with slurm_cluster.running(folder / "slurm", nodes=2) as cluster:
         environment = {**cluster, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         command = ["srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--kill-on-bad-exit=0", sys.executable]

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 ATTACHMENT = "texts.json"
 SCORES = {"perplexity": "ppl", "gqs_paper": "gqs", "apcs_lines": "apcs", "distinct_1": "d-1", "distinct_2": "d-2"}
+MEANINGS = {
+    "perplexity": "perplexity",
+    "gqs_paper": "grammar quality score",
+    "apcs_lines": "average pairwise cosine similarity of its lines",
+    "distinct_1": "share of distinct words",
+    "distinct_2": "share of distinct pairs of words",
+}
 COLUMNS, LINES = 46, 24
 """Characters and lines of a text that the figure shows; figure.csv has it whole."""
 TITLE_HEIGHT, LINE_HEIGHT = 0.5, 0.11
@@ -21,11 +28,7 @@ TITLE_HEIGHT, LINE_HEIGHT = 0.5, 0.11
 
 class Figure5(figures.Figure):
     size = (11.0, 3.0)
-    marks = (
-        "One text of each model, of the first seed; above it, its scores. ppl: perplexity; gqs: grammar quality score; "
-        "apcs: average pairwise cosine similarity of its lines; d-1, d-2: shares of distinct words and of distinct "
-        "pairs of words."
-    )
+    marks = "One text of each model, of the first seed; above it, its scores."
     legend = False
 
     def rows(self) -> list[Row]:
@@ -41,6 +44,12 @@ class Figure5(figures.Figure):
                 rows.append({"model": model, "seed": seed, "prompt": text["prompt"], "text": text["text"], **scores})
         drawn = _prompt(rows)
         return [{**row, "drawn": row["prompt"] == drawn} for row in rows]
+
+    def footer(self, rows: Sequence[Row]) -> str:
+        """Return the lines below the figure, with what the scores that it shows are."""
+        drawn = [row for row in rows if row["drawn"]]
+        shown = [f"{SCORES[key]}: {text}" for key, text in MEANINGS.items() if any(row[key] != "" for row in drawn)]
+        return " ".join([super().footer(rows), *([f"{'; '.join(shown)}."] if shown else [])])
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         drawn = [row for row in rows if row["drawn"]]

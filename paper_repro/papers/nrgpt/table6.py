@@ -81,7 +81,7 @@ def _beyond(view: View, columns: Mapping[str, dict[str, float]]) -> Judgement:
             parts.append((f"above {label}", Judgement(UNDECIDED, "not run")))
             continue
         difference = _mean(columns[OURS]) - _mean(columns[other])
-        errors = [_standard_error(_columns(view), columns[model]) for model in (OURS, other)]
+        errors = [standard_error(_columns(view), columns[model]) for model in (OURS, other)]
         questions = sum(sum(subjects.values()) for subjects in _columns(view).values())
         interval = intervals.student(difference, math.hypot(*errors), math.inf, questions)
         text = f"{difference:+.1f} points [{interval.low:+.1f}, {interval.high:+.1f}] by the noise of the questions"
@@ -89,7 +89,7 @@ def _beyond(view: View, columns: Mapping[str, dict[str, float]]) -> Judgement:
     return combine(parts, FAILS, HOLDS)
 
 
-def _standard_error(columns: Mapping[str, Mapping[str, int]], accuracies: Mapping[str, float]) -> float:
+def standard_error(columns: Mapping[str, Mapping[str, int]], accuracies: Mapping[str, float]) -> float:
     """Return the standard error of the mean over columns of means over subjects, in percentage points, from accuracies
     (%) by column.
 
@@ -104,7 +104,7 @@ def _standard_error(columns: Mapping[str, Mapping[str, int]], accuracies: Mappin
 
 
 def _chance_half_width(columns: Mapping[str, Mapping[str, int]]) -> float:
-    return NORMAL_QUANTILE * _standard_error(columns, dict.fromkeys(columns, CHANCE))
+    return NORMAL_QUANTILE * standard_error(columns, dict.fromkeys(columns, CHANCE))
 
 
 def _columns(view: View) -> dict[str, dict[str, int]]:
