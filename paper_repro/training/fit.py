@@ -186,6 +186,7 @@ def _outcome(
         outcome.status, outcome.metrics = DIVERGED, {}
         outcome.note = f"{', '.join(bad)} not finite after the last step, {log.steps}: {lower}"
     else:
+        watch.report.check_lease()
         checkpoints.save_weights(folder / built.cell.id / checkpoints.WEIGHTS, built.module, built.cell.id)
         _measure(built, folder / built.cell.id, outcome)
     return outcome
