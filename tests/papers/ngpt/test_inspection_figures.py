@@ -102,8 +102,12 @@ def test_the_sweeps_change_one_thing_and_keep_the_tokens() -> None:
     for scale, factor in (("cpu", 4), ("gpu", 4), ("paper", 2)):
         cells = {dict(cell.key)["run"]: cell for cell in plans.make(ARTIFACTS["fig6"], scale).cells}
         base = tokens(cells["base"])
+        as_long = cells.pop("context_steps", None)  # ours, which keeps the steps
         longer = [cell for run, cell in cells.items() if run.startswith("context_")]
         assert [tokens(cell) for cell in longer] == [base] * len(longer) and longer
+        if as_long is not None:
+            assert tokens(as_long) == 2 * base
+            longer.append(as_long)
         assert all(cell.config["data"]["window"] > cells["base"].config["data"]["window"] for cell in longer)
         assert base == factor * tokens(next(cell for run, cell in cells.items() if run.startswith("tokens_")))
         rates = {cell.config["optimizer"]["lr"] for run, cell in cells.items() if run.startswith("lr_")}
@@ -296,7 +300,7 @@ def test_s_qk_has_to_be_stable_in_every_run(tmp_path: Path) -> None:
         return steps(spread=1.6 if place["run"] == "lr_double" else 1.1)
 
     found = judged(tmp_path / "one", "fig6", one_run)["sqk_stable"]
-    assert found.verdict == FAILS and len(found.parts) == 5
+    assert found.verdict == FAILS and len(found.parts) == 6
     assert [part.verdict for label, part in found.parts if "rate" in label] == [FAILS]
     noisy = judged(tmp_path / "noisy", "fig6", lambda place, seed: steps(spread=1.4 + 0.1 * seed))["sqk_stable"]
     assert noisy.verdict == UNDECIDED
