@@ -56,6 +56,10 @@ class RatesFigure(figures.Figure):
             f"{axes[axis].title.lower()} {axes[axis].values[value].label}" for axis, value in place.items()
         )
 
+    def _key(self, claim: Claim, place: Place) -> str:
+        """Return how figure.csv names a panel."""
+        return ", ".join(filter(None, (claim.id, self._label(place))))
+
     def rows(self) -> list[Row]:
         found: list[Row] = []
         for claim, swept, panel in self._panels():
@@ -66,8 +70,7 @@ class RatesFigure(figures.Figure):
                 losses = self.view.samples(self._loss, place)
                 setting = self.view.counted(swept.by, place) if losses else None
                 for seed, loss in sorted(losses.items()):
-                    name = ", ".join(filter(None, (claim.id, self._label(panel))))
-                    own = {"claim": name, "model": place["model"], "setting": setting, "seed": seed}
+                    own = {"claim": self._key(claim, panel), "model": place["model"], "setting": setting, "seed": seed}
                     found.append({**own, self._loss: round(loss, 8)})
         return found
 
@@ -75,7 +78,7 @@ class RatesFigure(figures.Figure):
         sweeps = [*self._panels()]
         panels = canvas.subplots(1, len(sweeps), squeeze=False)[0]
         for axes, (claim, swept, place) in zip(panels, sweeps, strict=True):
-            name = ", ".join(filter(None, (claim.id, self._label(place))))
+            name = self._key(claim, place)
             for model, value in self.artifact.axes["model"].values.items():
                 own = [row for row in rows if row["claim"] == name and row["model"] == model]
                 points = [(row["setting"], row[self._loss]) for row in own]

@@ -15,9 +15,9 @@ LEAST, MOST = 0.93, 0.97
 SIZES = {"recurrent": (2756, 4436, 9620, 22580, 54548), "ours": (2421, 3861, 8271, 19221, 46101)}
 """Parameters of the models of nrgpt/fig3 at scale cpu."""
 SLOPE, MIDDLES = 5.0, {"recurrent": 3.65, "ours": 3.66}
-"""Of the fitted curves there: accuracy one half near 4,500 parameters, 0.8 near 8,500."""
+"""The fitted curves there have about these: accuracy one half near 4,500 parameters, 0.8 near 8,500."""
 SPREAD = 0.3
-"""Of the logits of the accuracies of seeds there: 0.08 near one half, 0.01 near 0.97."""
+"""The logits of the accuracies of seeds lie about so far apart there: 0.08 near one half, 0.01 near 0.97."""
 
 
 @pytest.mark.parametrize("seeds", [3, 5])

@@ -1,4 +1,4 @@
-"""Of which cells a sparse table says that they were not run."""
+"""A sparse table says of some cells that they were not run."""
 
 from collections.abc import Callable
 from pathlib import Path
