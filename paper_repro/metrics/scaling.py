@@ -22,7 +22,7 @@ class PowerLaw:
 
     exponent: float
     intercept: float
-    """Natural logarithm of the reducible loss at compute 1."""
+    """Natural logarithm of the reducible loss at compute 1; the mean over points of those of their seeds."""
     irreducible_loss: float
     r_squared: float
     """R^2 in log(loss - irreducible_loss); NaN if all losses are equal, because nothing is left to explain."""
@@ -31,10 +31,7 @@ class PowerLaw:
     confidence: float
     residuals: tuple[float, ...]
     """log(loss - irreducible_loss) minus the line, in the order of the points."""
-
-    @property
-    def degrees_of_freedom(self) -> int:
-        return len(self.residuals) - 2
+    degrees_of_freedom: int
 
     def loss(self, compute: float) -> float:
         """Return the fitted loss at ``compute`` (positive, in the unit of the fit)."""
@@ -42,40 +39,53 @@ class PowerLaw:
 
 
 def fit_power_law(
-    compute: Sequence[float], loss: Sequence[float], *, irreducible_loss: float = 0.0, confidence: float = 0.95
+    compute: Sequence[float],
+    loss: Sequence[float],
+    *,
+    seeds: Sequence[int] | None = None,
+    irreducible_loss: float = 0.0,
+    confidence: float = 0.95,
 ) -> PowerLaw:
-    """Fit by ordinary least squares ``log(L - E) = a - alpha log C`` over all points, seeds pooled and not averaged.
+    """Fit ``log(L - E) = a - alpha log C`` by ordinary least squares over all points, seeds pooled and not averaged.
 
-    Equation: EBT, appendix D.1.1.  The paper's 8.97 % gap comes out with E = 0 and with every (size, seed) as a point
-    of its own.  The interval is Student's t with n - 2 degrees of freedom.  It takes the points as independent:
-    curvature that seeds of one size share is not in it.
+    Equation: EBT, appendix D.1.1.  The paper's 8.97 % gap comes out with E = 0, with every (size, seed) as a point of
+    its own and with one ``a``.  The interval is Student's t.  It takes the residuals as independent.  Runs of one seed
+    share a part of their noise; with ``seeds`` that part is in the seed's own ``a_s``, and not in the residuals.
+    Curvature that all seeds share is in the residuals of either fit.
 
     Args:
         compute: FLOPs, parameters or tokens, positive; the exponent is the same for every unit.
         loss: nats per token, one for each compute.
+        seeds: the seed of each point: each seed has an intercept of its own, and n points of S seeds have n - S - 1
+            degrees of freedom.  Without it there is one intercept, and there are n - 2.
         irreducible_loss: E, chosen by the caller, below every loss.
         confidence: of the interval, in (0, 1).
 
     Raises:
-        ValueError: lengths that differ, fewer than three points, compute that is not positive or the same everywhere, a
-            loss that is not finite or not above ``irreducible_loss``, a confidence outside (0, 1).
+        ValueError: lengths that differ, fewer than three points, compute that is not positive, or the same everywhere
+            or in each seed, no degree of freedom, a loss that is not finite or not above ``irreducible_loss``, a
+            confidence outside (0, 1).
     """
     _check_confidence(confidence)
     x, y = _log_points(compute, loss, irreducible_loss)
-    line = fit_line(x, y)
-    mean = math.fsum(y) / len(y)
+    groups = [0] * len(x) if seeds is None else list(seeds)
+    freedom = _freedom(x, groups)
+    places, heights = _centred(x, groups), _centred(y, groups)
+    line = fit_line(places, heights)
+    middle, mean = math.fsum(x) / len(x), math.fsum(y) / len(y)
     total = math.fsum((height - mean) ** 2 for height in y)
-    standard_error = math.sqrt(line.residual / (len(x) - 2) / line.spread)
-    half_width = students_t.half_width(len(x) - 2, confidence) * standard_error
+    standard_error = math.sqrt(line.residual / freedom / line.spread)
+    half_width = students_t.half_width(freedom, confidence) * standard_error
     return PowerLaw(
         exponent=-line.slope,
-        intercept=line.intercept,
+        intercept=mean - line.slope * middle,
         irreducible_loss=irreducible_loss,
         r_squared=1 - line.residual / total if len(set(y)) > 1 else math.nan,
         exponent_standard_error=standard_error,
         exponent_interval=(-line.slope - half_width, -line.slope + half_width),
         confidence=confidence,
-        residuals=tuple(height - line.at(place) for place, height in zip(x, y, strict=True)),
+        residuals=tuple(height - line.at(place) for place, height in zip(places, heights, strict=True)),
+        degrees_of_freedom=freedom,
     )
 
 
@@ -171,6 +181,28 @@ def _welch(errors: Sequence[float], laws: Sequence[PowerLaw]) -> tuple[float, fl
     shares = [part / variance for part in parts]
     freedom = 1 / sum(share**2 / law.degrees_of_freedom for share, law in zip(shares, laws, strict=True))
     return math.sqrt(variance), freedom
+
+
+def _centred(values: Sequence[float], groups: Sequence[int]) -> list[float]:
+    """Return each value less the mean of its group."""
+    members: dict[int, list[float]] = {}
+    for value, group in zip(values, groups, strict=True):
+        members.setdefault(group, []).append(value)
+    means = {group: math.fsum(found) / len(found) for group, found in members.items()}
+    return [value - means[group] for value, group in zip(values, groups, strict=True)]
+
+
+def _freedom(places: Sequence[float], groups: Sequence[int]) -> int:
+    """Return the degrees of freedom of one slope and an intercept for each group, or refuse the points."""
+    if len(groups) != len(places):
+        raise ValueError(f"{len(places)} points and {len(groups)} seeds: give one seed for each point")
+    freedom = len(places) - len(set(groups)) - 1
+    if freedom < 1 or len({*zip(places, groups, strict=True)}) == len(set(groups)):
+        raise ValueError(
+            f"{len(places)} points of {len(set(groups))} seeds: each seed has an intercept of its own, so run more "
+            "sizes of one seed"
+        )
+    return freedom
 
 
 def _log_points(

@@ -1,13 +1,17 @@
 """How often intervals hold the truth that come from fits and from questions."""
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+import torch
 
-from paper_repro.artifacts import intervals
-from paper_repro.metrics.scaling import exponent_difference, fit_power_law
+from paper_repro.artifacts import intervals, looks, shares
+from paper_repro.artifacts.intervals import Interval
+from paper_repro.metrics.ranks import grouped_rank_correlation
+from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
 from paper_repro.metrics.transition import transition
 from paper_repro.papers.nrgpt import table6
 
@@ -23,7 +27,7 @@ SPREAD = 0.3
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_the_sizes_at_which_two_families_learn(seeds: int) -> None:
     """Each seed has a fit of its own, and the logarithms of the sizes are compared over seeds."""
-    generator, held, trials = np.random.default_rng(seeds), 0, 400
+    generator, held, trials = np.random.default_rng(seeds), 0, 150
     truth = (MIDDLES["ours"] - MIDDLES["recurrent"]) * math.log(10)
 
     def size(family: str) -> float:
@@ -48,14 +52,14 @@ def test_the_noise_of_questions(shared: bool) -> None:
     for _ in range(trials):
         found: list[dict[str, float]] = [{}, {}]
         for name, subjects in columns.items():
-            shares = []
+            own_shares = []
             for questions in subjects.values():
                 common = generator.standard_normal(questions)
                 own = generator.standard_normal((2, questions))
                 ease = math.sqrt(0.5) * (common + own) if shared else own  # (2, questions)
-                shares.append([(ease[model] < quantiles[model]).mean() for model in (0, 1)])
+                own_shares.append([(ease[model] < quantiles[model]).mean() for model in (0, 1)])
             for model in (0, 1):
-                found[model][name] = 100 * float(np.mean([share[model] for share in shares]))
+                found[model][name] = 100 * float(np.mean([share[model] for share in own_shares]))
         errors = [table6.standard_error(columns, accuracies_of) for accuracies_of in found]
         difference = float(np.mean([*found[0].values()]) - np.mean([*found[1].values()]))
         interval = intervals.student(difference, math.hypot(*errors), math.inf, 1910)
@@ -64,21 +68,87 @@ def test_the_noise_of_questions(shared: bool) -> None:
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_exponents_of_models_that_share_a_seed_hold_the_truth_more_often(seeds: int) -> None:
-    """Four fifths of a seed's noise are common to all sizes of a model."""
-    generator, held, trials = np.random.default_rng(seeds), 0, 1000
-    sizes, spread, exponents = (1.0, 2.0, 4.0), 0.01, (0.12, 0.11)
+@pytest.mark.parametrize("kind", ["difference", "gap"])
+@pytest.mark.parametrize("common", [0.0, 0.8])
+def test_exponents_of_models_that_share_seeds(seeds: int, kind: str, common: float) -> None:
+    """``common``: the share of a seed's noise that all sizes of a model have.  The exponents and the spread are those
+    of ebt/fig4 over batch sizes.
+    """
+    generator, held, trials = np.random.default_rng(seeds), 0, 2000
+    sizes, spread, exponents = (0.5, 1.0, 2.0), 0.01, (0.098, 0.071)
+    truth = {"difference": exponents[0] - exponents[1], "gap": 100 * (exponents[0] / exponents[1] - 1)}[kind]
+    compared = {"difference": exponent_difference, "gap": exponent_gap}[kind]
+    places, groups = [size for size in sizes for _ in range(seeds)], [*range(seeds)] * len(sizes)
     for _ in range(trials):
         laws = []
         for exponent in exponents:
-            common = math.sqrt(0.8) * generator.standard_normal(seeds)
-            noise = common + math.sqrt(0.2) * generator.standard_normal((len(sizes), seeds))
-            losses = [
-                3 * size**-exponent * math.exp(spread * one)
-                for size, row in zip(sizes, noise, strict=True)
-                for one in row
-            ]
-            laws.append(fit_power_law([size for size in sizes for _ in range(seeds)], losses))
-        low, high = exponent_difference(*laws).interval
-        held += low <= exponents[0] - exponents[1] <= high
-    assert held / trials >= LEAST
+            shared = math.sqrt(common) * generator.standard_normal(seeds)
+            noise = spread * (shared + math.sqrt(1 - common) * generator.standard_normal((len(sizes), seeds)))
+            losses = [3 * size**-exponent * math.exp(some) for size, some in zip(places, noise.flat, strict=True)]
+            laws.append(fit_power_law(places, losses, seeds=groups))
+        low, high = compared(*laws).interval
+        held += low <= truth <= high
+    assert LEAST <= held / trials <= MOST
+
+
+def test_a_rank_correlation_that_resamples_documents() -> None:
+    """64 documents of 16 tokens, as in ebt/figB3; a document has a share of the spread of energies and of losses.
+
+    A percentile bootstrap over 64 groups holds the truth a little too seldom, 0.92 to 0.95 of the time; it judges no
+    claim.
+    """
+    generator, held, trials, correlation = np.random.default_rng(0), 0, 200, 0.3
+    truth = 6 / math.pi * math.asin(correlation / 2)  # Spearman's, of a normal pair
+    parts = (0.3, 0.1)
+    own = (correlation - math.sqrt(parts[0] * parts[1])) / math.sqrt((1 - parts[0]) * (1 - parts[1]))
+
+    def pair(count: int, of_pair: float) -> tuple[np.ndarray, np.ndarray]:
+        left, right = generator.standard_normal((2, count))
+        return left, of_pair * left + math.sqrt(1 - of_pair**2) * right
+
+    for trial in range(trials):
+        documents, tokens = pair(64, 1.0), pair(64 * 16, own)
+        sides = [
+            torch.from_numpy(
+                math.sqrt(part) * np.repeat(document, 16) + math.sqrt(1 - part) * token  # (64 * 16,)
+            ).split(16)
+            for part, document, token in zip(parts, documents, tokens, strict=True)
+        ]
+        found = grouped_rank_correlation(*sides, seed=trial, resamples=200)
+        held += found.low <= truth <= found.high
+    # two standard errors below 0.92
+    assert 0.92 - 2 * math.sqrt(0.92 * 0.08 / trials) <= held / trials <= MOST
+
+
+def paired_difference(generator: np.random.Generator, seeds: int) -> Interval:
+    left, right = generator.standard_normal((2, seeds))
+    return intervals.compare(dict(enumerate(left)), dict(enumerate(right)))
+
+
+def probit_of_a_share(generator: np.random.Generator, seeds: int) -> Interval:
+    areas = [shares.from_probit(shares.probit(0.75) * generator.standard_normal()) for _ in range(seeds)]
+    return intervals.of([shares.probit(round(area * 4096) / 4096) for area in areas])
+
+
+def exponents(generator: np.random.Generator, seeds: int) -> Interval:
+    places, groups = [size for size in (1.0, 2.0, 4.0) for _ in range(seeds)], [*range(seeds)] * 3
+    laws = [
+        fit_power_law(places, np.exp(0.01 * generator.standard_normal(len(places))).tolist(), seeds=groups)
+        for _ in range(2)
+    ]
+    found = exponent_difference(*laws)
+    return intervals.student(found.value, found.error, found.freedom, seeds)
+
+
+@pytest.mark.parametrize("kind", [paired_difference, probit_of_a_share, exponents])
+def test_at_a_looks_own_level_a_verdict_is_wrong_as_seldom_as_it_says(
+    kind: Callable[[np.random.Generator, int], Interval],
+) -> None:
+    """The truth is 0; at the first look 1 in 40 may be decided, at each of the others 1 in 120."""
+    trials, planned = 8000, [3, 5, 8, 12]
+    for seeds, level in zip(planned, looks.levels(planned), strict=True):
+        generator = np.random.default_rng(seeds)
+        found = [kind(generator, seeds) for _ in range(trials)]
+        wrong = sum(min(one.above(0.0), one.below(0.0)) < level for one in found) / trials
+        # three standard errors of a share of so many trials
+        assert wrong == pytest.approx(2 * level, abs=3 * math.sqrt(2 * level / trials))

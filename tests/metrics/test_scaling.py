@@ -89,6 +89,24 @@ def test_agrees_with_scipys_regression():
     assert law.residuals == pytest.approx(np.log(loss) - line, abs=1e-12)
 
 
+def test_seeds_with_intercepts_of_their_own_are_scipys_regression_of_differences_within_seeds():
+    generator = np.random.default_rng(5)
+    compute, seeds = np.repeat([1.0, 2.0, 4.0, 8.0], 3), [0, 1, 2] * 4
+    levels = np.array([1.0, 1.4, 0.7])[seeds]
+    loss = levels * compute**-0.07 * np.exp(0.01 * generator.standard_normal(12))
+    law = fit_power_law(compute, loss, seeds=seeds)
+    design = np.column_stack([np.log(compute), *(np.array(seeds) == seed for seed in range(3))])
+    solution, (residual,), *_ = np.linalg.lstsq(design, np.log(loss), rcond=None)
+    assert law.exponent == pytest.approx(-solution[0], rel=1e-10)
+    assert law.intercept == pytest.approx(solution[1:].mean(), rel=1e-10)
+    covariance = residual / (12 - 4) * np.linalg.inv(design.T @ design)
+    assert law.exponent_standard_error == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-9)
+    assert law.degrees_of_freedom == 8
+    assert np.log(loss) - design @ solution == pytest.approx(law.residuals, abs=1e-12)
+    # without the seeds their levels are noise
+    assert fit_power_law(compute, loss).exponent_standard_error > 10 * law.exponent_standard_error
+
+
 def test_unit_of_compute_changes_neither_exponent_nor_error():
     compute, loss = noisy_points(1)
     flops, petaflops = fit_power_law(compute, loss), fit_power_law(compute / 1e15, loss)
@@ -148,6 +166,9 @@ def test_equal_losses_leave_nothing_to_explain():
         ([1.0, 2.0, 3.0], [3.0, 2.0, 1.5], {"irreducible_loss": 1.69}, "loss 1.5 .*irreducible loss 1.69"),
         ([2.0, 2.0, 2.0], [3.0, 2.0, 1.0], {}, "all 3 points have compute 2"),
         ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], {"confidence": 95}, "confidence is 95"),
+        ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], {"seeds": [0, 1]}, "3 points and 2 seeds: give one seed"),
+        ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], {"seeds": [0, 1, 1]}, "3 points of 2 seeds: .* more sizes of one seed"),
+        ([1.0, 1.0, 2.0, 2.0], [3.0, 2.0, 1.0, 1.1], {"seeds": [0, 0, 1, 1]}, "4 points of 2 seeds"),
     ],
 )
 def test_unusable_points_are_refused(compute, loss, options, message):

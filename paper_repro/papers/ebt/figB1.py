@@ -7,8 +7,8 @@ from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.metrics.scaling import PowerLaw, fit_power_law
-from paper_repro.papers.ebt.learning import FEWEST_SIZES, MARKS, NOT_RUN, TRANSFORMER, compared
+from paper_repro.metrics.scaling import PowerLaw
+from paper_repro.papers.ebt.learning import MARKS, NOT_RUN, TRANSFORMER, compared, fitted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -88,6 +88,4 @@ def _runs(view: View, model: str) -> list[Run]:
 
 
 def _law(found: Sequence[Run]) -> PowerLaw | None:
-    if len({run.width for run in found}) < FEWEST_SIZES:
-        return None
-    return fit_power_law([run.width for run in found], [run.loss for run in found])
+    return fitted([(run.width, run.seed, run.loss) for run in found])

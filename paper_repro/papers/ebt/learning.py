@@ -95,10 +95,18 @@ def chosen(view: View, axis: str) -> list[str]:
 
 
 def law(found: Sequence[Run], size: Size) -> PowerLaw | None:
-    """Fit a power law of the loss over sizes, all seeds pooled; None for fewer than three sizes."""
-    if len({size(run) for run in found}) < FEWEST_SIZES or min(map(size, found)) <= 0:
+    """Fit a power law of the loss over sizes; None for too few runs."""
+    return fitted([(size(run), run.seed, run.loss) for run in found])
+
+
+def fitted(points: Sequence[tuple[float, int, float]]) -> PowerLaw | None:
+    """Fit a power law to sizes, seeds and losses, each seed with an intercept of its own; None for fewer than three
+    sizes, for a size that was not counted, and where no degree of freedom is left.
+    """
+    sizes, seeds, losses = [size for size, *_ in points], [seed for _, seed, _ in points], [loss for *_, loss in points]
+    if len(set(sizes)) < FEWEST_SIZES or min(sizes) <= 0 or len(points) < len(set(seeds)) + 2:
         return None
-    return fit_power_law([size(run) for run in found], [run.loss for run in found])
+    return fit_power_law(sizes, losses, seeds=seeds)
 
 
 def exponent_text(found: PowerLaw) -> str:

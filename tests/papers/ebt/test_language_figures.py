@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -51,14 +52,15 @@ def sizes_of(cell: PlannedCell) -> dict[str, float]:
 def made_up(
     name: str, root: Path, loss: Loss, floor: float = FLOOR_LOSS, spread: float = 1e-4, seeds: Any = None
 ) -> View:
-    """Records whose losses differ between seeds by ``spread``, relative; the same for both models."""
+    """Records whose losses differ by ``spread``, relative: in part those of one seed alike, in part on their own."""
     plan = plan_of(name) if seeds is None else plans.make(catalogue.load(f"ebt/{name}"), "cpu", seeds)
 
     def outcome(cell: PlannedCell) -> Outcome:
         model = dict(cell.key)["model"]
         if model == "times":
             return Outcome(FINISHED, {"ratio_own": TIME_RATIO})
-        sizes, moved = sizes_of(cell), 1 + spread * (cell.seed - 1) * (1 + 0.1 * (model != "transformer"))
+        sizes, own = sizes_of(cell), Random(f"{cell.key} {cell.seed}").uniform(-1, 1)
+        moved = 1 + spread * (own + (cell.seed - 1) * (1 + 0.1 * (model != "transformer")))
         shares = (0.2, 0.4, 0.6, 0.8, 1.0)
         steps = cell.config["training"]["steps"]
         curve = [
