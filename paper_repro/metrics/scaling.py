@@ -68,9 +68,9 @@ def fit_power_law(
     """
     _check_confidence(confidence)
     x, y = _log_points(compute, loss, irreducible_loss)
-    groups = [0] * len(x) if seeds is None else list(seeds)
-    freedom = _freedom(x, groups)
-    places, heights = _centred(x, groups), _centred(y, groups)
+    freedom, places, heights = len(x) - 2, x, y
+    if seeds is not None:
+        freedom, places, heights = _freedom(x, seeds), _centred(x, seeds), _centred(y, seeds)
     line = fit_line(places, heights)
     middle, mean = math.fsum(x) / len(x), math.fsum(y) / len(y)
     total = math.fsum((height - mean) ** 2 for height in y)
