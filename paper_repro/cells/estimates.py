@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.counted import Counts, shape
@@ -33,18 +34,33 @@ class Estimate:
 
 Configs = Sequence[Mapping[str, Any]]
 Count = Callable[[Configs, Configs], list[Cost | None]]
-"""Returns what each of the first configs costs, and raises UsageError if one of either cannot be built."""
+"""Returns what each of the first configs costs, and raises CannotBuildError if one of either cannot be built."""
+
+
+class CannotBuildError(UsageError):
+    """One of several configs cannot be built; ``number`` counts through those that are counted, then the others."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 def count_here(configs: Configs, others: Configs) -> list[Cost | None]:
     """Return what cells of these configs cost, counted in this process; check of the others whether they can be built.
 
     Raises:
-        UsageError: a config that cannot be built.
+        CannotBuildError: a config that cannot be built.
     """
-    for config in others:
-        task_of(config).check(config)
-    return [task_of(config).cost(config) for config in configs]
+    found = []
+    for number, config in enumerate((*configs, *others)):
+        try:
+            if number < len(configs):
+                found.append(task_of(config).cost(config))
+            else:
+                task_of(config).check(config)
+        except UsageError as error:
+            raise CannotBuildError(str(error), number) from error
+    return found
 
 
 def estimate(
@@ -141,16 +157,27 @@ def _counted(
 ) -> list[Cost | None]:
     """Return what the cells cost, those of known cost from the file that is kept."""
     if kept is None:
-        return count([cell.config for cell in cells], [cell.config for cell in others])
+        return _called(count, cells, others)
     known = Counts(kept)
     new = [cell for cell in cells if not known.has_cost(cell)]
     unchecked = [cell for cell in others if not known.was_checked(cell)]
-    for cell, cost in zip(new, count([c.config for c in new], [c.config for c in unchecked]), strict=True):
+    for cell, cost in zip(new, _called(count, new, unchecked), strict=True):
         known.keep(cell, cost)
     for cell in unchecked:
         known.keep_checked(cell)
     known.write()
     return [known.cost(cell) for cell in cells]
+
+
+def _called(count: Count, cells: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[Cost | None]:
+    """Count, and name the cell whose config cannot be built by the values of its axes."""
+    try:
+        return count([cell.config for cell in cells], [cell.config for cell in others])
+    except CannotBuildError as error:
+        if not (key := (*cells, *others)[error.number].key):
+            raise
+        place = ",".join(f"{axis}={value}" for axis, value in key)
+        raise UsageError(f"the cells at {place}: {error}; --config {place} tells where each setting is from") from error
 
 
 def _records(cells: Sequence[PlannedCell], roots: Sequence[Path]) -> dict[str, Record]:

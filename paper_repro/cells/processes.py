@@ -16,7 +16,7 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.processes import cause, memory_kills
-from paper_repro.cells.estimates import Configs, Count
+from paper_repro.cells.estimates import CannotBuildError, Configs, Count
 from paper_repro.cells.tasks import Cost
 
 
@@ -186,7 +186,8 @@ class Servers:
         A worker counts: this process imports no torch.
 
         Raises:
-            UsageError: a config that cannot be built, or a machine without the devices that ``devices`` asks for.
+            CannotBuildError: a config that cannot be built.
+            UsageError: a machine without the devices that ``devices`` asks for.
         """
         server = self.of(devices)
         worker = server.fork(count=configs, check=others, devices=devices)
@@ -198,6 +199,8 @@ class Servers:
         if server.ended:
             self.forget(server)
         (event,) = events or [{"event": "broken", "message": f"its process ended ({worker.cause})"}]
+        if event["event"] == "refused" and event["number"] is not None:
+            raise CannotBuildError(event["message"], event["number"])
         if event["event"] == "refused":
             raise UsageError(event["message"])
         if event["event"] == "broken":

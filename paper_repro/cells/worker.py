@@ -261,7 +261,7 @@ def _count(message: Mapping[str, Any], channel: Channel) -> None:
         task_of(message["devices"]).check_devices(message["devices"])
         costs = count_here(message["count"], message["check"])
     except UsageError as error:
-        channel.emit("refused", message=str(error))
+        channel.emit("refused", message=str(error), number=getattr(error, "number", None))
     except Exception as error:
         traceback.print_exc()
         channel.emit("broken", message=_last_line(error))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paper_repro.base.errors import UsageError
 from paper_repro.cells import counted
 from paper_repro.cells.estimates import estimate
 from paper_repro.cells.planned import PlannedCell, single
@@ -111,3 +112,13 @@ def test_a_refused_config_is_not_kept_as_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="refused"):
         estimate([cell()], [], refuse, tmp_path)
     assert ask([cell()], tmp_path)[0] == [(1, 0)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_config_that_cannot_be_built_is_named_by_its_place(kept: bool, tmp_path: Path) -> None:
+    wrong = replace(cell(place="two"), config={**cell().config, "model": {**cell().config["model"], "width": 0}})
+    with pytest.raises(UsageError, match=r"the cells at place=two: .*width.*; --config place=two tells where"):
+        estimate([cell(), wrong], [], kept=tmp_path if kept else None)
+    alone = replace(wrong, key=())
+    with pytest.raises(UsageError, match=r"^paper_repro\.models\.\S+: "):
+        estimate([alone], [], kept=tmp_path if kept else None)
