@@ -83,7 +83,7 @@ class Table:
             for name, column in columns.items():
                 found, printed = column_value(view.artifact, column, point, view.judged(point)), view.printed(key, name)
                 verdict = verdicts.on_column(column, printed, found, view.plan.scale.comparable)
-                row.append(verdict.text if column.is_at(key) else "")
+                row.append(self._said(verdict.text, name, point) if column.is_at(key) else "")
             for name, metric in metrics.items():
                 marks = {source: markup if point.key in best[name, source] else ("", "") for source in _SOURCES}
                 row += self._metric_cells(name, metric, point, marks)
@@ -112,15 +112,15 @@ class Table:
         if not metric.measured:
             return cells
         own, reference = values(point.own, name), values(point.reference, name)
-        own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point.own, name)
+        own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point, name, "own")
         if self.view.has_reference:
             reference_text = _wrap(_spread(metric, reference), marks["reference"])
-            absence = self._absence(point.reference, name)
+            absence = self._absence(point, name, "reference")
             cells += [reference_text or absence, own_text, verdicts.agreement(own, reference)]
         else:
             cells.append(own_text)
         if self._has_printed(metric):
-            cells.append(self.verdict(name, point).text)
+            cells.append(self._said(self.verdict(name, point).text, name, point))
         return cells
 
     def verdict(self, name: str, point: Point) -> verdicts.Verdict:
@@ -138,8 +138,21 @@ class Table:
             self.artifact.fitted,
         )
 
-    def _absence(self, found: Mapping[int, Record], name: str) -> str:
-        return verdicts.trouble(found) or verdicts.lack(found, name) or self.view.unnamed.get(name) or verdicts.NOT_RUN
+    def _absence(self, point: Point, name: str, source: str) -> str:
+        found = point.own if source == "own" else point.reference
+        known = verdicts.trouble(found) or verdicts.lack(found, name) or self.view.unnamed.get(name)
+        return known or self.unknown(point, name, source)
+
+    def _said(self, text: str, name: str, point: Point) -> str:
+        return self.unknown(point, name, "judged") if text == verdicts.NOT_RUN else text
+
+    def unknown(self, point: Point, name: str, source: str) -> str:
+        """Return what stands for a number of which nothing is known.
+
+        Args:
+            source: of the number, "own", "reference", or "judged" for what follows from the records that are judged.
+        """
+        return verdicts.NOT_RUN
 
     def _best(self, name: str, source: str) -> set[Any]:
         """Return the keys of the best printed or measured values of each group of ``best_within`` that has several."""
