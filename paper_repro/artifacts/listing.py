@@ -20,7 +20,8 @@ from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements
-from paper_repro.cells.estimates import devices, estimate, processor_flags, slow_products, unmeasured_rate
+from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
+from paper_repro.cells.machine_section import count_devices
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.records import record_path
 
@@ -195,7 +196,7 @@ def _machine_of(plan: Plan) -> str:
     machine = plan.cells[0].config.get(MACHINE) or {}
     if machine.get("accelerator") not in ("gpu", "cuda"):
         return f"{machine.get('threads', 1) or 'all'} thread(s) of a CPU"
-    return f"{devices(machine)} GPU(s)"
+    return f"{count_devices(machine.get('devices', 1))} GPU(s)"
 
 
 def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:

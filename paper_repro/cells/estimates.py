@@ -9,6 +9,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.counted import Counts, shape
+from paper_repro.cells.machine_section import count_devices
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cost, task_of
@@ -111,13 +112,7 @@ def unmeasured_rate(config: Mapping[str, Any]) -> float:
     machine: Mapping[str, Any] = config.get(MACHINE) or {}
     if machine.get("accelerator") not in ("gpu", "cuda"):
         return UNMEASURED_RATE
-    return UNMEASURED_GPU_RATE * devices(machine)
-
-
-def devices(machine: Mapping[str, Any]) -> int:
-    """Return how many devices a cell has by its ``machine`` section."""
-    given = machine.get("devices", 1)
-    return len(given) if isinstance(given, list) else given if isinstance(given, int) and given > 0 else 1
+    return UNMEASURED_GPU_RATE * count_devices(machine.get("devices", 1))
 
 
 def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | None:

@@ -33,13 +33,18 @@ def check_machine(config: Mapping[str, Any]) -> None:
             raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")
 
 
+def count_devices(devices: int | Sequence[int]) -> int:
+    """Return how many devices ``machine.devices`` names, a number or a list."""
+    return devices if isinstance(devices, int) else len(devices)
+
+
 def share_batches(accumulate: int, devices: int | Sequence[int], nodes: int) -> int:
     """Return how many of an optimiser step's ``accumulate`` batches each device computes.
 
     Raises:
         UsageError: the devices cannot share them evenly.
     """
-    count = nodes * (devices if isinstance(devices, int) else len(devices))
+    count = nodes * count_devices(devices)
     if accumulate % count:
         raise UsageError(
             f"training.accumulate={accumulate} batches a step cannot be shared by machine.devices={devices}: "

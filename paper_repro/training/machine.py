@@ -15,7 +15,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells.machine_section import check_machine, share_batches
+from paper_repro.cells.machine_section import check_machine, count_devices, share_batches
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.compiled_code import missing_compiler
 
@@ -83,7 +83,7 @@ class Machine:
     @property
     def devices_here(self) -> int:
         """The number of devices of one node."""
-        return len(self.devices) if isinstance(self.devices, list) else self.devices
+        return count_devices(self.devices)
 
     def batches_each(self, accumulate: int) -> int:
         """Return how many of an optimiser step's ``accumulate`` batches each device computes.
