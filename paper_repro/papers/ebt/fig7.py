@@ -113,8 +113,8 @@ def judge_verification_helps(view: View) -> Judgement:
     if (reason := _not_run(view)) is not None:
         return reason
     parts = [
-        ("at the full length", guarded(view, _verified)),
-        ("more than at the shortest", guarded(view, _verified_more)),
+        ("after the longest training", guarded(view, _verified)),
+        ("more than after the shortest", guarded(view, _verified_more)),
     ]
     return combine(parts, FAILS, HOLDS)
 

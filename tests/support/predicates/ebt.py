@@ -11,7 +11,7 @@ from paper_repro.tests.support.predicates.case import Case
 FLOOR = 9.0
 SETS = ("gsm8k", "dyck-generated")
 SCALED = {"half": 0.5, "one": 1.0, "more": 1.5, "double": 2.0, "four": 4.0, "eight": 8.0}
-LENGTHS = ("tenth", "quarter", "half", "one")
+LENGTHS = ("one", "twice", "fourfold")
 
 
 def noise(*of: object) -> float:
@@ -88,8 +88,8 @@ def steps_gain(sign: float) -> Made:
 
 
 def samples_gain(first: float, last: float) -> Made:
-    """What ten samples gain, after the shortest and after the full training."""
-    gain = {"tenth": first, "one": last}
+    """What ten samples gain, after the shortest and after the longest training."""
+    gain = {"one": first, "fourfold": last}
     return thinking(lambda place, name, steps, samples: 5.0 - gain.get(place["length"], first) * (samples == 10))
 
 
