@@ -182,7 +182,7 @@ def test_table_2_holds_on_the_papers_gains_and_fails_without_them(tmp_path: Path
 
 def test_figure_7_holds_where_thinking_gains_and_fails_where_it_does_not(tmp_path: Path) -> None:
     def made(place: Place, seed: int) -> Any:
-        trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5, "one": 1.0}[place["length"]]
+        trained = {"one": 0.25, "twice": 0.5, "fourfold": 1.0}[place["length"]]
         if place["model"] == "recurrent":
             return outcome_of(thought(0.3 + noise(seed), further=0.0), loss=0.3)
         return outcome_of(thought(0.2 + noise(seed), (0.1 + noise(seed)) * trained, further=1.5))
@@ -192,7 +192,7 @@ def test_figure_7_holds_where_thinking_gains_and_fails_where_it_does_not(tmp_pat
     assert verdicts(tmp_path / "a", "fig7", made) == dict.fromkeys(expected, HOLDS)
 
     def opposite(place: Place, seed: int) -> Any:
-        trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5, "one": 1.0}[place["length"]]
+        trained = {"one": 0.25, "twice": 0.5, "fourfold": 1.0}[place["length"]]
         if place["model"] == "recurrent":
             return outcome_of(thought(0.3 + noise(seed), further=2.0))
         return outcome_of(thought(-0.2 + noise(seed), (noise(seed) - 0.1) * trained, further=2.0))
@@ -226,7 +226,7 @@ def test_figure_6_judges_the_slope_over_the_shift(tmp_path: Path) -> None:
 def test_figure_b4_judges_what_ten_samples_add_to_two_over_training(tmp_path: Path) -> None:
     def made(sign: float) -> Any:
         def more(place: Place, seed: int) -> Any:
-            trained = {"tenth": 0.0, "quarter": 0.4, "half": 0.7, "one": 1.0}[place["length"]]
+            trained = {"one": 0.0, "twice": 0.5, "fourfold": 1.0}[place["length"]]
             return outcome_of(thought(0.1, 0.1 + sign * (0.05 + noise(seed)) * trained))
 
         return more
@@ -297,11 +297,11 @@ def test_nothing_is_judged_below_the_floor_or_without_records(tmp_path: Path, na
 
 
 def test_models_of_every_length_that_is_judged_have_to_be_below_the_floor(tmp_path: Path) -> None:
-    """After a tenth of the training, and of Transformer++ too, a model is above the floor."""
+    """After the shortest training, and after a tenth of that of Transformer++, a model is above the floor."""
 
     def made(place: Place, seed: int) -> Any:
-        short = {"tenth": 1.0}.get(place.get("length", ""), 0.0)
-        trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}.get(place.get("length", ""), 1.0)
+        short = {"one": 1.0}.get(place.get("length", ""), 0.0)
+        trained = {"one": 0.25, "twice": 0.5}.get(place.get("length", ""), 1.0)
         return outcome_of(thought(0.2, (0.1 + noise(seed)) * trained), loss=short)
 
     found = judged(tmp_path / "fig7", "fig7", made)["verification_helps"]
@@ -324,7 +324,7 @@ def test_models_of_every_length_that_is_judged_have_to_be_below_the_floor(tmp_pa
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_and_figures_are_rendered_from_records_and_from_none(tmp_path: Path, name: str) -> None:
     def made(place: Place, seed: int) -> Any:
-        trained = {"tenth": 0.1, "quarter": 0.25, "half": 0.5}.get(place.get("length", ""), 1.0)
+        trained = {"one": 0.25, "twice": 0.5}.get(place.get("length", ""), 1.0)
         metrics, files = uncertain(0.6, 0.9)(place, seed)
         if place["model"] == "transformer":
             return {key: value for key, value in metrics.items() if not key.endswith("t_loss")}, {}
