@@ -106,7 +106,7 @@ def test_a_model_that_several_artifacts_show_is_trained_once(scale: str) -> None
             place = dict(cell.key)
             if place.get("technique", "full") == "full" and place.get("length", "one") == "one":
                 cells.setdefault((place["model"], "", cell.seed), set()).add(cell.settings)
-    shares = {f"transformer_{share}" for share in ("half", "quarter", *([] if scale == "smoke" else ["tenth"]))}
+    shares = {f"transformer_{share}" for share in ("half", "quarter", *([] if scale == "smoke" else ["fifth"]))}
     models = {"transformer", "recurrent", "s1", "s2", *shares}
     assert {model for model, _, _ in cells} == models and all(len(ids) == 1 for ids in cells.values())
 
@@ -273,7 +273,7 @@ def test_table_3_counts_the_sets_on_which_ebt_is_better(tmp_path: Path) -> None:
 
         return lossy
 
-    later = {"transformer": 0.0, "transformer_half": 0.05, "transformer_quarter": 0.3, "transformer_tenth": 0.4}
+    later = {"transformer": 0.0, "transformer_half": 0.05, "transformer_quarter": 0.3, "transformer_fifth": 0.4}
     claims = {claim.id for claim in ARTIFACTS["table3"].claims}
     assert len(claims) == 3
     assert verdicts(tmp_path / "a", "table3", made(0.1, -0.1)) == dict.fromkeys(claims, HOLDS)
@@ -297,7 +297,7 @@ def test_nothing_is_judged_below_the_floor_or_without_records(tmp_path: Path, na
 
 
 def test_models_of_every_length_that_is_judged_have_to_be_below_the_floor(tmp_path: Path) -> None:
-    """After the shortest training, and after a tenth of that of Transformer++, a model is above the floor."""
+    """After the shortest training, and after a fifth of that of Transformer++, a model is above the floor."""
 
     def made(place: Place, seed: int) -> Any:
         short = {"one": 1.0}.get(place.get("length", ""), 0.0)
@@ -309,10 +309,10 @@ def test_models_of_every_length_that_is_judged_have_to_be_below_the_floor(tmp_pa
     assert judged(tmp_path / "figB4", "figB4", made)["less_adversarial_with_data"].verdict == NOT_JUDGED
 
     def loss(place: Place, seed: int, ours: float) -> Any:
-        own = {"transformer": 0.0, "transformer_half": 0.05, "transformer_quarter": 0.3, "transformer_tenth": 1.0}
+        own = {"transformer": 0.0, "transformer_half": 0.05, "transformer_quarter": 0.3, "transformer_fifth": 1.0}
         return outcome_of(thought(), loss=own.get(place["model"], ours + noise(seed)))
 
-    for ours, verdict in ((0.2, HOLDS), (0.4, NOT_JUDGED)):  # between a half and a quarter; a quarter and a tenth
+    for ours, verdict in ((0.2, HOLDS), (0.4, NOT_JUDGED)):  # between a half and a quarter; a quarter and a fifth
         root = tmp_path / str(ours)
         lower = judged(root, "table3", lambda place, seed, ours=ours: loss(place, seed, ours))
         assert (lower["lower_at_equal_pretraining"].verdict == NOT_JUDGED) == (verdict == NOT_JUDGED)

@@ -152,7 +152,7 @@ def techniques(best: Mapping[str, float], longer: Mapping[str, float]) -> Made:
 
 
 OWN = ("dyck-generated", "listops", "python", "shakespeare")
-SHARES = {"transformer": 4.0, "transformer_half": 4.3, "transformer_quarter": 4.6, "transformer_tenth": 5.0}
+SHARES = {"transformer": 4.0, "transformer_half": 4.3, "transformer_quarter": 4.6, "transformer_fifth": 5.0}
 
 
 def shifted(pretraining: float, other: float) -> Made:
