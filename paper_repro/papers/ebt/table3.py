@@ -24,7 +24,7 @@ from paper_repro.papers.ebt.thinking import (
 
 LOWER, NATS = "lower on most sets by", " nats per token"
 EBT, BASELINE = {"model": S2}, {"model": TRANSFORMER}
-SHORTER = [{"model": f"{TRANSFORMER}_{share}"} for share in ("half", "quarter", "tenth")]
+SHORTER = [{"model": f"{TRANSFORMER}_{share}"} for share in ("half", "quarter", "fifth")]
 
 
 def judge_ood_generalisation(view: View) -> Judgement:
