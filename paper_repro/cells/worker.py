@@ -25,7 +25,7 @@ from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.base.files import disk_refuses, sha256_of_bytes
 from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message
-from paper_repro.cells.estimates import count_here
+from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
 from paper_repro.cells.records import record_path, work_folder
 from paper_repro.cells.tasks import (
@@ -260,8 +260,10 @@ def _count(message: Mapping[str, Any], channel: Channel) -> None:
     try:
         task_of(message["devices"]).check_devices(message["devices"])
         costs = count_here(message["count"], message["check"])
+    except CannotBuildError as error:
+        channel.emit("refused", message=str(error), number=error.number)
     except UsageError as error:
-        channel.emit("refused", message=str(error), number=getattr(error, "number", None))
+        channel.emit("refused", message=str(error), number=None)
     except Exception as error:
         traceback.print_exc()
         channel.emit("broken", message=_last_line(error))
