@@ -38,6 +38,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.titley": 1.0,  # no ticks are above: without it the titles measure them at each drawing
     "grid.alpha": 0.25,
     "figure.facecolor": palette.GROUND,
     "legend.frameon": False,
@@ -163,6 +164,7 @@ class Figure(ABC):
             self.draw(canvas, rows)
             for axes in canvas.axes:
                 axes.minorticks_off()
+                _place_empty_labels(axes)
             printed_numbers.draw(canvas.axes, shown)
             draw_floors(canvas.axes[self.panels], lines)
             legend = _draw_legend(canvas, self.legend_title, shown) if self.legend else 0.0
@@ -187,6 +189,13 @@ class Figure(ABC):
             write_atomically(folder / f"{self.stem}{ending}", content)
         other = self.appendix()
         return [folder / f"{self.stem}{ending}" for ending in contents] + (other.write(folder) if other else [])
+
+
+def _place_empty_labels(axes: "Axes") -> None:
+    """Give a place to the axis labels without text: for others all tick labels are measured at each drawing."""
+    for axis in (axes.xaxis, axes.yaxis):
+        if not axis.get_label_text():
+            axis.set_label_coords(0.0, 0.0)
 
 
 def _with_marks(rows: Sequence[Row], lines: Sequence[FloorLine], printed: Sequence[PrintedNumber]) -> list[Row]:

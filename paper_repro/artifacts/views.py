@@ -1,7 +1,6 @@
 """An artifact joined with its records: all that a table, a figure or a claim may read."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from paper_repro.artifacts import looks, verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
 from paper_repro.artifacts.claims import Judgement
-from paper_repro.artifacts.derived import with_derived
+from paper_repro.artifacts.committed import Committed, result_of
 from paper_repro.artifacts.floors import MeasuredFloor, PlannedFloor, first_below, shortfall
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.plan import Plan
@@ -19,10 +18,10 @@ from paper_repro.artifacts.unnamed import unnamed
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.files import CorruptFileError, read_regular
-from paper_repro.cells import measurements, records
+from paper_repro.base.files import CorruptFileError
+from paper_repro.cells import records
 from paper_repro.cells.planned import Key, PlannedCell
-from paper_repro.cells.records import LIMIT_BYTES, Record
+from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import DIVERGED, FINISHED
 
 _log = logging.getLogger(__name__)
@@ -268,7 +267,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     finished no record is read.
     """
     points: dict[Key, Point] = {}
-    committed = _Committed(own if reference is None else reference, plan.artifact)
+    committed = Committed(own if reference is None else reference, plan)
     for cell in plan.cells:
         point = points.setdefault(cell.key, Point(cell.key, {}, {}, {}))
         point.cells[cell.seed] = cell
@@ -276,7 +275,7 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
         if record is not None and reference is not None:
             point.reference[cell.seed] = record
         if reference is not None:
-            record = _result(own, cell, plan.artifact)
+            record = result_of(own, cell, plan.artifact)
         if record is not None:
             point.own[cell.seed] = record
     if plan.has_looks:
@@ -296,50 +295,13 @@ def _of_finished_looks(plan: Plan, point: Point) -> Point:
 
 
 def _measured(
-    floor: PlannedFloor, plan: Plan, own: Path, reference: Path | None, committed: "_Committed"
+    floor: PlannedFloor, plan: Plan, own: Path, reference: Path | None, committed: Committed
 ) -> MeasuredFloor:
     known = {seed: record for seed, cell in floor.cells.items() if (record := committed.find(cell)) is not None}
     if reference is None:
         return MeasuredFloor(floor, known, {}, plan.seeds)
-    users = ((seed, _result(own, cell, plan.artifact)) for seed, cell in floor.cells.items())
+    users = ((seed, result_of(own, cell, plan.artifact)) for seed, cell in floor.cells.items())
     return MeasuredFloor(floor, {seed: record for seed, record in users if record is not None}, known, plan.seeds)
-
-
-@dataclass
-class _Committed:
-    """Records of the reference, found by id or by settings."""
-
-    root: Path
-    artifact: Artifact
-
-    @cached_property
-    def by_settings(self) -> dict[str, list[str]]:
-        """The ids of cells by what makes their weights, files left out, as their records tell it.
-
-        These are not checked here, for few of them are asked for.
-        """
-        found: dict[str, list[str]] = {}
-        for path in sorted((self.root / "cells").glob("*/record.json")):
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                config = json.loads(read_regular(path, LIMIT_BYTES))["config"]
-                found.setdefault(identity.settings(config), []).append(path.parent.name)
-        return found
-
-    def find(self, cell: PlannedCell) -> Record | None:
-        record = None if cell.missing else _result(self.root, cell, self.artifact)
-        reads_files = bool(cell.missing) or cell.id != cell.settings
-        if record is not None or not reads_files:
-            return record
-        for other in reversed(self.by_settings.get(cell.settings, [])):
-            if (record := _result(self.root, replace(cell, id=other), self.artifact)) is not None:
-                return record
-        return None
-
-
-def _result(root: Path, cell: PlannedCell, artifact: Artifact) -> Record | None:
-    """Return a cell's record with what its probes have measured and what follows from it."""
-    found = measurements.find(root, cell)
-    return None if found is None else with_derived(found.record, artifact.metrics)
 
 
 def values(found: Mapping[int, Record], name: str) -> dict[int, float]:

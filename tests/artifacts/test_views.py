@@ -10,6 +10,7 @@ import pytest
 from paper_repro.artifacts import views
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.tables import Table
+from paper_repro.base import identity
 from paper_repro.base.data_files import DATA_VARIABLE
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.planned import PlannedCell
@@ -105,6 +106,39 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
         view = views.build(plan, tmp_path / "runs", tmp_path / "results")
         assert all(len(point.reference) == len(point.own) == 3 for point in view.points.values())
         assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
+
+
+@pytest.mark.parametrize("table", ["some text", "another text", "damaged", "of others", "none"])
+def test_of_records_with_the_same_settings_the_published_table_says_which_are_the_reference(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    results, corpus = tmp_path / "results", tmp_path / "corpus.txt"
+    text = re.sub(r"\{trunk\.layers: (\d)\}", r"{trunk.layers: \1, +data: {files: {corpus: corpus.txt}}}", ARTIFACT)
+    ids = {}
+    for content in ("some text", "another text"):
+        corpus.write_text(content)
+        plan = synthetic.plan(tmp_path, text)
+        fill(results, plan)
+        ids[content] = {cell.id for cell in plan.cells}
+        if table == content:
+            Table(views.build(plan, results, None)).write(results / plan.folder)
+    if table in ("damaged", "of others"):
+        written = results / plan.folder / "table.json"
+        written.parent.mkdir(parents=True)
+        written.write_text("[" if table == "damaged" else '{"cells": {"ffffffffffffffff": {}, "..": {}}}')
+    corpus.unlink()
+
+    view = views.build(synthetic.plan(tmp_path, text), tmp_path / "runs", results)
+    found = [record.cell for point in view.points.values() for record in point.reference.values()]
+    last = {max(pair) for pair in zip(*(sorted_by_settings(results, ids[content]) for content in ids), strict=True)}
+    assert set(found) == ids.get(table, last) and len(found) == len(plan.cells)
+
+
+def sorted_by_settings(results: Path, ids: set[str]) -> list[str]:
+    """Return ids of cells in the order of their settings, as their records tell them."""
+    configs = {cell: json.loads(record_path(results, cell).read_text())["config"] for cell in ids}
+    return sorted(ids, key=lambda cell: identity.settings(configs[cell]))
 
 
 def test_without_files_a_record_of_the_same_settings_under_another_id_is_not_taken(tmp_path: Path) -> None:
