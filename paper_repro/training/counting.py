@@ -4,6 +4,7 @@ Count on the meta device: nothing is computed there, and no tensor takes any mem
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -60,27 +61,42 @@ def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
 def flops_by_operation(work: Callable[[], object], layer_norm: int = 0) -> dict[Any, int]:
     """Return the FLOPs of ``count_flops`` by operation, for example ``torch.ops.aten.mm``."""
     layer_norms = {ATEN.native_layer_norm: lambda shape, *_, **__: layer_norm * shape.numel()}
-    counter = FlopCounterMode(display=False, custom_mapping={**PRODUCTS, **layer_norms})
-    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
-    with _ElementWise(), counter:
+    with _Flops({**PRODUCTS, **layer_norms}) as counter:
         work()
-    return {operation: int(flops) for operation, flops in counter.get_flop_counts().get("Global", {}).items()}
+    return dict(counter.found)
 
 
-class _ElementWise(TorchDispatchMode):
-    """Answers element-wise operations on the meta device as torch answered them for operands alike.
+class _Flops(TorchDispatchMode):
+    """Adds up FLOPs by torch's formulas; torch's own FlopCounterMode takes half as long again.
 
-    torch's own answers are written in Python and take 0.1 ms each, which is more than half of the time of a count.  A
-    model asks the same again in each layer and in each step of a prediction.
+    FlopCounterMode sorts FLOPs by module, too.  For that it hooks into the backward pass of each module.  So it fails
+    where a module differentiates inside its forward pass.
+
+    Element-wise operations on the meta device have no FLOPs and are answered here, as torch answered them for operands
+    alike.  torch's own answers are written in Python and take 0.1 ms each, which is more than half of the time of a
+    count.  A model asks the same again in each layer and in each step of a prediction.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
         super().__init__()
+        self.found: Counter[Any] = Counter()
+        self._formulas = FlopCounterMode(display=False, custom_mapping=formulas).flop_registry
         self._known: dict[Any, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kwargs or types or not _is_element_wise(func):
-            return func(*args, **(kwargs or {}))
+        if not kwargs and not types and _is_element_wise(func):
+            return self._element_wise(func, args)
+        kwargs = kwargs or {}
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is None and _is_composite(func):  # in inference mode a product comes here whole
+            with self:
+                return func.decompose(*args, **kwargs)
+        answer = func(*args, **kwargs)
+        if formula is not None:
+            self.found[func._overloadpacket] += int(formula(*args, **kwargs, out_val=answer))
+        return answer
+
+    def _element_wise(self, func: Any, args: Any) -> Any:
         asked = (func, *map(_looks, args))
         if (known := self._known.get(asked)) is not None:
             size, stride, dtype = known
@@ -89,6 +105,12 @@ class _ElementWise(TorchDispatchMode):
         if isinstance(answer, Tensor) and answer.is_meta:
             self._known[asked] = answer.shape, answer.stride(), answer.dtype
         return answer
+
+
+@functools.cache
+def _is_composite(operation: Any) -> bool:
+    """Return whether an operation only calls others."""
+    return bool(operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
 @functools.cache
@@ -101,20 +123,6 @@ def _looks(operand: Any) -> Any:
     if isinstance(operand, Tensor):
         return operand.shape, operand.stride(), operand.dtype, operand.device
     return type(operand), operand
-
-
-class _NoModules:
-    """Stands for torch's ModuleTracker, which sorts FLOPs by module.
-
-    The tracker hooks into the backward pass of each module and fails where a module differentiates inside its forward
-    pass, by torch.autograd.grad or torch.func.grad.  Only the total is wanted here.
-    """
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

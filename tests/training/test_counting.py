@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from paper_repro.tests.training.doubles import Energetic
 from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
@@ -39,6 +40,26 @@ def test_a_product_counts_two_flops_a_multiply_add_also_where_it_writes_in_place
     product: Callable[[], object], multiply_adds: int
 ) -> None:
     assert count_flops(product) == 2 * multiply_adds
+
+
+@torch.inference_mode()
+def test_a_product_that_comes_whole_in_inference_mode_is_counted() -> None:
+    assert count_flops(lambda: torch.matmul(MANY, MANY_WIDER)) == 240
+    assert count_flops(lambda: nn.functional.linear(MANY, WIDER.mT)) == 240
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_where_nothing_differentiates_inside_torch_s_own_counter_counts_the_same(device: str) -> None:
+    with torch.device(device):
+        layer, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.zeros(3, 5, 16)
+        image, convolution = torch.zeros(2, 3, 8, 8), nn.Conv2d(3, 4, 3)
+
+    def work() -> None:
+        (layer(x).sum() + convolution(image).sum()).backward()
+
+    with FlopCounterMode(display=False) as counter:
+        work()
+    assert count_flops(work) == counter.get_total_flops() > 0
 
 
 TURNED, HALF, WHOLE = MANY.mT, MANY.to(torch.bfloat16), meta(4).to(torch.int64)
