@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 INSTALL = "needs lm-eval: pip install 'paper-repro[eval]'"
 DEFAULT_NEW_TOKENS = 256
 """What the harness means where a task does not say how much is to be generated."""
+FEW_SHOT_SEED = 1234
+"""What the harness draws examples with where nobody says another seed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def run_tasks(
         UsageError: lm-eval is not installed, a task is unknown, or its data cannot be loaded.
     """
     try:
-        from lm_eval import simple_evaluate
+        from lm_eval import evaluate
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         raise UsageError(f"{INSTALL} ({error})") from error
@@ -60,15 +62,11 @@ def run_tasks(
             raise UsageError(f"lm-eval knows no task {name!r}{nearest(name, manager.all_tasks)}")
     before = evaluator.num_requests, evaluator.num_cropped
     try:
-        found = simple_evaluate(
-            harness_model(evaluator),
-            tasks=[_specification(manager, name) for name in tasks],
-            num_fewshot=num_fewshot,
-            limit=limit,
-            task_manager=manager,
-            bootstrap_iters=0,
-            log_samples=False,
-        )
+        loaded = manager.load([_specification(manager, name) for name in tasks])
+        for task in loaded["tasks"].values():
+            _set_shots(task, num_fewshot)
+        # Not simple_evaluate: it asks pip for all packages, which takes half a second, and seeds the whole process.
+        found = evaluate(harness_model(evaluator), task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=False)
     except OSError as error:  # also what the data sets library raises without a network
         raise UsageError(
             f"lm-eval cannot load the data of {', '.join(tasks)}: {error}; run it once with a network, or bring the "
@@ -76,6 +74,14 @@ def run_tasks(
         ) from error
     assert found is not None  # None is for the other processes of a distributed run
     return HarnessScores(_flat(found["results"]), evaluator.num_requests - before[0], evaluator.num_cropped - before[1])
+
+
+def _set_shots(task: Any, number: int | None) -> None:
+    """Set how many examples a task shows before its question, as ``simple_evaluate`` does: 0 in its file stays 0."""
+    written = task.get_config("num_fewshot")
+    if written is None or (number is not None and written != 0):
+        task.set_config(key="num_fewshot", value=number or 0)
+    task.set_fewshot_seed(seed=FEW_SHOT_SEED)
 
 
 def _specification(manager: "TaskManager", name: str) -> str | dict[str, Any]:

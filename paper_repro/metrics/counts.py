@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 HALVINGS = 50
+DENSE = 2**24
+"""Numbers below this are counted in a table of all of them, which takes a fifth of the time of sorting them."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class BigramCounts:
             if int(ids.min()) < 0 or int(ids.max()) >= vocabulary_size:
                 raise ValueError(f"{name} must hold ids from 0 to below {vocabulary_size}, the vocabulary's size")
         after, before = (ids.bincount(minlength=vocabulary_size).double() for ids in (following, previous))
-        pairs, pair_counts = torch.unique(previous * vocabulary_size + following, return_counts=True)
+        pairs, pair_counts = _tally(previous * vocabulary_size + following, vocabulary_size**2)
         return cls(vocabulary_size, after, before, pairs, pair_counts)
 
     def unigram(self, following: Tensor) -> Tensor:
@@ -82,6 +84,16 @@ class BigramCounts:
             falls = bool(((relative - unigram) / (middle * relative + (1 - middle) * unigram)).sum() > 0)
             low, high = (middle, high) if falls else (low, middle)
         return (low + high) / 2
+
+
+def _tally(numbers: Tensor, end: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers that occur, of 0 to below ``end``, in rising order, and how often each does."""
+    if end > DENSE:
+        found: tuple[Tensor, Tensor] = torch.unique(numbers, return_counts=True)
+        return found
+    counts = numbers.bincount(minlength=end)
+    (occurring,) = counts.nonzero(as_tuple=True)
+    return occurring, counts[occurring]
 
 
 def cross_entropy(probabilities: Tensor) -> float:

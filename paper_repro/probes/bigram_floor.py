@@ -115,32 +115,38 @@ def _vocabulary(data: Tokens) -> int:
 
 def _training_pairs(data: Tokens, most: int) -> tuple[Pairs, Pairs]:
     """Return the pairs to count first, and those that are held out from them."""
-    texts = list(_texts(data, most))
-    held_out = texts[HELD_OUT - 1 :: HELD_OUT]
-    del texts[HELD_OUT - 1 :: HELD_OUT]
-    return _pairs(texts), _pairs(held_out)
-
-
-def _texts(data: Tokens, most: int) -> Iterator[Tensor]:
-    """Yield documents as they are cut for training, or a stream's windows, each with the token that follows it."""
     if isinstance(data, DocumentData):
-        documents, left = data.documents[TRAIN], most
-        for index in range(len(documents)):
-            ids = documents.ids(index, data.window + 1)
-            left -= len(ids)
-            if left < 0:
-                return
-            yield torch.from_numpy(ids.astype("int64"))
-    elif isinstance(data, StreamData):
-        stream = data.streams[TRAIN]
-        for start in range(0, min(most, len(stream) - 1) - data.window + 1, data.window):
-            yield torch.from_numpy(stream.window(start, data.window + 1).astype("int64"))
-    elif isinstance(data, ListOpsData):
-        tokens = data.streams[TRAIN]
-        for start in range(0, min(most, len(tokens) - 1) - data.window + 1, data.window):
-            yield tokens[start : start + data.window + 1]
-    else:
+        texts = list(_documents(data, most))
+        held_out = texts[HELD_OUT - 1 :: HELD_OUT]
+        del texts[HELD_OUT - 1 :: HELD_OUT]
+        return _pairs(texts), _pairs(held_out)
+    ids, window = _stream(data, most), data.window  # (N + 1,)
+    previous, following = ids[:-1].view(-1, window), ids[1:].view(-1, window)
+    is_kept = torch.arange(len(previous)) % HELD_OUT != HELD_OUT - 1
+    return (
+        (previous[is_kept].flatten(), following[is_kept].flatten()),
+        (previous[~is_kept].flatten(), following[~is_kept].flatten()),
+    )
+
+
+def _documents(data: DocumentData, most: int) -> Iterator[Tensor]:
+    """Yield documents as they are cut for training."""
+    documents, left = data.documents[TRAIN], most
+    for index in range(len(documents)):
+        ids = documents.ids(index, data.window + 1)
+        left -= len(ids)
+        if left < 0:
+            return
+        yield torch.from_numpy(ids.astype("int64"))
+
+
+def _stream(data: Tokens, most: int) -> Tensor:
+    """Return a stream's whole windows and the token that follows the last, (N + 1,)."""
+    if not isinstance(data, StreamData | ListOpsData):
         raise UsageError(f"BigramFloor counts documents or streams, the data are {type(data).__name__}")
+    tokens = data.streams[TRAIN]
+    length = min(most, len(tokens) - 1) // data.window * data.window + 1
+    return tokens[:length] if isinstance(tokens, Tensor) else torch.from_numpy(tokens.window(0, length).astype("int64"))
 
 
 def _pairs(texts: Sequence[Tensor]) -> Pairs:
