@@ -17,6 +17,7 @@ def gain(before: float, after: float) -> float:
 FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
     "exp": (1, math.exp),
     "log": (1, math.log),
+    "complement": (1, lambda share: 1 - share),
     "difference": (2, lambda one, other: one - other),
     "ratio": (2, lambda one, other: one / other),
     "gain": (2, gain),

@@ -11,7 +11,9 @@ METRICS = {
     "perplexity": Metric("Perplexity", "", "lower", derived={"exp": ["val_loss"]}),
     "logarithm": Metric("Logarithm", "", "lower", derived={"log": ["val_loss"]}),
     "ratio": Metric("Ratio", "", "lower", derived={"ratio": ["val_loss", "score"]}),
+    "wrong": Metric("Wrong", "", "lower", derived={"complement": ["right"]}),
 }
+OF_THE_LOSS = {"perplexity", "logarithm", "ratio"}
 
 
 def found(metrics: dict[str, float], **unavailable: str) -> records.Record:
@@ -20,7 +22,8 @@ def found(metrics: dict[str, float], **unavailable: str) -> records.Record:
 
 
 def test_what_follows_from_what_was_measured() -> None:
-    record = found({"val_loss": 2.0, "score": 4.0})
+    record = found({"val_loss": 2.0, "score": 4.0, "right": 0.75})
+    assert record.metrics["wrong"] == 0.25
     assert record.metrics["perplexity"] == pytest.approx(7.38905609893)
     assert record.metrics["ratio"] == 0.5 and not record.unavailable
 
@@ -33,7 +36,7 @@ def test_what_lacks_a_source_lacks_what_that_lacks() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "wrong"),
-    [(1e4, {"perplexity"}), (0.0, {"logarithm"}), (-1.0, {"logarithm"}), (float("nan"), {*METRICS, "val_loss"})],
+    [(1e4, {"perplexity"}), (0.0, {"logarithm"}), (-1.0, {"logarithm"}), (float("nan"), {*OF_THE_LOSS, "val_loss"})],
 )
 def test_what_is_not_finite_says_so(loss: float, wrong: set[str]) -> None:
     assert found({"val_loss": loss, "score": 4.0}).unavailable == dict.fromkeys(sorted(wrong), "not finite")
