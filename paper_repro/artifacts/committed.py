@@ -43,8 +43,8 @@ class Committed:
         return None
 
     def _twins(self, settings: str) -> Iterator[str]:
-        """Yield the ids of the records with these settings: first what the published table was made of, for to read
-        all takes half a second.
+        """Yield the ids of the records with these settings: first what the published table was made of, because
+        reading all takes half a second.
         """
         yield from self.published.get(settings, [])
         yield from self.all.get(settings, [])

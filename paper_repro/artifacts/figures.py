@@ -38,7 +38,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "axes.titley": 1.0,  # no ticks are above: without it the titles measure them at each drawing
+    "axes.titley": 1.0,  # no ticks and no factor of an axis stand above: else titles measure them at each drawing
     "grid.alpha": 0.25,
     "figure.facecolor": palette.GROUND,
     "legend.frameon": False,

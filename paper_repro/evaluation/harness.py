@@ -1,9 +1,15 @@
 """Our causal language models in EleutherAI's lm-evaluation-harness, in process (the extra ``[eval]``)."""
 
-from collections.abc import Sequence
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.evaluation.causal import Evaluator
@@ -16,8 +22,8 @@ if TYPE_CHECKING:
 INSTALL = "needs lm-eval: pip install 'paper-repro[eval]'"
 DEFAULT_NEW_TOKENS = 256
 """What the harness means where a task does not say how much is to be generated."""
-FEW_SHOT_SEED = 1234
-"""What the harness draws examples with where nobody says another seed."""
+SEED = 1234
+"""The harness's seed of the examples that it draws, of numpy and of torch; that of Python is 0."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +55,29 @@ def run_tasks(
             path lie beside them.
 
     Raises:
-        UsageError: lm-eval is not installed, a task is unknown, or its data cannot be loaded.
+        UsageError: lm-eval is not installed, there is no task, a task is unknown, or its data cannot be loaded.
     """
     try:
         from lm_eval import evaluate
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         raise UsageError(f"{INSTALL} ({error})") from error
+    if not tasks:
+        raise UsageError("no task is named, lm-eval needs at least one")
     manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=folder is None)
     for name in tasks:
         if name not in manager.all_tasks:
             raise UsageError(f"lm-eval knows no task {name!r}{nearest(name, manager.all_tasks)}")
     before = evaluator.num_requests, evaluator.num_cropped
     try:
-        loaded = manager.load([_specification(manager, name) for name in tasks])
-        for task in loaded["tasks"].values():
-            _set_shots(task, num_fewshot)
-        # Not simple_evaluate: it asks pip for all packages, which takes half a second, and seeds the whole process.
-        found = evaluate(harness_model(evaluator), task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=False)
+        # Not simple_evaluate, which asks pip for all packages and so takes half a second more.
+        with _seeded():
+            loaded = manager.load([_specification(manager, name) for name in tasks])
+            for task in loaded["tasks"].values():
+                _set_shots(task, num_fewshot)
+            found = evaluate(
+                harness_model(evaluator), task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=False
+            )
     except OSError as error:  # also what the data sets library raises without a network
         raise UsageError(
             f"lm-eval cannot load the data of {', '.join(tasks)}: {error}; run it once with a network, or bring the "
@@ -76,12 +87,24 @@ def run_tasks(
     return HarnessScores(_flat(found["results"]), evaluator.num_requests - before[0], evaluator.num_cropped - before[1])
 
 
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Seed the generators of the process as ``simple_evaluate`` does, for some tasks shuffle with them; what they had
+    before comes back.
+    """
+    with isolate_rng():
+        random.seed(0)
+        np.random.seed(SEED)
+        torch.manual_seed(SEED)
+        yield
+
+
 def _set_shots(task: Any, number: int | None) -> None:
     """Set how many examples a task shows before its question, as ``simple_evaluate`` does: 0 in its file stays 0."""
     written = task.get_config("num_fewshot")
     if written is None or (number is not None and written != 0):
         task.set_config(key="num_fewshot", value=number or 0)
-    task.set_fewshot_seed(seed=FEW_SHOT_SEED)
+    task.set_fewshot_seed(seed=SEED)
 
 
 def _specification(manager: "TaskManager", name: str) -> str | dict[str, Any]:

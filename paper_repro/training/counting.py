@@ -75,6 +75,8 @@ class _Flops(TorchDispatchMode):
     Element-wise operations on the meta device have no FLOPs and are answered here, as torch answered them for operands
     alike.  torch's own answers are written in Python and take 0.1 ms each, which is more than half of the time of a
     count.  A model asks the same again in each layer and in each step of a prediction.
+
+    An operation of higher order, such as torch.cond, is refused by torch with a NotImplementedError.
     """
 
     def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
@@ -115,11 +117,12 @@ def _is_composite(operation: Any) -> bool:
 
 @functools.cache
 def _is_element_wise(operation: Any) -> bool:
+    """Return whether each element of the answer, which is a new tensor, follows from one element of each operand."""
     return torch.Tag.pointwise in operation.tags and not operation._schema.is_mutable
 
 
 def _looks(operand: Any) -> Any:
-    """Return what of an operand an element-wise operation's shape, strides and type depend on."""
+    """Return what of an operand decides the shape, the strides and the type of an element-wise operation's answer."""
     if isinstance(operand, Tensor):
         return operand.shape, operand.stride(), operand.dtype, operand.device
     return type(operand), operand

@@ -1,10 +1,13 @@
 import json
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.evaluation import harness, mmlu
@@ -110,6 +113,49 @@ def test_answers_go_back_in_the_order_of_the_requests_each_with_its_own_options(
     sampling: Any = [SimpleNamespace(args=("a?", {"do_sample": True}))]
     with pytest.raises(UsageError, match="a task asks for sampling"):
         model.generate_until(sampling)
+
+
+@pytest.mark.parametrize(
+    ("written", "asked", "shown"),
+    [(None, None, 0), (None, 3, 3), (0, None, 0), (0, 3, 0), (5, None, 5), (5, 3, 3), (5, 0, 0)],
+)
+def test_as_many_examples_are_shown_as_the_harness_shows(written: int | None, asked: int | None, shown: int) -> None:
+    class Task:
+        number, seed = written, None
+
+        def get_config(self, key: str) -> int | None:
+            return {"num_fewshot": self.number}[key]
+
+        def set_config(self, key: str, value: int) -> None:
+            assert key == "num_fewshot"
+            self.number = value
+
+        def set_fewshot_seed(self, seed: int) -> None:
+            self.seed = seed
+
+    task = Task()
+    harness._set_shots(task, asked)
+    assert (task.number, task.seed) == (shown, 1234)
+
+
+def test_what_tasks_draw_is_the_same_each_time_and_nobody_else_s_draws_change() -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    expected = draws()
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    with harness._seeded():
+        first = draws()
+    assert draws() == expected
+    with harness._seeded():
+        assert draws() == first != expected
+
+
+def test_no_task_is_refused() -> None:
+    pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'paper-repro[eval]'")
+    with pytest.raises(UsageError, match="at least one"):
+        harness.run_tasks(Evaluator(small_gpt(block_length=8), Bytes()), [])
 
 
 def test_an_unknown_task_and_absent_data_are_refused(tasks: Path) -> None:

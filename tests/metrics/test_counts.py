@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.metrics import counts
 from paper_repro.metrics.counts import BigramCounts, cross_entropy
 
 SIZE = 7
@@ -37,6 +38,15 @@ def test_probabilities_are_those_of_a_count_by_hand() -> None:
     ]
     assert counts.bigram(previous, following, 0.75).tolist() == pytest.approx(mixed)
     assert cross_entropy(torch.tensor([0.5, 0.25], dtype=torch.float64)) == pytest.approx(1.5 * math.log(2))
+
+
+def test_a_vocabulary_too_large_for_a_table_is_counted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    (dense, ids), size = counted(), counts.DENSE
+    assert size >= SIZE**2
+    monkeypatch.setattr(counts, "DENSE", SIZE**2 - 1)
+    sparse = BigramCounts.of(ids[:-1], ids[1:], SIZE)
+    assert len(dense.pairs) < SIZE**2 and torch.equal(dense.pairs, sparse.pairs)
+    assert torch.equal(dense.pair_counts, sparse.pair_counts) and dense.pair_counts.sum() == len(ids) - 1
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.6, 1.0])

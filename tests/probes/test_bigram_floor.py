@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
@@ -16,6 +17,7 @@ from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
+from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.bigram_floor import BigramFloor, counted_pairs, evaluated_pairs
 from paper_repro.probes.scored_texts import scored_batches
 
@@ -93,6 +95,16 @@ def test_a_stream_is_counted_window_by_window(root: Path) -> None:
     scored = [(int(x), int(y)) for x, y in zip(*evaluated_pairs(data, "val"), strict=True)]
     expected = by_hand([ids], scored, metrics["bigram_weight"])
     assert (metrics["val_loss"], metrics["val_unigram_loss"]) == pytest.approx(expected)
+    windows = [ids[start : start + 17] for start in range(0, most, 16)]
+    held_out = windows[19::20]
+    kept = [window for index, window in enumerate(windows) if index % 20 != 19]
+    counts = BigramCounts.of(*pairs_of(kept), TOKENIZER.vocabulary_size)
+    assert len(held_out) > 2 and metrics["bigram_weight"] == counts.best_weight(*pairs_of(held_out))
+
+
+def pairs_of(texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    pairs = [pair for ids in texts for pair in itertools.pairwise(ids)]
+    return torch.tensor([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
 
 
 def test_the_weight_does_not_depend_on_what_is_evaluated(root: Path) -> None:
@@ -117,8 +129,10 @@ def test_a_floor_is_one_cell_whatever_the_model(root: Path) -> None:
 
 
 def test_what_cannot_be_counted_is_refused(root: Path) -> None:
-    with pytest.raises(UsageError, match="at least 20 documents or windows"):
-        measured(config(root, most_tokens=40))
+    for reader, most in ((DocumentData, 40), (TokenData, 40), (TokenData, 319), (TokenData, 1)):
+        with pytest.raises(UsageError, match="at least 20 documents or windows"):
+            measured(config(root, reader, most_tokens=most))
+    assert measured(config(root, TokenData, most_tokens=320))["counted_tokens"] == 320
     points = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
     with pytest.raises(UsageError, match="counts tokens of texts or ListOps, the data are GaussianProcessData"):
         measured({**config(root), "data": points})
