@@ -144,7 +144,7 @@ def test_probes_import_what_they_measure_and_no_trainer() -> None:
 
 
 def test_evaluation_knows_no_model_and_imports_its_harness_inside_functions() -> None:
-    late = {"lm_eval", "pyarrow", "yaml"}
+    late = {"lm_eval", "numpy", "pyarrow", "yaml"}
     assert wrong("paper_repro/evaluation", {"torch"}, {"evaluation", "datamodules"}, late) == []
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.evaluation.causal import Evaluator
@@ -92,11 +90,18 @@ def _seeded() -> Iterator[None]:
     """Seed the generators of the process as ``simple_evaluate`` does, for some tasks shuffle with them; what they had
     before comes back.
     """
-    with isolate_rng():
+    import numpy as np
+
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
         random.seed(0)
         np.random.seed(SEED)
         torch.manual_seed(SEED)
-        yield
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 def _set_shots(task: Any, number: int | None) -> None:
