@@ -82,13 +82,22 @@ def _fit(sizes: tuple[float, ...], accuracies: tuple[float, ...]) -> Transition:
 
     logs, values = np.log10(np.asarray(sizes)), np.asarray(accuracies)
 
-    def residuals(parameters: np.ndarray) -> np.ndarray:
+    def rises(parameters: np.ndarray) -> np.ndarray:
         slope, middle = parameters
-        return 0.5 * (1 + np.tanh(slope * (logs - middle) / 2)) - values
+        return np.tanh(slope * (logs - middle) / 2)
+
+    def residuals(parameters: np.ndarray) -> np.ndarray:
+        return 0.5 * (1 + rises(parameters)) - values
+
+    def gradients(parameters: np.ndarray) -> np.ndarray:
+        slope, middle = parameters
+        steepness = 0.25 * (1 - rises(parameters) ** 2)
+        return np.stack([steepness * (logs - middle), -steepness * slope], axis=1)  # (N, 2)
 
     span = float(np.ptp(logs))
     bounds = ([0.01 / span, logs.min() - span], [STEEPEST, logs.max() + span])
     starts = [(slope, middle) for slope in (2.0, 10.0, 50.0) for middle in np.quantile(logs, (0.25, 0.5, 0.75))]
-    fits = [least_squares(residuals, start, bounds=bounds, xtol=1e-14, ftol=1e-14, gtol=1e-14) for start in starts]
+    precision = {"xtol": 1e-10, "ftol": 1e-12, "gtol": 1e-12}  # far below DIGITS
+    fits = [least_squares(residuals, start, gradients, bounds, **precision) for start in starts]
     slope, middle = (float(f"{found:.{DIGITS}g}") for found in min(fits, key=lambda fit: float(fit.cost)).x)
     return Transition(slope, middle, len(logs))
