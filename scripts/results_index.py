@@ -165,7 +165,10 @@ def main(arguments: Sequence[str]) -> int:
     texts["bench/README.md"] = _benches(RESULTS / "bench")
     pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | expected.pages(RESULTS)
     if "--check" in words.flags:
-        return int(any(not path.is_file() or path.read_text() != text for path, text in pages.items()))
+        stale = [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
+        for path in stale:
+            print(f"{path} is not what the tables say: run python scripts/results_index.py", file=sys.stderr)
+        return int(bool(stale))
     for path, text in pages.items():
         path.write_text(text)
     return 0

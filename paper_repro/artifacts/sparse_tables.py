@@ -12,7 +12,7 @@ class SparseTable(tables.Table):
         if source == "reference":
             lacking = bool(point.reference)
         elif source == "own":
-            beside = values(point.reference, name) or self._absence(point, name, "reference")
+            beside = values(point.reference, name) or self.absence(point, name, "reference")
             lacking = bool(point.own) or not beside
         else:
             lacking = bool(self.view.judged(point))

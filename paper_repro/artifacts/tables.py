@@ -112,10 +112,10 @@ class Table:
         if not metric.measured:
             return cells
         own, reference = values(point.own, name), values(point.reference, name)
-        own_text = _wrap(_spread(metric, own), marks["own"]) or self._absence(point, name, "own")
+        own_text = _wrap(_spread(metric, own), marks["own"]) or self.absence(point, name, "own")
         if self.view.has_reference:
             reference_text = _wrap(_spread(metric, reference), marks["reference"])
-            absence = self._absence(point, name, "reference")
+            absence = self.absence(point, name, "reference")
             cells += [reference_text or absence, own_text, verdicts.agreement(own, reference)]
         else:
             cells.append(own_text)
@@ -138,7 +138,8 @@ class Table:
             self.artifact.fitted,
         )
 
-    def _absence(self, point: Point, name: str, source: str) -> str:
+    def absence(self, point: Point, name: str, source: str) -> str:
+        """Return what stands for a missing number, of which ``source`` is "own" or "reference"."""
         found = point.own if source == "own" else point.reference
         known = verdicts.trouble(found) or verdicts.lack(found, name) or self.view.unnamed.get(name)
         return known or self.unknown(point, name, source)
