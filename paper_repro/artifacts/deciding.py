@@ -168,9 +168,14 @@ def _next(view: View, name: str, decision: Decision, roots: Sequence[Path]) -> N
     cells = [cell for cell in whole if not any(is_done(root, cell) for root in roots)]
     if not whole or any(cell.missing for cell in cells):
         return None
-    seconds = math.fsum(decisions.seconds_of_a_seed(view, frozenset({cell.key})) for cell in cells)
+    further = [cell for cell in whole if cell.seed not in view.judged(view.points[cell.key])]
+    seconds, of_all = (
+        math.fsum(decisions.seconds_of_a_seed(view, frozenset({cell.key})) for cell in some)
+        for some in (cells, further)
+    )
     price = decision.judgement.price
-    return Next(name, count, frozenset(keys), tuple(cells), seconds, math.inf if price is None else price)
+    to_decide = math.inf if price is None else price * (seconds / of_all if of_all else 1.0)  # others ran the rest
+    return Next(name, count, frozenset(keys), tuple(cells), seconds, to_decide)
 
 
 def _say(text: str) -> None:

@@ -9,14 +9,16 @@ from tabulate import tabulate
 
 from paper_repro.artifacts.claim_rows import MAY_PASS, WHOSE
 from paper_repro.artifacts.guards import NOT_JUDGED
-from paper_repro.artifacts.judgements import UNDECIDED
+from paper_repro.artifacts.judgements import OTHER_SCALE, UNDECIDED
 from paper_repro.base.durations import duration
 
 PAGE = """# What is not decided
 
-Of the {judged} claims at scale `cpu`, {undecided} are undecided ({share:.0%}). The price is the time of one processor
-core for the seeds that would decide, if means and spreads stay as they are. It is a guess from few seeds: the truth may
-be half of it or twice as much. The {priced} claims with a price cost {total} together; some of them share their cells.
+Of the {judged} claims that are judged at scale `cpu`, {undecided} are undecided ({share:.0%}); another {elsewhere} are
+made for larger scales. The price is the time of one processor core for the seeds that would decide, if means and
+spreads stay as they are. It is a guess from few seeds: the truth may be half of it or twice as much. It counts all
+models of the claim, also those that another artifact has run at these seeds; `--decide` runs none of them twice. The
+{priced} claims with a price cost {total} together; some of them share their cells.
 Seeds are those up to the first planned look that would decide, and `reproduce.py ARTIFACT --decide --hours H` takes
 them, the claim first that costs least. Where no planned look would decide, the last column says how many seeds it would
 take beyond the plan, and what they would cost: looks that nobody planned are not taken
@@ -28,8 +30,8 @@ BELOW = """
 ## Not judged
 
 These claims read a model that is not better than its floor. Where the interval of its difference from the floor
-reaches the better side, more seeds may show that it is, and `--decide` takes the looks that are planned; else it takes
-longer training or other settings.
+reaches the better side, more seeds may show that it is, and `--decide` takes the looks that are planned. Else, and
+where no look is left, it takes longer training or other settings.
 
 {table}
 """
@@ -67,7 +69,9 @@ class Openness:
     """The claims of scale cpu that are not decided."""
 
     judged: int
-    """All claims of that scale."""
+    """The claims that may be judged at that scale."""
+    elsewhere: int
+    """Those that larger scales are for."""
     undecided: tuple[OpenClaim, ...]
     """The cheapest first; those without a price at the end."""
     below: Mapping[str, int]
@@ -87,7 +91,8 @@ def openness(tables: Iterable[Mapping[str, Any]]) -> Openness:
     undecided = [_open(table, claim) for table, claim in claims if claim["verdict"] == UNDECIDED]
     below = Counter(table["artifact"] for table, claim in claims if claim["verdict"] == NOT_JUDGED)
     may_pass = Counter(table["artifact"] for table, claim in claims if claim.get(MAY_PASS))
-    return Openness(len(claims), tuple(sorted(undecided, key=_order)), below, may_pass)
+    elsewhere = sum(claim["verdict"] == OTHER_SCALE for _, claim in claims)
+    return Openness(len(claims) - elsewhere, elsewhere, tuple(sorted(undecided, key=_order)), below, may_pass)
 
 
 def _open(table: Mapping[str, Any], claim: Mapping[str, Any]) -> OpenClaim:
@@ -119,6 +124,7 @@ def page(tables: Iterable[Mapping[str, Any]]) -> str:
     below = [[_linked(name), str(count), str(found.may_pass[name])] for name, count in sorted(found.below.items())]
     return PAGE.format(
         judged=found.judged,
+        elsewhere=found.elsewhere,
         undecided=len(found.undecided),
         share=found.share,
         priced=len(prices),

@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 from paper_repro.artifacts.intervals import CONFIDENCE, Interval
 from paper_repro.artifacts.judgements import Judgement, exactly, tested
+from paper_repro.base import students_t
 
 Counts = Mapping[int, tuple[int, int]]
 """By seed: in how many cases it happened, and how many were looked at."""
@@ -36,9 +37,10 @@ def from_probit(value: float) -> float:
 class Share(Interval):
     """A share with its two-sided 95 % interval by Clopper and Pearson.
 
-    Cases count as independent.  Where the shares of the seeds lie further apart than that explains, hits and cases are
-    divided by how much further (the design effect of Korn and Graubard), which makes the interval wider.  Where all
-    cases are alike nothing says whether those of one model go together, and each model counts as one case.
+    Cases of one model may go together.  By Korn and Graubard (1998) hits and cases are divided by the design effect,
+    which is how much further apart the shares of the seeds lie than independent cases would put them, and by
+    ``_penalty``, for that is known from few models.  Where all cases are alike nothing says whether those of one model
+    go together, and each model counts as one case.
     """
 
     hits: float = 0.0
@@ -62,6 +64,8 @@ class Share(Interval):
     def with_more(self, seeds: int, known: int) -> "Share":
         """Return the interval of the same share, of so many seeds more than the known ones."""
         factor = (known + seeds) / known
+        if 0 < self.hits < self.cases and known > 1:
+            factor *= _penalty(known) / _penalty(known + seeds)
         return _share(self.hits * factor, self.cases * factor, self.count + seeds)
 
     def __str__(self) -> str:
@@ -80,8 +84,13 @@ def share(counts: Counts) -> Share:
         effect = cases / len(counts)
     elif len(counts) > 1:
         between = sum((own - mean * looked) ** 2 for own, looked in counts.values()) * len(counts) / (len(counts) - 1)
-        effect = max(1.0, between / (cases * mean * (1 - mean)))
+        effect = max(1.0, between / (cases * mean * (1 - mean))) * _penalty(len(counts))
     return _share(hits / effect, cases / effect, len(counts))
+
+
+def _penalty(models: int) -> float:
+    """Return the square of Student's quantile of so many models over the normal one: 4.8 of three, 1.5 of eight."""
+    return (students_t.half_width(models - 1, CONFIDENCE) / students_t.half_width(math.inf, CONFIDENCE)) ** 2
 
 
 def every(counts: Counts, text: str) -> Judgement:

@@ -22,7 +22,7 @@ class PowerLaw:
 
     exponent: float
     intercept: float
-    """Natural logarithm of the reducible loss at compute 1; the mean over points of those of their seeds."""
+    """Natural logarithm of the reducible loss at compute 1."""
     irreducible_loss: float
     r_squared: float
     """R^2 in log(loss - irreducible_loss); NaN if all losses are equal, because nothing is left to explain."""
@@ -42,36 +42,29 @@ def fit_power_law(
     compute: Sequence[float],
     loss: Sequence[float],
     *,
-    seeds: Sequence[int] | None = None,
     irreducible_loss: float = 0.0,
     confidence: float = 0.95,
 ) -> PowerLaw:
     """Fit ``log(L - E) = a - alpha log C`` by ordinary least squares over all points, seeds pooled and not averaged.
 
     Equation: EBT, appendix D.1.1.  The paper's 8.97 % gap comes out with E = 0, with every (size, seed) as a point of
-    its own and with one ``a``.  The interval is Student's t.  It takes the residuals as independent.  Runs of one seed
-    share a part of their noise; with ``seeds`` that part is in the seed's own ``a_s``, and not in the residuals.
-    Curvature that all seeds share is in the residuals of either fit.
+    its own and with one ``a``.  The interval is Student's t.  It takes the residuals as independent and equally wide:
+    runs of one seed share a part of their noise, and sizes may differ in theirs.  Where there are several seeds of
+    every size, fit each seed by itself and take the interval over seeds.
 
     Args:
         compute: FLOPs, parameters or tokens, positive; the exponent is the same for every unit.
         loss: nats per token, one for each compute.
-        seeds: the seed of each point: each seed has an intercept of its own, and n points of S seeds have n - S - 1
-            degrees of freedom.  Without it there is one intercept, and there are n - 2.
         irreducible_loss: E, chosen by the caller, below every loss.
         confidence: of the interval, in (0, 1).
 
     Raises:
-        ValueError: lengths that differ, fewer than three points, compute that is not positive, or the same everywhere
-            or in each seed, no degree of freedom, a loss that is not finite or not above ``irreducible_loss``, a
-            confidence outside (0, 1).
+        ValueError: lengths that differ, fewer than three points, compute that is not positive, or the same everywhere,
+            a loss that is not finite or not above ``irreducible_loss``, a confidence outside (0, 1).
     """
     _check_confidence(confidence)
     x, y = _log_points(compute, loss, irreducible_loss)
-    freedom, places, heights = len(x) - 2, x, y
-    if seeds is not None:
-        freedom, places, heights = _freedom(x, seeds), _centred(x, seeds), _centred(y, seeds)
-    line = fit_line(places, heights)
+    freedom, line = len(x) - 2, fit_line(x, y)
     middle, mean = math.fsum(x) / len(x), math.fsum(y) / len(y)
     total = math.fsum((height - mean) ** 2 for height in y)
     standard_error = math.sqrt(line.residual / freedom / line.spread)
@@ -84,7 +77,7 @@ def fit_power_law(
         exponent_standard_error=standard_error,
         exponent_interval=(-line.slope - half_width, -line.slope + half_width),
         confidence=confidence,
-        residuals=tuple(height - line.at(place) for place, height in zip(places, heights, strict=True)),
+        residuals=tuple(height - line.at(place) for place, height in zip(x, y, strict=True)),
         degrees_of_freedom=freedom,
     )
 
@@ -136,40 +129,6 @@ def exponent_gap(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float =
     return ExponentGap(100 * (ratio - 1), (100 * (low - 1), 100 * (high - 1)), confidence, error, freedom)
 
 
-@dataclass(frozen=True)
-class ExponentDifference:
-    """One model's exponent less another's, which may be judged where an exponent is not positive, too."""
-
-    quantity: ClassVar[Quantity] = quantities.SCALING_EXPONENT_DIFFERENCE
-
-    value: float
-    interval: tuple[float, float]
-    confidence: float
-    error: float
-    """Standard error of the difference."""
-    freedom: float
-    """Degrees of freedom of Student's t."""
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.value:+.4f} [{low:+.4f}, {high:+.4f}]"
-
-
-def exponent_difference(candidate: PowerLaw, baseline: PowerLaw, *, confidence: float = 0.95) -> ExponentDifference:
-    """Return ``alpha_candidate - alpha_baseline`` with Welch's interval, of two fits to different runs.
-
-    Raises:
-        ValueError: fits with different irreducible losses, or a confidence outside (0, 1).
-    """
-    _check_confidence(confidence)
-    _check_irreducible(candidate, baseline)
-    laws = (candidate, baseline)
-    error, freedom = _welch([law.exponent_standard_error for law in laws], laws)
-    half_width = students_t.half_width(freedom, confidence) * error
-    value = candidate.exponent - baseline.exponent
-    return ExponentDifference(value, (value - half_width, value + half_width), confidence, error, freedom)
-
-
 def _welch(errors: Sequence[float], laws: Sequence[PowerLaw]) -> tuple[float, float]:
     """Return the standard error of a sum of independent terms with those standard errors, one for each law, and its
     Welch-Satterthwaite degrees of freedom.
@@ -181,28 +140,6 @@ def _welch(errors: Sequence[float], laws: Sequence[PowerLaw]) -> tuple[float, fl
     shares = [part / variance for part in parts]
     freedom = 1 / sum(share**2 / law.degrees_of_freedom for share, law in zip(shares, laws, strict=True))
     return math.sqrt(variance), freedom
-
-
-def _centred(values: Sequence[float], groups: Sequence[int]) -> list[float]:
-    """Return each value less the mean of its group."""
-    members: dict[int, list[float]] = {}
-    for value, group in zip(values, groups, strict=True):
-        members.setdefault(group, []).append(value)
-    means = {group: math.fsum(found) / len(found) for group, found in members.items()}
-    return [value - means[group] for value, group in zip(values, groups, strict=True)]
-
-
-def _freedom(places: Sequence[float], groups: Sequence[int]) -> int:
-    """Return the degrees of freedom of one slope and an intercept for each group, or refuse the points."""
-    if len(groups) != len(places):
-        raise ValueError(f"{len(places)} points and {len(groups)} seeds: give one seed for each point")
-    freedom = len(places) - len(set(groups)) - 1
-    if freedom < 1 or len({*zip(places, groups, strict=True)}) == len(set(groups)):
-        raise ValueError(
-            f"{len(places)} points of {len(set(groups))} seeds: each seed has an intercept of its own, so run more "
-            "sizes of one seed"
-        )
-    return freedom
 
 
 def _log_points(

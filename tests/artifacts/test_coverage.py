@@ -176,26 +176,30 @@ def test_a_line_beyond_its_points(seeds: int) -> None:
     assert LEAST <= share(held, seeds) <= MOST
 
 
-@pytest.mark.parametrize("truth", [0.0, 0.3])
-def test_a_rank_correlation_of_48_images(truth: float) -> None:
-    from scipy.stats import rankdata
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_a_rank_correlation_of_16_images_of_each_model(seeds: int, apart: float) -> None:
+    """``apart``: the standard deviation of Fisher's z between models, beyond that of their images."""
+    from scipy.stats import spearmanr
 
-    generator, held = np.random.default_rng(0), 0
-    # Spearman's correlation of a normal pair whose correlation is r.
-    target = 6 / math.pi * math.asin(truth / 2)
-    for _ in range(TRIALS):
-        left = generator.standard_normal(48)
-        right = truth * left + math.sqrt(1 - truth**2) * generator.standard_normal(48)
-        found = float(np.corrcoef(rankdata(left), rankdata(right))[0, 1])
-        interval = intervals.student(math.atanh(found), math.sqrt(1.06 / 45), math.inf, 48)
-        held += holds(interval, math.atanh(target))
-    assert LEAST <= held / TRIALS <= MOST
+    generator, held, trials = np.random.default_rng(seeds), 0, TRIALS // 8
+    for _ in range(trials):
+        found = []
+        for middle in apart * generator.standard_normal(seeds):  # symmetric around 0
+            left, own = generator.standard_normal((2, 16))
+            right = math.tanh(middle) * left + math.sqrt(1 - math.tanh(middle) ** 2) * own
+            found.append(math.atanh(float(spearmanr(left, right).statistic)))
+        held += holds(intervals.of(found), 0.0)
+    # three standard errors of a share of so many trials beyond the bounds
+    assert LEAST - 0.03 <= held / trials <= MOST + 0.03
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-@pytest.mark.parametrize("apart", [0.0, 0.05])
+@pytest.mark.parametrize("apart", [0.0, 0.05, 0.2, 0.5])
 def test_a_share_of_16_images_for_each_seed(seeds: int, apart: float) -> None:
-    """Counts are whole numbers, so that their intervals hold the truth more often than 95 times in a hundred.
+    """Counts are whole numbers, and the cases of one model may go together more than few models show, so that the
+    intervals hold the truth more often than 95 times in a hundred; but not where half of what decides an image is its
+    model's own.
 
     ``apart`` is the correlation of two images of one model.
     """
@@ -208,7 +212,8 @@ def test_a_share_of_16_images_for_each_seed(seeds: int, apart: float) -> None:
 
     generator = np.random.default_rng(seeds)
     for truth in (0.02, 0.1, 0.5):
-        assert sum(held(generator, truth, seeds) for _ in range(TRIALS)) / TRIALS >= LEAST
+        found = sum(held(generator, truth, seeds) for _ in range(TRIALS // 2)) / (TRIALS // 2)
+        assert found >= (LEAST if apart <= 0.2 else 0.88)
 
 
 @pytest.mark.parametrize("seeds", [5, 10, 75])

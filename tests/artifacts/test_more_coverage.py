@@ -11,8 +11,8 @@ import torch
 from paper_repro.artifacts import intervals, looks, shares
 from paper_repro.artifacts.intervals import Interval
 from paper_repro.metrics.ranks import grouped_rank_correlation
-from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
 from paper_repro.metrics.transition import transition
+from paper_repro.papers.ebt import learning
 from paper_repro.papers.nrgpt import table6
 
 LEAST, MOST = 0.93, 0.97
@@ -67,27 +67,46 @@ def test_the_noise_of_questions(shared: bool) -> None:
     assert held / trials >= LEAST and (shared or held / trials <= MOST)
 
 
+SPREADS = (0.010, 0.010, 0.010), (0.008, 0.015, 0.033)
+"""Of the logarithms of losses: those of ebt/fig4 over batch sizes, and of EBT there over depths."""
+
+
+def made_up_exponents(
+    generator: np.random.Generator,
+    seeds: int,
+    spreads: tuple[float, ...],
+    exponents: tuple[float, float],
+    common: float,
+) -> list[dict[int, float]]:
+    """Return the exponents of two models by seed; ``common``: the share of a seed's noise that all sizes have."""
+    sizes, found = (0.5, 1.0, 2.0), []
+    for exponent in exponents:
+        shared = math.sqrt(common) * generator.standard_normal(seeds)
+        own = math.sqrt(1 - common) * generator.standard_normal((len(sizes), seeds))
+        noise = np.array(spreads)[:, None] * (shared + own)  # (sizes, seeds)
+        found.append(
+            learning.exponents_of(
+                [
+                    (size, seed, size, 3 * size**-exponent * math.exp(noise[place, seed]))
+                    for place, size in enumerate(sizes)
+                    for seed in range(seeds)
+                ]
+            )
+        )
+    return found
+
+
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-@pytest.mark.parametrize("kind", ["difference", "gap"])
+@pytest.mark.parametrize("spreads", SPREADS)
 @pytest.mark.parametrize("common", [0.0, 0.8])
-def test_exponents_of_models_that_share_seeds(seeds: int, kind: str, common: float) -> None:
-    """``common``: the share of a seed's noise that all sizes of a model have.  The exponents and the spread are those
-    of ebt/fig4 over batch sizes.
-    """
+def test_exponents_of_models_that_share_seeds(seeds: int, spreads: tuple[float, ...], common: float) -> None:
+    """The exponents are those of ebt/fig4 over batch sizes."""
     generator, held, trials = np.random.default_rng(seeds), 0, 2000
-    sizes, spread, exponents = (0.5, 1.0, 2.0), 0.01, (0.098, 0.071)
-    truth = {"difference": exponents[0] - exponents[1], "gap": 100 * (exponents[0] / exponents[1] - 1)}[kind]
-    compared = {"difference": exponent_difference, "gap": exponent_gap}[kind]
-    places, groups = [size for size in sizes for _ in range(seeds)], [*range(seeds)] * len(sizes)
+    truths = (0.098, 0.071)
     for _ in range(trials):
-        laws = []
-        for exponent in exponents:
-            shared = math.sqrt(common) * generator.standard_normal(seeds)
-            noise = spread * (shared + math.sqrt(1 - common) * generator.standard_normal((len(sizes), seeds)))
-            losses = [3 * size**-exponent * math.exp(some) for size, some in zip(places, noise.flat, strict=True)]
-            laws.append(fit_power_law(places, losses, seeds=groups))
-        low, high = compared(*laws).interval
-        held += low <= truth <= high
+        found, *_ = learning.compared(*made_up_exponents(generator, seeds, spreads, truths, common))
+        assert found is not None
+        held += found.low <= truths[0] - truths[1] <= found.high
     assert LEAST <= held / trials <= MOST
 
 
@@ -131,13 +150,9 @@ def probit_of_a_share(generator: np.random.Generator, seeds: int) -> Interval:
 
 
 def exponents(generator: np.random.Generator, seeds: int) -> Interval:
-    places, groups = [size for size in (1.0, 2.0, 4.0) for _ in range(seeds)], [*range(seeds)] * 3
-    laws = [
-        fit_power_law(places, np.exp(0.01 * generator.standard_normal(len(places))).tolist(), seeds=groups)
-        for _ in range(2)
-    ]
-    found = exponent_difference(*laws)
-    return intervals.student(found.value, found.error, found.freedom, seeds)
+    found, *_ = learning.compared(*made_up_exponents(generator, seeds, SPREADS[1], (0.1, 0.1), 0.0))
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("kind", [paired_difference, probit_of_a_share, exponents])

@@ -6,7 +6,7 @@ import pytest
 from paper_repro.metrics import images, likelihood, quantities, regression
 from paper_repro.metrics.learning_rate import LearningRateOptimum
 from paper_repro.metrics.quantities import Quantity
-from paper_repro.metrics.scaling import ExponentDifference, ExponentGap, PowerLaw
+from paper_repro.metrics.scaling import ExponentGap, PowerLaw
 from paper_repro.metrics.speedup import Speedup
 
 
@@ -23,7 +23,6 @@ from paper_repro.metrics.speedup import Speedup
         (LearningRateOptimum, "optimal learning rate", "", None),
         (PowerLaw, "scaling exponent", "", True),
         (ExponentGap, "scaling exponent gap", "%", True),
-        (ExponentDifference, "scaling exponent difference", "", True),
         (Speedup, "tokens-to-same-loss speedup", "x", True),
     ],
 )

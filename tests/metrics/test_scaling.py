@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paper_repro.metrics.scaling import exponent_difference, exponent_gap, fit_power_law
+from paper_repro.metrics.scaling import exponent_gap, fit_power_law
 
 # EBT, Table D.1: losses of three seeds at XXS, XS, Small and of one at Medium and Large
 TRANSFORMER_LOSSES = [[4.7786, 4.7638, 4.7619], [4.3728, 4.3594, 4.3546], [3.7333, 3.7354, 3.7395], [3.2950], [3.0443]]
@@ -89,24 +89,6 @@ def test_agrees_with_scipys_regression():
     assert law.residuals == pytest.approx(np.log(loss) - line, abs=1e-12)
 
 
-def test_seeds_with_intercepts_of_their_own_are_scipys_regression_of_differences_within_seeds():
-    generator = np.random.default_rng(5)
-    compute, seeds = np.repeat([1.0, 2.0, 4.0, 8.0], 3), [0, 1, 2] * 4
-    levels = np.array([1.0, 1.4, 0.7])[seeds]
-    loss = levels * compute**-0.07 * np.exp(0.01 * generator.standard_normal(12))
-    law = fit_power_law(compute, loss, seeds=seeds)
-    design = np.column_stack([np.log(compute), *(np.array(seeds) == seed for seed in range(3))])
-    solution, (residual,), *_ = np.linalg.lstsq(design, np.log(loss), rcond=None)
-    assert law.exponent == pytest.approx(-solution[0], rel=1e-10)
-    assert law.intercept == pytest.approx(solution[1:].mean(), rel=1e-10)
-    covariance = residual / (12 - 4) * np.linalg.inv(design.T @ design)
-    assert law.exponent_standard_error == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-9)
-    assert law.degrees_of_freedom == 8
-    assert np.log(loss) - design @ solution == pytest.approx(law.residuals, abs=1e-12)
-    # without the seeds their levels are noise
-    assert fit_power_law(compute, loss).exponent_standard_error > 10 * law.exponent_standard_error
-
-
 def test_unit_of_compute_changes_neither_exponent_nor_error():
     compute, loss = noisy_points(1)
     flops, petaflops = fit_power_law(compute, loss), fit_power_law(compute / 1e15, loss)
@@ -166,9 +148,6 @@ def test_equal_losses_leave_nothing_to_explain():
         ([1.0, 2.0, 3.0], [3.0, 2.0, 1.5], {"irreducible_loss": 1.69}, "loss 1.5 .*irreducible loss 1.69"),
         ([2.0, 2.0, 2.0], [3.0, 2.0, 1.0], {}, "all 3 points have compute 2"),
         ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], {"confidence": 95}, "confidence is 95"),
-        ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], {"seeds": [0, 1]}, "3 points and 2 seeds: give one seed"),
-        ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], {"seeds": [0, 1, 1]}, "3 points of 2 seeds: .* more sizes of one seed"),
-        ([1.0, 1.0, 2.0, 2.0], [3.0, 2.0, 1.0, 1.1], {"seeds": [0, 0, 1, 1]}, "4 points of 2 seeds"),
     ],
 )
 def test_unusable_points_are_refused(compute, loss, options, message):
@@ -188,19 +167,3 @@ def test_gap_needs_falling_losses_and_one_irreducible_loss():
         exponent_gap(fit_power_law(compute, [4.0, 3.0, 2.5], irreducible_loss=1.0), falling)
     with pytest.raises(ValueError, match="confidence is 0"):
         exponent_gap(falling, falling, confidence=0)
-
-
-def test_difference_of_exponents_has_welchs_interval():
-    transformer, ebt = fits(*rebuilt_flops())
-    found = exponent_difference(ebt, transformer)
-    errors = np.array([ebt.exponent_standard_error, transformer.exponent_standard_error])
-    freedom = (errors**2).sum() ** 2 / (errors**4 / 9).sum()
-    half = stats.t.ppf(0.975, freedom) * math.sqrt((errors**2).sum())
-    assert found.value == pytest.approx(0.05946 - 0.05457, abs=1e-5)
-    assert found.interval == pytest.approx((found.value - half, found.value + half))
-    falling, rising = ([5.0, 4.0, 3.0], [3.0, 4.0, 5.0])
-    laws = [fit_power_law([1.0, 2.0, 4.0], losses) for losses in (falling, rising)]
-    assert exponent_difference(*laws).interval[0] > 0  # a rising loss has a negative exponent, and no ratio
-    other = fit_power_law([1.0, 2.0, 4.0], falling, irreducible_loss=1.0)
-    with pytest.raises(ValueError, match="irreducible losses"):
-        exponent_difference(laws[0], other)

@@ -2,13 +2,15 @@
 
 import math
 
+from paper_repro.artifacts import intervals
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
-from paper_repro.artifacts.intervals import student
 from paper_repro.artifacts.views import View
 from paper_repro.papers.cet.relaxations import EP, IMAGE_MARKS, RelaxationFigure, traces
 
 FEWEST = 10
-"""Images below which Fisher's interval says little."""
+"""Images of a model below which their correlation says little."""
+LARGEST = 1 - 1e-12
+"""A correlation of 1 has no Fisher's z."""
 
 
 class Figure4(RelaxationFigure):
@@ -19,25 +21,24 @@ class Figure4(RelaxationFigure):
 
 
 def judge_spurious_minima(view: View) -> Judgement:
-    """Return whether the rank correlation of late falls and growing errors is positive, by its 95 % interval."""
+    """Return whether the rank correlation of late falls and growing errors is positive: by Fisher's z of each model's
+    images, and their interval over seeds, for the images of one model may go together.
+    """
     from scipy.stats import spearmanr
 
     found = traces(view, "long")
-    pairs = [
-        (after / before if before > 0 else 0.0, growth)
-        for trace in found
-        for before, after, growth in zip(trace.before, trace.after, trace.growth(), strict=True)
-    ]
-    if not pairs:
+    if not found:
         return Judgement(UNDECIDED, view.absence("long_late", EP))
-    falls, growths = zip(*pairs, strict=True)
-    if len(pairs) < FEWEST or len(set(falls)) < 2 or len(set(growths)) < 2:
-        return Judgement(UNDECIDED, f"{len(pairs)} images, too few or all alike")
-    correlation = float(spearmanr(falls, growths).statistic)
-    middle = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, correlation)))
-    interval = student(middle, math.sqrt(1.06 / (len(pairs) - 3)), math.inf, len(pairs))  # 1.06: for ranks
-    low, high = math.tanh(interval.low), math.tanh(interval.high)
-    text = f"rank correlation {correlation:.2f} [{low:.2f}, {high:.2f}], {len(pairs)} images"
-    if len(found) < 2:
-        return Judgement(UNDECIDED, f"{text} of one seed: not judged")
-    return tested(interval, text, 0.0, seeds=len(found))
+    correlations: dict[int, float] = {}
+    for trace in found:
+        falls = [after / before if before > 0 else 0.0 for before, after in zip(trace.before, trace.after, strict=True)]
+        growths = trace.growth()
+        if len(falls) < FEWEST or len(set(falls)) < 2 or len(set(growths)) < 2:
+            return Judgement(UNDECIDED, f"seed {trace.seed}: {len(falls)} images, too few or all alike")
+        correlations[trace.seed] = float(spearmanr(falls, growths).statistic)
+    each = ", ".join(f"{correlation:.2f}" for correlation in correlations.values())
+    if len(correlations) < 2:
+        return Judgement(UNDECIDED, f"rank correlation {each}, one seed: not judged")
+    interval = intervals.of([math.atanh(max(-LARGEST, min(LARGEST, value))) for value in correlations.values()])
+    mean, low, high = (math.tanh(number) for number in (interval.mean, interval.low, interval.high))
+    return tested(interval, f"rank correlation {mean:.2f} [{low:.2f}, {high:.2f}]; by seed {each}", 0.0)

@@ -15,6 +15,7 @@ from paper_repro.papers.ebt.learning import (
     S1,
     TRANSFORMER,
     above_zero,
+    compared,
     curve_rows,
     curves,
     draw_points,
@@ -22,7 +23,6 @@ from paper_repro.papers.ebt.learning import (
     late_exponents,
     names_of,
     over_logarithm,
-    over_seeds,
     rows_over,
     runs,
 )
@@ -71,4 +71,4 @@ def _data(view: View) -> Judgement:
     exponents = [late_exponents(curves(view, {**BASE, "model": model})) for model in (S1, TRANSFORMER)]
     if not any(exponents):
         return NOT_RUN
-    return above_zero(*over_seeds(*exponents))
+    return above_zero(*compared(*exponents))

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, palette
+from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.sparse_tables import SparseTable
 from paper_repro.artifacts.views import View
-from paper_repro.metrics.scaling import exponent_gap
 from paper_repro.papers.ebt.equal_cost import (
     BASE,
     above_at,
@@ -25,10 +24,10 @@ from paper_repro.papers.ebt.learning import (
     TRANSFORMER,
     Size,
     chosen,
+    compared,
     draw_points,
-    exponent_text,
+    exponents,
     larger_exponent,
-    law,
     names_of,
     over_logarithm,
     row,
@@ -93,8 +92,8 @@ class ScalingTable(SparseTable):
         found: dict[str, float] = {}
         fixed, size = LAWS[FLOPS]
         for model in (TRANSFORMER, S1):
-            if (fitted := law(list(runs(self.view, model=model, **fixed)), size)) is not None:
-                found[f"exponent_{model}"] = fitted.exponent
+            if by_seed := exponents(runs(self.view, model=model, **fixed), size):
+                found[f"exponent_{model}"] = intervals.mean([*by_seed.values()])
         for name, ratio in (("flops_ratio", flops_ratio(self.view)), ("rule_ratio", flops_ratio(self.view, True))):
             if ratio is not None:
                 found[name] = ratio
@@ -102,8 +101,8 @@ class ScalingTable(SparseTable):
         wanted = ("equal tokens", "equal time", "equal FLOPs, counted", "equal FLOPs, the paper's rule")
         known = factors(self.view)
         for name, word in zip(names, wanted, strict=True):
-            if word in known and (compared := equal_cost(self.view, known[word])) is not None:
-                found[name] = compared.mean
+            if word in known and (at_cost := equal_cost(self.view, known[word])) is not None:
+                found[name] = at_cost.mean
         return found
 
     def remarks(self) -> list[str]:
@@ -113,16 +112,12 @@ class ScalingTable(SparseTable):
             each = base[0].tokens / base[0].parameters if base[0].parameters else 0.0
             found.append(f"Tokens of training a non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
         for name, (fixed, size) in LAWS.items():
-            laws = [law(list(runs(self.view, model=model, **fixed)), size) for model in (S1, TRANSFORMER)]
-            if laws[0] is None or laws[1] is None:
-                continue
-            text = f"EBT {exponent_text(laws[0])}, Transformer++ {exponent_text(laws[1])}"
-            if min(found.exponent_interval[0] for found in laws if found is not None) > 0:
-                text += f", ratio {exponent_gap(laws[0], laws[1])}"
-            found.append(f"Exponents over {name} (95 %): {text}.")
+            sides = [exponents(runs(self.view, model=model, **fixed), size) for model in (S1, TRANSFORMER)]
+            if all(sides):
+                found.append(f"Over {name}, EBT and Transformer++: {compared(*sides)[1]}.")
         for name, factor in factors(self.view).items():
-            if (compared := equal_cost(self.view, factor)) is not None:
-                found.append(f"EBT's loss over Transformer++'s at {name}: {compared}.")
+            if (ratio := equal_cost(self.view, factor)) is not None:
+                found.append(f"EBT's loss over Transformer++'s at {name}: {ratio}.")
         return found
 
 

@@ -7,8 +7,7 @@ from paper_repro.artifacts import figures, palette
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Order, Side, combine
 from paper_repro.artifacts.figures import Row
 from paper_repro.artifacts.views import View
-from paper_repro.metrics.scaling import PowerLaw
-from paper_repro.papers.ebt.learning import MARKS, NOT_RUN, TRANSFORMER, compared, fitted
+from paper_repro.papers.ebt.learning import MARKS, NOT_RUN, TRANSFORMER, above_zero, compared, exponents_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -64,12 +63,12 @@ def judge_video_scaling(view: View) -> Judgement:
         return NOT_RUN if view.points else Judgement(UNDECIDED, "the scale has no such cells")
     smallest = min(found["ebt"], key=lambda run: run.width).value
     ours, theirs = (Side(LOSS, {"model": model, "width": smallest}) for model in ("ebt", "transformer"))
+    exponents = [
+        exponents_of([(run.value, run.seed, run.width, run.loss) for run in found[model]]) for model in reversed(MODELS)
+    ]
     parts = [
         ("higher at the smallest width", Order(ours, theirs).judge(view, {})),
-        (
-            "the larger exponent",
-            compared(_law(found["ebt"]), _law(found["transformer"]), len({run.seed for run in found["ebt"]})),
-        ),
+        ("the larger exponent", above_zero(*compared(*exponents))),
     ]
     return combine(parts, FAILS, HOLDS)
 
@@ -85,7 +84,3 @@ def _runs(view: View, model: str) -> list[Run]:
             width = round(view.counted("width", place) or 0.0)
             runs.append(Run(value, seed, width, round(parameters.get(seed, 0.0)), loss))
     return runs
-
-
-def _law(found: Sequence[Run]) -> PowerLaw | None:
-    return fitted([(run.width, run.seed, run.loss) for run in found])

@@ -1,7 +1,7 @@
 """What the figures of EBT's language models share: finished runs, and how two models' exponents compare."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,9 +9,9 @@ from paper_repro.artifacts import intervals, palette
 from paper_repro.artifacts.claims import UNDECIDED, Judgement, Place, tested
 from paper_repro.artifacts.figures import Row, log_ticks, seeds_and_mean
 from paper_repro.artifacts.guards import guarded
-from paper_repro.artifacts.intervals import Interval, student
+from paper_repro.artifacts.intervals import Interval
 from paper_repro.artifacts.views import View
-from paper_repro.metrics.scaling import PowerLaw, exponent_difference, exponent_gap, fit_power_law
+from paper_repro.metrics.scaling import fit_power_law
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ TRANSFORMER, S1, S2 = "transformer", "s1", "s2"
 MODELS = (TRANSFORMER, S1, S2)
 MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 FEWEST_SIZES = 3
-"""Different sizes that a power law with an error needs."""
+"""Different sizes that a power law is fitted to."""
 MOST_TICKS = 4
 """Places of a panel that each have a tick."""
 LATE = 0.5
@@ -94,24 +94,31 @@ def chosen(view: View, axis: str) -> list[str]:
     return [value for value in view.artifact.axes[axis].values if value in found]
 
 
-def law(found: Sequence[Run], size: Size) -> PowerLaw | None:
-    """Fit a power law of the loss over sizes; None for too few runs."""
-    return fitted([(size(run), run.seed, run.loss) for run in found])
+def exponents(found: Iterable[Run], size: Size) -> dict[int, float]:
+    """Return the exponent of the loss over a size, by seed: see ``exponents_of``."""
+    return exponents_of([(frozenset(run.place.items()), run.seed, size(run), run.loss) for run in found])
 
 
-def fitted(points: Sequence[tuple[float, int, float]]) -> PowerLaw | None:
-    """Fit a power law to sizes, seeds and losses, each seed with an intercept of its own; None for fewer than three
-    sizes, for a size that was not counted, and where no degree of freedom is left.
+def exponents_of(points: Sequence[tuple[Hashable, int, float, float]]) -> dict[int, float]:
+    """Return each seed's exponent, fitted to its sizes and losses.
+
+    One fit a seed: how far the noise of runs differs between sizes, and what a seed gives the models of all of them,
+    is then in the spread over seeds.  Seeds that lack one of the models are left out.  None for fewer than three sizes,
+    and for a size that was not counted.
+
+    Args:
+        points: model, seed, size and loss of each run.
     """
-    sizes, seeds, losses = [size for size, *_ in points], [seed for _, seed, _ in points], [loss for *_, loss in points]
-    if len(set(sizes)) < FEWEST_SIZES or min(sizes) <= 0 or len(points) < len(set(seeds)) + 2:
-        return None
-    return fit_power_law(sizes, losses, seeds=seeds)
-
-
-def exponent_text(found: PowerLaw) -> str:
-    low, high = found.exponent_interval
-    return f"{found.exponent:.4f} [{low:.4f}, {high:.4f}]"
+    by_seed: dict[int, dict[Hashable, tuple[float, float]]] = {}
+    for model, seed, size, loss in points:
+        by_seed.setdefault(seed, {})[model] = size, loss
+    models = {model for model, *_ in points}
+    found: dict[int, float] = {}
+    for seed, own in sorted(by_seed.items()):
+        sizes, losses = zip(*own.values(), strict=True)
+        if own.keys() == models and len(set(sizes)) >= FEWEST_SIZES and min(sizes) > 0:
+            found[seed] = fit_power_law(sizes, losses).exponent
+    return found
 
 
 def larger_exponent(view: View, fixed: Mapping[str, str], size: Size) -> Judgement:
@@ -120,27 +127,26 @@ def larger_exponent(view: View, fixed: Mapping[str, str], size: Size) -> Judgeme
     """
 
     def judge(view: View) -> Judgement:
-        candidate, baseline = (list(runs(view, model=model, **fixed)) for model in (S1, TRANSFORMER))
-        if not candidate or not baseline:
-            return NOT_RUN
-        laws = [law(found, size) for found in (candidate, baseline)]
-        return compared(laws[0], laws[1], len({run.seed for run in (*candidate, *baseline)}))
+        sides = [exponents(runs(view, model=model, **fixed), size) for model in (S1, TRANSFORMER)]
+        return above_zero(*compared(*sides))
 
     return guarded(view, judge)
 
 
-def compared(candidate: PowerLaw | None, baseline: PowerLaw | None, seeds: int) -> Judgement:
-    """Judge whether the candidate's exponent is the larger one: the interval of the difference, of so many seeds."""
-    if candidate is None or baseline is None:
-        return NOT_RUN
-    found = exponent_difference(candidate, baseline)
-    text = f"exponents {exponent_text(candidate)} and {exponent_text(baseline)}, difference {found}"
-    if min(candidate.exponent_interval[0], baseline.exponent_interval[0]) > 0:  # else their ratio may be anything
-        text += f", {exponent_gap(candidate, baseline)} relative"
-    if seeds < 2:
-        return Judgement(UNDECIDED, f"{text}: one seed, not judged")
-    interval = student(found.value, found.error, found.freedom, seeds)
-    return tested(interval, text, 0.0, base=baseline.exponent)
+def compared(
+    candidate: Mapping[int, float], baseline: Mapping[int, float]
+) -> tuple[Interval | None, str, float | None]:
+    """Return what ``over_seeds`` does of two exponents, and say their ratio where all are positive."""
+    found, text, base = over_seeds(candidate, baseline)
+    if found is None:
+        return found, text, base
+    text = f"exponents {text}"
+    if min(*candidate.values(), *baseline.values()) > 0:  # else their ratio may be anything
+        logs = [{seed: math.log(value) for seed, value in side.items()} for side in (candidate, baseline)]
+        gap = intervals.compare(*logs)
+        percents = [100 * math.expm1(end) for end in (gap.mean, gap.low, gap.high)]
+        text += ", {:+.1f} % [{:+.1f}, {:+.1f}] relative".format(*percents)
+    return found, text, base
 
 
 Curve = tuple[tuple[float, float], ...]
