@@ -1,6 +1,10 @@
 """Speed as ratios: both sides interleaved in one process, medians beside spread and largest relative error.
 
-    python scripts/bench.py NAME [--device cpu|cuda] [--json FILE]
+    bench.py NAME
+    bench.py NAME --device cuda --json FILE
+
+    --device NAME     cpu (default) or cuda
+    --json FILE       also write everything measured to this file
 
 A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
 else lists it; what several use lies in benches/shared.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
@@ -14,15 +18,17 @@ from pathlib import Path
 if __name__ == "__main__":  # before what another Python lacks is imported
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
-import argparse
 import json
+import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.code_state import read_code_state
-from paper_repro.base.errors import nearest
+from paper_repro.base.command_line import Options, run_main
+from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import write_atomically
 from paper_repro.cells.records import SEAL, processor_name, seal
 
@@ -52,15 +58,27 @@ def _encoded(content: dict[str, Any]) -> bytes:
     return json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n"
 
 
-def main(arguments: list[str] | None = None) -> int:
+def _check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"--json {path}: cannot be written there; give a file in a folder that exists")
+
+
+def main(arguments: Sequence[str]) -> int:
     benches = {path.stem for path in BENCHES.glob("*.py")}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help=", ".join(sorted(benches)))
+    if not arguments or {"--help", "-h"} & set(arguments):
+        print(f"{__doc__}\nBenches: {', '.join(sorted(benches))}.")
+        return 0 if arguments else 2
+    parser = Options("bench.py")
+    parser.add_argument("name", metavar="NAME")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, help="also write everything measured to this file")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--json", type=Path)
+    options = parser.read(arguments)
     if options.name not in benches:
-        parser.error(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
+        raise UsageError(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
+    if options.json:
+        _check_writable(options.json)
 
     from paper_repro.training.machine import Machine, settings  # imports torch
 
@@ -81,4 +99,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_main(main))

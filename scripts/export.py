@@ -11,7 +11,7 @@ first line writes, and a finished cell as well:
 
     --format NAME     paper-repro (default), or huggingface: the Llama and GPT baselines, as LlamaForCausalLM and
                       GPT2LMHeadModel
-    --runs DIR        where ids are looked up (default: $PAPER_REPRO_RUNS, else runs/)
+    runs=DIR          where ids are looked up (default: $PAPER_REPRO_RUNS, else runs/)
 
 Exit codes: 0, or 2 where nothing was written.
 """
@@ -34,12 +34,13 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or {"--help", "-h"} & set(arguments):
         print(__doc__)
         return 0 if arguments else 2
+    given = [word.replace("runs=", "--runs=", 1) if word.startswith("runs=") else word for word in arguments]
     parser = Options("export.py")
     parser.add_argument("cell", metavar="CELL")
     parser.add_argument("--to", type=Path)
     parser.add_argument("--format", default="paper-repro")
     parser.add_argument("--runs", type=Path)
-    words = parser.read(arguments)
+    words = parser.read(given)
     if words.to is None:
         raise UsageError("--to DIR is needed: where to write; a new folder, or an empty one")
 

@@ -25,12 +25,14 @@ if __name__ == "__main__":  # before what another Python lacks is imported
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
+from paper_repro.base.seeds import LARGEST
 from paper_repro.cells.records import Record
 from paper_repro.results.lookup import trained
 
@@ -77,6 +79,10 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     words = parser.read(arguments)
     if words.tokens < 1:
         raise UsageError(f"--tokens {words.tokens}: give 1 or more")
+    if words.seed is not None and not 0 <= words.seed <= LARGEST:
+        raise UsageError(f"--seed {words.seed}: give a whole number from 0 to {LARGEST}")
+    if not 0 <= words.temperature < math.inf:
+        raise UsageError(f"--temperature {words.temperature:g}: give 0, which takes the likeliest token, or more")
     return words
 
 

@@ -214,6 +214,26 @@ def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["bench.py", "cem_attn", "--json", "{folder}/absent/file.json"], "give a file in a folder that exists"),
+        (["bench.py", "cem_attn", "--json", "{folder}"], "give a file in a folder that exists"),
+        (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
+        (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed -1: give a whole number from 0"),
+        (["generate.py", "{folder}/empty", "--temperature", "-1"], "--temperature -1: give 0"),
+        (["generate.py", "{folder}/empty", "--temperature", "nan"], "--temperature nan: give 0"),
+        (["export.py", "0123", "--to", "{folder}/new", "runs={folder}/empty"], "{folder}/empty"),
+        (["reproduce.py", "cem/table1", "--decide", "--hours", "1"], "is arithmetic: its claims are decided"),
+    ],
+)
+def test_what_is_refused_at_once_says_why_on_one_line(words: list[str], message: str, folder: Path) -> None:
+    script, *given = (word.format(folder=folder) for word in words)
+    found = _run(script, *given)
+    assert found.returncode == 2 and found.stderr.count("\n") == 1, found.stderr
+    assert message.format(folder=folder) in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (["train.py", "cem/gaussian_process", "training.steps=0"], "training.steps must be a whole number of 1"),
         (["train.py", "cem/gaussian_process", "training.clip_norm=-1"], "training.clip_norm must be above 0"),
         (["train.py", "cem/gaussian_process", "machine.threads=0"], "machine.threads=0: expected"),

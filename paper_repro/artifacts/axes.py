@@ -159,7 +159,8 @@ class Scale(Restriction):
         try:
             return cls(**{"comparable": node.name in COMPARABLE, **values})
         except ValueError as error:
-            raise node.error(str(error)) from error
+            named = found.get(str(error).partition(" ")[0], node)  # it may stand in a base's file
+            raise named.error(str(error)) from error
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paper_repro.artifacts import decisions, looks, views
+from paper_repro.artifacts.axes import EXACT
 from paper_repro.artifacts.decisions import Decision
 from paper_repro.artifacts.looks import Taken, place_text, seeds_of
 from paper_repro.artifacts.plan import Plan, with_looks, with_seeds
@@ -78,6 +79,10 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
     Raises:
         UsageError: the scale plans no looks, the plan is altered, or other looks are kept.
     """
+    if plan.scale_name == EXACT:
+        raise UsageError(
+            f"{plan.artifact.id} at scale {EXACT} is arithmetic: its claims are decided, and no seed is left"
+        )
     if not plan.scale.looks:
         raise UsageError(
             f"{plan.artifact.path}: scale {plan.scale_name} plans no looks: write, for example, 'looks: "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paper_repro.artifacts import intervals, made_of, palette, printed_numbers
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.floor_marks import FloorLine, draw_floors, floor_lines
-from paper_repro.artifacts.floors import MeasuredFloor
+from paper_repro.artifacts.floors import OTHERS, whose
 from paper_repro.artifacts.printed_numbers import PrintedNumber
 from paper_repro.artifacts.views import View
 from paper_repro.base.files import write_atomically
@@ -27,8 +27,6 @@ Row = dict[str, Any]
 COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
 """Ticks of a logarithmic axis within a power of ten."""
 DOTS_PER_INCH = 160
-OTHERS = "all others"
-"""Whose a floor is where its models have nothing in common that others lack."""
 FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
 """Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
 LEGEND_FONT, LEGEND_LINE, LEGEND_HANDLE, LEGEND_CHARACTER = 8, 0.18, 0.48, 0.062
@@ -126,18 +124,12 @@ class Figure(ABC):
                 if (found := floor.samples(name))
             ]
             if floor.spec.label not in lines and texts:
-                absent.append((floor.spec.label, self._whose(floor), ", ".join(texts)))
+                absent.append((floor.spec.label, whose(self.view, floor.plan), ", ".join(texts)))
         several = {label for label, _, text in absent if any(one[0] == label and one[2] != text for one in absent)}
         named = [(f"{label}, {whose}" if label in several else label, text) for label, whose, text in absent]
         named.sort(key=lambda one: one[0].endswith(OTHERS))
         listed = "; ".join(dict.fromkeys(f"{name} ({text})" for name, text in named))
         return f"On no axis here: the floor{'s' if len(absent) > 1 else ''} {listed}." if absent else ""
-
-    def _whose(self, floor: MeasuredFloor) -> str:
-        """Return what the models of a floor have in common, by the labels of the axes that not all models share."""
-        varied = {axis for axis in self.artifact.axes if len({dict(key)[axis] for key in self.view.points}) > 1}
-        shared = {axis: value for axis, value in floor.plan.common().items() if axis in varied}
-        return ", ".join(self.artifact.axes[axis].values[value].label for axis, value in shared.items()) or OTHERS
 
     def floors(self) -> list[FloorLine]:
         """Return the lines of floors; a figure whose panels differ in data or metric gives each line its panel."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from paper_repro.artifacts import intervals
 from paper_repro.artifacts.artifact import Metric
-from paper_repro.artifacts.floors import MeasuredFloor
+from paper_repro.artifacts.floors import MeasuredFloor, whose
 from paper_repro.artifacts.layouts import AS_REFERENCE, VERDICT
 from paper_repro.artifacts.verdicts import NOT_RUN
 from paper_repro.artifacts.views import View
@@ -21,8 +21,10 @@ def floor_lines(view: View, columns: int, kinds: Mapping[str, Sequence[str]]) ->
         kinds: the headers of each metric that is shown.
     """
     lines = []
-    for floor in view.floors:
-        line = list(_place(view, floor).values()) + [""] * columns
+    places = [list(_place(view, floor).values()) for floor in view.floors]
+    for floor, place in zip(view.floors, places, strict=True):
+        named = [cell and f"{cell}, {whose(view, floor.plan)}" for cell in place] if places.count(place) > 1 else place
+        line = named + [""] * columns
         for name, headers in kinds.items():
             line += [_cell(view, floor, name, header) for header in headers]
         lines.append(line)

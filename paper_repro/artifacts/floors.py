@@ -45,6 +45,8 @@ LIST = Path(__file__).parents[1] / "papers" / "floors.yaml"
 DIRECTIONS = ("lower", "higher")
 MODEL, METRICS, NOTHING = "model", "metrics", "nothing"
 JUDGES = (MODEL, METRICS, NOTHING)
+OTHERS = "all others"
+"""Whose a floor is where its models have nothing in common that others lack."""
 KEYS = ("label", "direction", "about", "task", "at_scale", "values", "judges", "metrics", "at")
 
 
@@ -315,10 +317,29 @@ def remarks(view: "View") -> list[str]:
         if not lines:
             continue
         about = f": {spec.about}" if spec.about else ""
-        found.append(f"Floor, {spec.label}{about}")
-        if spec.judges != NOTHING:
-            found += _below(view, name, lines)
+        if spec.judges == NOTHING:
+            told = about.removesuffix(".") or ": a number to compare with"
+            found.append(f"Floor, {spec.label}{told}. It decides nothing: models that are worse are judged, too.")
+        else:
+            found += [f"Floor, {spec.label}{about}", *_below(view, name, lines)]
     return found
+
+
+def whose(view: "View", floor: PlannedFloor) -> str:
+    """Return the models of a floor in words: what all of them have in common, by the labels of the axes on which not
+    all models agree; else what they have and no other model has, where that is the shorter list; else ``OTHERS``.
+    """
+    axes, places = view.artifact.axes, [dict(key) for key in view.points]
+    varied = [axis for axis in axes if len({place[axis] for place in places}) > 1]
+    common = floor.common()
+    if shared := [axes[axis].values[common[axis]].label for axis in varied if axis in common]:
+        return ", ".join(shared)
+    for axis in varied:
+        own = {dict(key)[axis] for key in floor.keys}
+        others = {dict(key)[axis] for key in view.points if key not in floor.keys}
+        if not own & others and len(own) < len(others):
+            return " and ".join(value.label for name, value in axes[axis].values.items() if name in own)
+    return OTHERS
 
 
 def _below(view: "View", name: str, lines: Sequence[MeasuredFloor]) -> Iterator[str]:
@@ -332,6 +353,10 @@ def _below(view: "View", name: str, lines: Sequence[MeasuredFloor]) -> Iterator[
                     count += 1
                     below += [] if is_better(own, bound, floor.spec.direction) else [_label(view, key)]
         if count:
-            listed = f": {'; '.join(below)}" if below else ""
             title = view.artifact.metrics[metric].title
-            yield f"Of {count} models {len(below)} are not better than this floor in {title}{listed}."
+            if below:
+                number = f"{len(below)} is" if len(below) == 1 else f"{len(below)} are"
+                yield f"Of {count} models {number} not better than this floor in {title}: {'; '.join(below)}."
+            else:
+                all_are = {1: "The model is", 2: "Both models are"}.get(count, f"All {count} models are")
+                yield f"{all_are} better than this floor in {title}."

@@ -93,7 +93,8 @@ def refuse_unplanned(planned: Sequence[int], first: Sequence[int], chosen: Seque
     """Return why claims are not judged at the chosen seeds; empty if they are those of a planned look, or none are."""
     if not planned or (list(chosen) == seeds_of(first, len(chosen)) and len(chosen) in planned):
         return ""
-    return f"not judged: looks are planned at {_listed(planned)} seeds, {_listed(chosen)} are none of them"
+    own = f"{len(chosen)} seed{'' if len(chosen) == 1 else 's'} ({_listed(chosen)})"
+    return f"not judged: looks are planned at {_listed(planned)} seeds from {min(first)} on, {own} are none of them"
 
 
 def _listed(numbers: Sequence[int]) -> str:

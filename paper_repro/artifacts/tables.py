@@ -199,7 +199,7 @@ class Table:
             return verdicts.REDUCED
         if verdicts.within(value, Number(item.published), item.tolerance, text):
             return verdicts.FITTED if item.fitted or self.artifact.fitted else verdicts.REPRODUCED
-        return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit}"
+        return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit.replace('%', 'points')}"
 
     def total(self) -> str:
         """Return how many of a fitted table's measured numbers lie within their tolerances; empty for other tables."""

@@ -27,7 +27,10 @@ def find_data(name: str, root: str | Path | None = None) -> Path | None:
 
 
 def absent(name: str, root: str | Path | None = None, command: str = "") -> str:
-    """Say that ``name`` is in none of the places, name each place, and give the command that mends it."""
-    looked = [f"{where} ({folder / name if folder else 'not set'})" for where, folder in places(root)]
+    """Say that ``name`` is in none of the places, name each place once, and give the command that mends it."""
+    found = places(root)
+    later = [{folder for _, folder in found[number + 1 :]} - {None} for number in range(len(found))]
+    told = [one for one, others in zip(found, later, strict=True) if one[1] not in others]
+    looked = [f"{where} ({folder / name if folder else 'not set'})" for where, folder in told]
     advice = f"put it there, or run: {command}" if command else "put it there"
     return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; {advice}"

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
 from paper_repro.base.durations import duration
-from paper_repro.cells.progress import NO_STEP, RunningJob, Sweep
+from paper_repro.cells.progress import RunningJob, Sweep
 
 REDRAW_SECONDS = 0.25
 _ALL = "all cells"
@@ -81,7 +81,7 @@ class Bars:
             task,
             total=job.steps if job.begun else None,  # no total: a bar that only says that something goes on
             completed=job.step,
-            count=f"{job.step}/{job.steps}" if job.begun else NO_STEP,
+            count=job.count,
             rate="" if rate is None else f"{rate:.3g} steps/s",
             elapsed=duration(time.monotonic() - job.began),
             left=_left(job.eta_seconds()),

@@ -83,9 +83,9 @@ class RunningJob:
         return (self.step - self.first[1]) / (self.latest - self.first[0])
 
     def eta_seconds(self) -> float | None:
-        """Return seconds left at that rate."""
+        """Return seconds left at that rate; None before there is one, and after the last step."""
         rate = self.rate()
-        if rate is None:
+        if rate is None or self.step >= self.steps:
             return None
         return max(0.0, (self.steps - self.step) / rate - (time.monotonic() - self.latest))
 
@@ -99,6 +99,13 @@ class RunningJob:
         """The share of the job done in this session (a resumed job starts at its checkpoint)."""
         return self.step / max(self.steps, 1)
 
+    @property
+    def count(self) -> str:
+        """The steps done, and what is done after the last: it measures, and saves."""
+        if not self.begun:
+            return NO_STEP
+        return f"{self.step}/{self.steps}" if self.step < self.steps else f"{self.steps}/{self.steps}, evaluating"
+
     def line(self) -> str:
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"
-        return f"{self.name}: step {self.step}/{self.steps}{loss}" if self.begun else f"{self.name}: {NO_STEP}"
+        return f"{self.name}: {'step ' if self.begun else ''}{self.count}{loss}"

@@ -43,6 +43,10 @@ from paper_repro.cells.tasks import (
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
+class _Left(BaseException):
+    """A job that measures was asked to stop; no probe takes it for an error of its own."""
+
+
 class Channel:
     """What a running job tells the runner, and whether it is asked to stop."""
 
@@ -50,6 +54,8 @@ class Channel:
         self._events = events
         self.leases: Leases | None = None
         """Those of the running job."""
+        self.measures = False
+        """Whether the job has trained, so that its checkpoint is on the disk, and looks at no request any more."""
         self._stop = threading.Event()
 
     def emit(self, event: str, **content: Any) -> None:
@@ -58,6 +64,7 @@ class Channel:
             self._events.flush()
 
     def progress(self, step: int, steps: int, loss: float) -> None:
+        self.measures = step == steps
         self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
 
     def check_lease(self) -> None:
@@ -69,7 +76,15 @@ class Channel:
         return self._stop.is_set()
 
     def request_stop(self) -> None:
+        """Ask the running job to stop; one that measures is ended here, for a repeated evaluation costs less than to
+        wait for it.
+
+        Raises:
+            _Left: in the job's own thread.
+        """
         self._stop.set()
+        if self.measures:
+            raise _Left
 
 
 @dataclass
@@ -121,6 +136,7 @@ class Worker:
         status, note = FINISHED, ""
         with _log_to(folder / "log.txt"):
             for name in wanted:
+                self.channel.measures = True
                 started = time.monotonic()
                 try:
                     findings = task.measure(local, folder, name)
@@ -128,6 +144,8 @@ class Worker:
                     traceback.print_exc()
                     status, note = FAILED, f"probes.{name}: {_last_line(error)}"
                     continue
+                finally:
+                    self.channel.measures = False
                 self._keep(cell, name, findings, time.monotonic() - started, origin)
         self.channel.emit("done", cell=cell.id, status=status, note=note)
         return True
@@ -156,6 +174,7 @@ class Worker:
         folder.mkdir(parents=True, exist_ok=True)
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)
+        self.channel.measures = False
         device = _device(batch[0].config)
         origin = records.provenance(device, self.code)
         wanted = {cell.id for cell in open_cells}
@@ -239,7 +258,7 @@ def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) 
     leases = channel.leases = Leases(runs)
     try:
         Worker(runs, channel, leases, code).run(job)
-    except StopRequestedError:
+    except (StopRequestedError, _Left):
         channel.emit("stopped")
         sys.exit(INTERRUPTED)
     except UsageError as error:

@@ -30,7 +30,7 @@ def opened(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: it is somebody else's, no folder, cannot be made, or another process builds a report in it.
     """
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK, timeout=0)
@@ -42,7 +42,7 @@ def opened(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _refused(folder, error) from error
     try:
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
         yield
     finally:
         lock.release()
@@ -75,7 +75,12 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
         raise _refused(Path(error.filename or folder), error) from error
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
+    """Refuse what is somebody else's, or no folder.
+
+    Raises:
+        UsageError: it holds files and no marker, or cannot be read.
+    """
     if folder.is_symlink() or folder.exists():
         if not folder.is_dir():
             raise UsageError(f"{folder}: something else than a folder lies there; give a folder with to=DIR")

@@ -39,9 +39,10 @@ def build(results: Path, to: Path) -> Built:
     Raises:
         UsageError: a table or bench is damaged, or ``to`` is not ours, is in use or cannot be written.
     """
+    folder.refuse_foreign(to)
+    source = read(results)  # where it is damaged, no folder is made
+    files = files_of_report(source)
     with folder.opened(to):
-        source = read(results)
-        files = files_of_report(source)
         folder.write(to, files)
     pages = sum(name.endswith(".html") for name in files)
     return Built(to, pages, sum(map(len, files.values())), tuple(sorted(source.damaged)))

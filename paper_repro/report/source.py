@@ -10,6 +10,7 @@ from typing import Any
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
+from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import records
@@ -129,10 +130,11 @@ def _result(path: Path, artifacts: Mapping[str, Artifact]) -> Result:
         for problem in _problems(document, name, scale):
             raise ValueError(problem)
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path}: damaged: {error}; bring it back with 'git checkout -- FILE', or render it again with "
-            f"'python scripts/reproduce.py {name} scale={scale} --render'"
-        ) from error
+        root, command = path.parents[3], f"python scripts/reproduce.py {name} scale={scale} --render"
+        advice = f"render it again with '{command} runs={root}'"
+        if root.resolve() == RESULTS.resolve():
+            advice = f"bring it back with 'git checkout -- FILE', or render it again with '{command}'"
+        raise UsageError(f"{path}: damaged: {error}; {advice}") from error
     files = {}
     for other in (*FIGURES, *TABLES):
         try:

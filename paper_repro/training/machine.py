@@ -114,7 +114,7 @@ class Machine:
         if not torch.cuda.is_available():
             raise UsageError(
                 f"machine.accelerator={self.accelerator!r}, but torch {torch.__version__} sees no GPU here: "
-                "set machine=cpu, or install a CUDA build of torch"
+                "set machine=cpu (--device cpu), or install a CUDA build of torch"
             )
         wanted = self.devices if isinstance(self.devices, list) else [*range(self.devices)]
         if max(wanted) >= torch.cuda.device_count():

@@ -367,6 +367,8 @@ def test_rows_notes_and_cells_of_a_table_name_the_floors(tmp_path: Path) -> None
     assert row["own_mean"] == pytest.approx(0.3001) and row["own_seeds"] == 3 and row["model"] == ""
     notes = " ".join(table.notes())
     assert "Of 4 models 2 are not better than this floor in Test RMSE: rbf, Old; matern, Old." in notes
+    better = " ".join(Table(view_of(tmp_path / "better", 9.0)).notes())
+    assert "All 4 models are better than this floor in Test RMSE." in better
 
 
 def test_a_figure_draws_its_floors_and_writes_them_to_the_csv(tmp_path: Path) -> None:

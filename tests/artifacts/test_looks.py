@@ -134,7 +134,7 @@ def test_seeds_that_are_no_planned_look_decide_nothing(tmp_path: Path) -> None:
     view = views.build(plan, tmp_path / "runs", None)
     found = decisions.judge(plan.artifact.claims[0], view)
     assert found == Judgement(
-        UNDECIDED, "not judged: looks are planned at 3, 5, 8, 12 seeds, 0, 1, 2, 3 are none of them"
+        UNDECIDED, "not judged: looks are planned at 3, 5, 8, 12 seeds from 0 on, 4 seeds (0, 1, 2, 3) are none of them"
     )
 
 

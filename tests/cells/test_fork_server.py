@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.cells import processes, records, runner
 from paper_repro.cells.estimates import Estimate
 from paper_repro.cells.planned import PlannedCell, single
@@ -222,3 +222,19 @@ def test_all_workers_end_with_their_server(server: ServerProcess, log: Path) -> 
     assert len(workers) == 3
     server.kill()
     assert not psutil.wait_procs(workers, timeout=10)[1]
+
+
+def test_a_worker_that_measures_ends_when_it_is_told_to(server: ServerProcess, log: Path) -> None:
+    """Its training is on the disk; it does not look at requests, and probes suppress errors."""
+    (cell,) = sweeps.cells(1, steps=2, mishap="measure")
+    worker = _job(server, cell)
+    while "measure" not in (log.read_text() if log.is_file() else ""):
+        time.sleep(0.01)
+    began = time.monotonic()
+    server.stop()
+    while not worker.ended:
+        server.hear()
+    assert time.monotonic() - began < 30, "it would have measured for a minute"
+    assert worker.code == INTERRUPTED
+    assert worker.events()[-1] == {"event": "stopped"}
+    os.close(worker.pipe)

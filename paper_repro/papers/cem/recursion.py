@@ -99,7 +99,7 @@ class ReuseFigure(PerplexityFigure):
 
     def _title(self, model: str, kind: str) -> str:
         if model == "llama":
-            return "plain reuse\nof Llama's MLP"
+            return self.label("model", model).replace(", ", ",\n")
         return f"{self.label('model', model)}, P: {self.label('preconditioner', kind)}".replace(", ", ",\n")
 
 

@@ -74,7 +74,8 @@ class Figure6(figures.Figure):
                 side: Any = {"xytext": (0, 7 if above else -8), "va": "bottom" if above else "top", "ha": "center"}
                 if name == VALIDATION:  # its dots stand above and below it, where the shift is one
                     side = {"xytext": (9, 0), "va": "center", "ha": "left"}
-                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, **side)
+                ground = {"facecolor": palette.GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 0.2}
+                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, bbox=ground, **side)
         figures.zero_line(axes)
         axes.set(xlabel="perplexity over that of validation", ylabel="perplexity gained (%)")
         if rows:

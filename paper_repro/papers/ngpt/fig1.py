@@ -17,7 +17,7 @@ TENTH = {"f10": "f1", "f20": "f2"}
 
 
 class Figure1(figures.Figure):
-    """Loss against tokens seen, one line a run of the first seed; the longest runs are drawn strong."""
+    """Loss against tokens seen, a line for each run of the first seed that has curves; the longest are drawn strong."""
 
     metric = LOSS
     marks = (
@@ -26,16 +26,15 @@ class Figure1(figures.Figure):
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        for key, point in self.view.points.items():
-            place = dict(key)
-            for seed, record in sorted(self.view.judged(point).items()):
-                curve = record.curves.get(LOSS)
-                if curve is None:
-                    continue
-                for step, loss in zip(curve["step"], curve["value"], strict=True):
-                    tokens = int(step * tokens_per_step(self.view, place))
-                    where = {name: place[name] for name in ("model", "budget", "lr")}
-                    found.append({**where, "seed": seed, "step": int(step), "tokens": tokens, LOSS: round(loss, 8)})
+        judged = {key: self.view.judged(point) for key, point in self.view.points.items()}
+        seeds = {seed for own in judged.values() for seed, record in own.items() if LOSS in record.curves}
+        for key, own in judged.items() if seeds else ():
+            place, record = dict(key), own.get(min(seeds))
+            curve = record.curves.get(LOSS) if record else None
+            for step, loss in zip(curve["step"], curve["value"], strict=True) if curve else ():
+                tokens = int(step * tokens_per_step(self.view, place))
+                where = {name: place[name] for name in ("model", "budget", "lr")}
+                found.append({**where, "seed": min(seeds), "step": int(step), "tokens": tokens, LOSS: round(loss, 8)})
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
@@ -43,11 +42,9 @@ class Figure1(figures.Figure):
 
         axes = canvas.subplots()
         longest = chosen(self.view, "budget")[-1]
-        first = min((row["seed"] for row in rows), default=0)
         lines: dict[tuple[str, str, str], list[Row]] = {}
         for row in rows:
-            if row["seed"] == first:
-                lines.setdefault((row["model"], row["budget"], row["lr"]), []).append(row)
+            lines.setdefault((row["model"], row["budget"], row["lr"]), []).append(row)
         for (model, budget, _), own in lines.items():
             strong = budget == longest
             label = self.artifact.axes["model"].values[model].label if strong else None
