@@ -31,6 +31,8 @@ FOOTER_LINE, FOOTER_CHARACTER = 0.1, 0.05
 """Inches: the height of a line of the footer, and the width of one of its characters (at most, on average)."""
 LEGEND_FONT, LEGEND_LINE, LEGEND_HANDLE, LEGEND_CHARACTER = 8, 0.18, 0.48, 0.062
 """Points; inches: the height of a line, the width of a handle with the space around it, and that of a character."""
+LABEL_BELOW, LABEL_ASIDE = 0.24, 0.46
+"""Inches from a panel to the labels of its axes, where its figure has margins of its own."""
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -238,6 +240,9 @@ def _arrange(canvas: "Canvas", margins: Margins, legend: float, below: float) ->
         wspace=margins.across / across,
         hspace=margins.down / down,
     )
+    for axes in canvas.axes:  # for a label without a place all ticks are set once more at each drawing
+        axes.xaxis.set_label_coords(0.5, -LABEL_BELOW / down)
+        axes.yaxis.set_label_coords(-LABEL_ASIDE / across, 0.5)
 
 
 def seeds_and_mean(
