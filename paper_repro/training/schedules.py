@@ -36,26 +36,31 @@ class Constant:
 class Cosine:
     """Linear warm-up as in ``Constant``, then half a cosine down to ``final_factor`` at the end of the run.
 
-    For t >= w: factor(t) = f + (1 - f) (1 + cos(pi (t - w) / (n - w))) / 2 with n = steps and f = final_factor.
-    Without warm-up the first step has factor 1 and the last, t = n - 1, stands just above f.
+    For t >= w: factor(t) = f + (1 - f) (1 + cos(pi (t - w) / (n - w))) / 2 with n = horizon steps and f = final_factor.
+    Without warm-up the first step has factor 1 and the last, t = n - 1, stands just above f.  With ``horizon`` above 1
+    the cosine is cut off: it would end after so many times the steps of the run.
 
     Raises:
-        ValueError: ``warmup_fraction`` outside [0, 1), ``final_factor`` outside [0, 1], or a step outside 0 ... steps.
+        ValueError: ``warmup_fraction`` outside [0, 1), ``final_factor`` outside [0, 1], ``horizon`` below 1, or a step
+            outside 0 ... steps.
     """
 
     warmup_fraction: float = 0.0
     final_factor: float = 0.0
+    horizon: float = 1.0
 
     def __post_init__(self) -> None:
         _check_warmup(self.warmup_fraction)
         if not 0 <= self.final_factor <= 1:
             raise ValueError(f"final_factor must lie in [0, 1], got {self.final_factor}")
+        if not 1 <= self.horizon < math.inf:
+            raise ValueError(f"horizon must be 1 or more times the steps of the run, got {self.horizon}")
 
     def factor(self, step: int, steps: int) -> float:
         warmup = _warmup_steps(steps, self.warmup_fraction)
         if step < warmup:
             return _warmup(step, steps, self.warmup_fraction)
-        progress = _progress(step, steps, warmup)
+        progress = _progress(step, round(steps * self.horizon), warmup)
         return self.final_factor + (1 - self.final_factor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 

@@ -29,6 +29,16 @@ def test_cosine_rises_through_the_warmup_then_falls_to_its_final_factor():
     assert factors[50] == pytest.approx(0.1)
 
 
+def test_a_cosine_with_a_horizon_is_cut_off_after_the_run():
+    """EBT's scripts train 100,000 steps on the cosine of a million, the first 10,000 of them warm-up."""
+    cut, whole = Cosine(0.1, 0.1, horizon=10.0), Cosine(0.01, 0.1)
+    assert [cut.factor(step, 1000) for step in range(1001)] == [whole.factor(step, 10000) for step in range(1001)]
+    for wrong in (0.5, math.inf, math.nan):
+        with pytest.raises(ValueError, match="horizon must be 1 or more"):
+            Cosine(horizon=wrong)
+    assert cut.factor(1000, 1000) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 11)) / 2)
+
+
 def test_constant_stays_at_one_after_the_warmup():
     assert [Constant().factor(step, 5) for step in range(6)] == [1.0] * 6
     assert [Constant(0.5).factor(step, 4) for step in range(5)] == pytest.approx([1 / 3, 2 / 3, 1, 1, 1])
