@@ -106,7 +106,7 @@ def test_the_figure_has_a_row_a_run_and_takes_metric_and_rates_from_the_claim(tm
     assert figure is not None and figure.metric == "in_mse"
     rows = figure.rows()
     settings = [row["setting"] for row in rows if row["model"] == "ebt" and row["seed"] == 1]
-    assert settings == [0.001, 0.002, 0.004, 0.008]
+    assert settings == [0.0005, 0.001, 0.002, 0.004, 0.008]
     assert len(rows) == len(planned.cells) and len(figure.write(tmp_path / "figure")) == 3
 
 

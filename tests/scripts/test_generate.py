@@ -189,7 +189,7 @@ def test_a_prompt_longer_than_the_context(make: Callable[..., Path], capsys: Any
         (["--tokens", "many"], "argument --tokens: invalid int value: 'many'"),
         (["--tokens", "0"], "--tokens 0: give 1 or more"),
         (["--prompt", ""], "the prompt has no token, expected at least one: a blank prompt is two newlines"),
-        (["--prompt", "be", "--temperature", "-1"], "temperature must be a positive finite number"),
+        (["--prompt", "be", "--temperature", "-1"], "--temperature -1: give 0, which takes"),
         (["--prompt", "xyz"], "the character 'x' (U+0078) at position 0"),
         (["--settle", "-1"], "tolerance must be a finite number of at least 0"),
         (["--inner-steps", "0"], "num_steps must be a whole number of at least 1"),

@@ -164,7 +164,7 @@ def test_figures_draw_what_their_rows_hold(tmp_path: Path) -> None:
     for name, figure in (("ngpt/fig1", "Figure1"), ("ngpt/fig2", "Figure2"), ("ngpt/fig7", "Figure7")):
         view = made_up(name, tmp_path / name, lambda place, seed: 1.5)
         written = getattr(companion(view), figure)(view).write(tmp_path)
-        assert all(path.stat().st_size > 1000 for path in written)
+        assert all(path.stat().st_size > (300 if path.suffix == ".csv" else 1000) for path in written)
 
 
 def test_a_tenth_of_the_iterations_is_judged_where_both_budgets_run(tmp_path: Path) -> None:
