@@ -34,7 +34,7 @@ class Figure5(InspectionFigure):
     marks = "Marks and lines: means over seeds."
 
     def appendix(self) -> "Appendix5":
-        return Appendix5(self.source)
+        return Appendix5(self.source, self.series)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         for kind, matrices in series.content["conditions"].items():

@@ -64,7 +64,7 @@ class Figure6(InspectionFigure):
     marks = "Marks, lines and the outline of s_z: means over seeds; the paper's number of s_z is a mean over tokens."
 
     def appendix(self) -> "Appendix6":
-        return Appendix6(self.source)
+        return Appendix6(self.source, self.series)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         run = series.place.get("run", BASE)

@@ -33,16 +33,17 @@ class InspectionFigure(figures.Figure):
 
     Args:
         source: an artifact with its records, or the series themselves.
+        series: those of the artifact, where they have been read.
     """
 
     attachment: str
     marks = "Lines: means over seeds."
     margins = figures.Margins(left=0.75, right=0.1, top=0.32, bottom=0.48, across=0.45, down=0.75)
 
-    def __init__(self, source: View | Sequence[Series]) -> None:
+    def __init__(self, source: View | Sequence[Series], series: Sequence[Series] | None = None) -> None:
         if isinstance(source, View):
             super().__init__(source)
-            self.series: Sequence[Series] = list(_of_records(source, self.attachment))
+            self.series: Sequence[Series] = series or list(_of_records(source, self.attachment))
         else:
             self.series = source
         self.source = source
