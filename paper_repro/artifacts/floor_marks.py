@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.transforms import Bbox
 
-FLOOR_LABEL: Any = {"textcoords": "offset points", "fontsize": 6, "color": palette.FLOOR}
-FLOOR_LABEL |= {"bbox": {"facecolor": palette.GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 0.2}}
-"""Its ground hides what it would be crossed by; an outline of the letters would make them paths in the SVG."""
+BEHIND: Any = {"facecolor": palette.GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 0.2}
+"""What hides what a label would be crossed by; an outline of the letters would make them paths in the SVG."""
+FLOOR_LABEL: Any = {"textcoords": "offset points", "fontsize": 6, "color": palette.FLOOR, "bbox": BEHIND}
 FLOOR_LABEL_HEIGHT = 7
 """Points from one label of a floor to the next above it."""
 ENDS = {"right": (1.0, -2), "left": (0.0, 2), "center": (0.5, 0)}

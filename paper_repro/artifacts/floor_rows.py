@@ -23,8 +23,10 @@ def floor_lines(view: View, columns: int, kinds: Mapping[str, Sequence[str]]) ->
     lines = []
     places = [list(_place(view, floor).values()) for floor in view.floors]
     for floor, place in zip(view.floors, places, strict=True):
-        named = [cell and f"{cell}, {whose(view, floor.plan)}" for cell in place] if places.count(place) > 1 else place
-        line = named + [""] * columns
+        line = place + [""] * columns
+        if places.count(place) > 1:
+            at = place.index(_name(floor))
+            line[at] = f"{_name(floor)}, {whose(view, floor.plan)}"
         for name, headers in kinds.items():
             line += [_cell(view, floor, name, header) for header in headers]
         lines.append(line)
@@ -36,7 +38,11 @@ def _place(view: View, floor: MeasuredFloor) -> dict[str, str]:
     several = [axis for axis in axes if len({dict(key)[axis] for key in view.points}) > 1]
     labels = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in axes}
     differ = [axis for axis in axes if axis not in common] or [axis for axis in axes if axis not in several]
-    return labels | {next(iter(differ or axes)): f"Floor: {floor.spec.label}"}
+    return labels | {next(iter(differ or axes)): _name(floor)}
+
+
+def _name(floor: MeasuredFloor) -> str:
+    return f"Floor: {floor.spec.label}"
 
 
 def _cell(view: View, floor: MeasuredFloor, name: str, header: str) -> str:

@@ -29,8 +29,10 @@ def find_data(name: str, root: str | Path | None = None) -> Path | None:
 def absent(name: str, root: str | Path | None = None, command: str = "") -> str:
     """Say that ``name`` is in none of the places, name each place once, and give the command that mends it."""
     found = places(root)
-    later = [{folder for _, folder in found[number + 1 :]} - {None} for number in range(len(found))]
-    told = [one for one, others in zip(found, later, strict=True) if one[1] not in others]
-    looked = [f"{where} ({folder / name if folder else 'not set'})" for where, folder in told]
+    looked = [
+        f"{where} ({folder / name if folder else 'not set'})"
+        for number, (where, folder) in enumerate(found)
+        if folder is None or folder not in (later for _, later in found[number + 1 :])
+    ]
     advice = f"put it there, or run: {command}" if command else "put it there"
     return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; {advice}"

@@ -104,7 +104,7 @@ class RunningJob:
         """The steps done, and what is done after the last: it measures, and saves."""
         if not self.begun:
             return NO_STEP
-        return f"{self.step}/{self.steps}" if self.step < self.steps else f"{self.steps}/{self.steps}, evaluating"
+        return f"{self.step}/{self.steps}{'' if self.step < self.steps else ', evaluating'}"
 
     def line(self) -> str:
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"

@@ -68,7 +68,7 @@ def test_the_noise_of_questions(shared: bool) -> None:
 
 
 SPREADS = (0.010, 0.010, 0.010), (0.008, 0.015, 0.033)
-"""Of the logarithms of losses: those of ebt/fig4 over batch sizes, and of EBT there over depths."""
+"""How far the logarithms of losses lie apart at each size, in ebt/fig4 over batch sizes, and for EBT over depths."""
 
 
 def made_up_exponents(

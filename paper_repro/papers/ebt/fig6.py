@@ -8,6 +8,7 @@ from paper_repro.artifacts import figures, intervals, palette
 from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.derived import gain
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import BEHIND
 from paper_repro.artifacts.views import View
 from paper_repro.metrics.lines import fit_line
 from paper_repro.papers.ebt.learning import NOT_RUN, S2
@@ -74,8 +75,7 @@ class Figure6(figures.Figure):
                 side: Any = {"xytext": (0, 7 if above else -8), "va": "bottom" if above else "top", "ha": "center"}
                 if name == VALIDATION:  # its dots stand above and below it, where the shift is one
                     side = {"xytext": (9, 0), "va": "center", "ha": "left"}
-                ground = {"facecolor": palette.GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 0.2}
-                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, bbox=ground, **side)
+                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, bbox=BEHIND, **side)
         figures.zero_line(axes)
         axes.set(xlabel="perplexity over that of validation", ylabel="perplexity gained (%)")
         if rows:

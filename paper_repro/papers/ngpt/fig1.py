@@ -26,16 +26,16 @@ class Figure1(figures.Figure):
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        judged = {key: self.view.judged(point) for key, point in self.view.points.items()}
-        seeds = {seed for own in judged.values() for seed, record in own.items() if LOSS in record.curves}
-        for key, own in judged.items() if seeds else ():
-            place, record = dict(key), own.get(min(seeds))
-            curve = record.curves.get(LOSS) if record else None
-            for step, loss in zip(curve["step"], curve["value"], strict=True) if curve else ():
-                tokens = int(step * tokens_per_step(self.view, place))
-                where = {name: place[name] for name in ("model", "budget", "lr")}
-                found.append({**where, "seed": min(seeds), "step": int(step), "tokens": tokens, LOSS: round(loss, 8)})
-        return found
+        for key, point in self.view.points.items():
+            place = dict(key)
+            for seed, record in self.view.judged(point).items():
+                curve = record.curves.get(LOSS, {"step": [], "value": []})
+                for step, loss in zip(curve["step"], curve["value"], strict=True):
+                    tokens = int(step * tokens_per_step(self.view, place))
+                    where = {name: place[name] for name in ("model", "budget", "lr")}
+                    found.append({**where, "seed": seed, "step": int(step), "tokens": tokens, LOSS: round(loss, 8)})
+        first = min((row["seed"] for row in found), default=0)
+        return [row for row in found if row["seed"] == first]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         from matplotlib.ticker import EngFormatter
