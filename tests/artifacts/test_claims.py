@@ -319,14 +319,16 @@ def test_a_computed_claim_that_reads_a_metric_of_no_record_is_an_error(tmp_path:
     plan = synthetic.plan(tmp_path, text)
     synthetic.fill(tmp_path / "runs", plan, synthetic.near_the_paper(plan))
     view = views.build(plan, tmp_path / "runs", None)
-    for metric, words in (
+    for metrics, words in (
         ("eror", r"judge_seen reads metric 'eror', which no record has \(did you mean 'error'\?\)"),
+        ("error eror", "judge_seen reads metric 'eror'"),
         ("error", ""),
     ):
         (tmp_path / "made" / "up.py").write_text(
             "from paper_repro.artifacts.claims import HOLDS, UNDECIDED, Judgement\n"
             "def judge_seen(view):\n"
-            f"    found = len(view.samples('{metric}', {{'task': 'hard', 'model': 'old'}}))\n"
+            "    place = {'task': 'hard', 'model': 'old'}\n"
+            f"    found = sum(len(view.samples(name, place)) for name in '{metrics}'.split())\n"
             "    return Judgement(HOLDS, f'{found} seeds', exact=True) if found else Judgement(UNDECIDED, 'not run')\n"
         )
         if words:
