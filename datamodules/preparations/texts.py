@@ -78,7 +78,7 @@ def openwebtext(request: Request) -> None:
     request.check_source("give --from PATH, or --download to get it from the hub (about 24 GB)")
     from paper_repro.datamodules import openwebtext, tokenizers
 
-    tokenizer = _tokenizer(request) or tokenizers.known(tokenizers.GPT2, request.root, download=request.download)
+    tokenizer = _tokenizer(request, tokenizers.GPT2)
     print("reading the documents")
     corpus = openwebtext.load(request.source, request.number("max-documents"))
     _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
@@ -94,19 +94,19 @@ def docstrings(request: Request) -> None:
     if request.verify:
         verify(folder, TokenManifest)
         return
+    if None not in (request.text("vocabulary"), request.text("tokenizer")):
+        raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
+    tokenizer = None if request.text("tokenizer") is None else _tokenizer(request)
     given = request.text("packages") or ",".join(docstrings.PACKAGES)
     _make(folder)  # before minutes of reading
     print("reading the docstrings")
     corpus = docstrings.collect([] if given == "none" else given.split(","), request.number("max-documents"))
-    tokenizer = _tokenizer(request)
     if tokenizer is None:
         print(f"training {size} byte pairs on {len(corpus.train):,} documents")
         try:
             tokenizer = BytePairTokenizer.train(corpus.train, size)
         except ValueError as error:
             raise UsageError(f"--vocabulary {size}: {error}") from error
-    elif request.text("vocabulary") is not None:
-        raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
     _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
 
 
@@ -131,7 +131,7 @@ def pg19(request: Request) -> None:
     request.check_source("give --from DIR, or --download to get the 100 test books (about 40 MB)")
     from paper_repro.datamodules import pg19, tokenizers
 
-    tokenizer = _tokenizer(request) or tokenizers.known(tokenizers.GPT2, request.root, download=request.download)
+    tokenizer = _tokenizer(request, tokenizers.GPT2)
     texts = request.source
     if texts is None:
         texts = request.root / PG19_TEXTS
@@ -153,7 +153,7 @@ def streamed(request: Request) -> None:
     most = request.number("max-tokens")
     size = request.number("shard-documents") or stream_shards.SHARD_DOCUMENTS
     usual = tokenizers.LLAMA if name == "slimpajama" else tokenizers.NEOX
-    tokenizer = _tokenizer(request) or tokenizers.known(usual, request.root, download=request.download)
+    tokenizer = _tokenizer(request, usual)
     if name == "slimpajama":
         parts, source = slimpajama.load(request.source)
     else:
@@ -176,12 +176,11 @@ def _rank_and_world() -> tuple[int, int]:
     return int(texts[0]), int(texts[1])
 
 
-def _tokenizer(request: Request) -> "BytePairTokenizer | None":
+def _tokenizer(request: Request, usual: str = "") -> "BytePairTokenizer":
+    """Return the tokenizer that ``--tokenizer`` names, else the usual one of the data."""
     from paper_repro.datamodules import shard_writing, tokenizers
 
-    given = request.text("tokenizer")
-    if given is None:
-        return None
+    given = request.words.settings.get("tokenizer", usual)
     if given in tokenizers.HUB:
         return tokenizers.known(given, request.text("to"), download=request.download)
     tokenizer = tokenizers.BytePairTokenizer.load(Path(given).expanduser())

@@ -79,17 +79,7 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
     Raises:
         UsageError: the scale plans no looks, the plan is altered, or other looks are kept.
     """
-    if plan.scale_name == EXACT:
-        raise UsageError(
-            f"{plan.artifact.id} at scale {EXACT} is arithmetic: its claims are decided, and no seed is left"
-        )
-    if not plan.scale.looks:
-        raise UsageError(
-            f"{plan.artifact.path}: scale {plan.scale_name} plans no looks: write, for example, 'looks: "
-            f"[{len(plan.scale.seeds)}, {2 * len(plan.scale.seeds)}]' into it and commit that before the first look"
-        )
-    if plan.altered:
-        raise UsageError(f"{' '.join(plan.altering)}: an altered run decides no claim; use --decide without overrides")
+    _check(plan)
     if all(cell.missing for cell in plan.cells):
         return run(plan).exit_code
     folder, start, code, tried = runs / plan.folder, clock(), 0, set[tuple[str, int]]()
@@ -121,6 +111,21 @@ def decide(plan: Plan, runs: Path, results: Path, limit: float, run: Run, clock:
         code = max(code, result.exit_code)
         if result.fatal or result.interrupted:
             return code
+
+
+def _check(plan: Plan) -> None:
+    """Refuse a plan without looks, and one with overrides."""
+    if plan.scale_name == EXACT:
+        raise UsageError(
+            f"{plan.artifact.id} at scale {EXACT} is arithmetic: its claims are decided, and no seed is left"
+        )
+    if not plan.scale.looks:
+        raise UsageError(
+            f"{plan.artifact.path}: scale {plan.scale_name} plans no looks: write, for example, 'looks: "
+            f"[{len(plan.scale.seeds)}, {2 * len(plan.scale.seeds)}]' into it and commit that before the first look"
+        )
+    if plan.altered:
+        raise UsageError(f"{' '.join(plan.altering)}: an altered run decides no claim; use --decide without overrides")
 
 
 def _end(view: View, waiting: int, left: float) -> str:

@@ -232,6 +232,15 @@ def test_the_tokenizer_of_the_docstrings_sees_the_training_documents_alone(small
     assert prepare_data.main([*words[:5], "--verify"]) == 0
 
 
+def test_a_wrong_tokenizer_of_the_docstrings_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["docstrings", "--to", str(tmp_path / "data"), "--tokenizer", str(tmp_path / "absent")]
+    assert "expected tokenizer.json" in refusal(*words)
+    assert "--tokenizer names a trained one: give one" in refusal(*words, "--vocabulary", "300")
+    assert capsys.readouterr().out == "" and not (tmp_path / "data").exists()
+
+
 def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
