@@ -1,7 +1,7 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,12 @@ class Plan:
 
     @property
     def altering(self) -> list[str]:
-        """The overrides that change results (those of the machine do not)."""
-        return [text for text in self.overrides if parse(text).key.split(".")[0] != MACHINE]
+        """The overrides that change results.
+
+        Those of the machine do not, but where cells measure time: there the keys that count in their ids do.
+        """
+        timed = {key for cell in self.cells for key in identity.timed_keys(cell.config)}
+        return [text for text in self.overrides if _alters(parse(text).key, timed)]
 
     @property
     def altered(self) -> bool:
@@ -100,6 +104,12 @@ def make(
         _refuse_few(artifact, axis, fewest, cells)
     floors = tuple(_floors(artifact, name, spec, cells, overrides))
     return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells), floors)
+
+
+def _alters(key: str, timed: Set[str]) -> bool:
+    """Return whether an override of a key changes results, where those of the machine's keys ``timed`` do."""
+    section, _, rest = key.partition(".")
+    return section != MACHINE or (rest in timed if rest else bool(timed))
 
 
 def _cells(experiment: str, key: Key, layers: Sequence[Override], seeds: Sequence[int]) -> list[PlannedCell]:

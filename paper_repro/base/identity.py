@@ -32,6 +32,24 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 @dataclass(frozen=True)
+class Timed:
+    """The keys of ``machine`` that a measured time depends on."""
+
+    always: list[str]
+    unless: dict[str, Any]
+    """Keys that count at other values than these alone."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.always, *self.unless)
+
+    def of(self, machine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what counts of a machine section."""
+        found = {key: machine[key] for key in self.always if key in machine}
+        return found | {key: machine[key] for key, usual in self.unless.items() if machine.get(key, usual) != usual}
+
+
+@dataclass(frozen=True)
 class Rules:
     """The content of ``identity.yaml``."""
 
@@ -43,7 +61,7 @@ class Rules:
     """Other keys that change no result, wherever they stand."""
     unread: Mapping[str, frozenset[str]]
     """Keys of older configs that no code reads, by class; under "config" those of the top level."""
-    timed: dict[str, list[str]]
+    timed: dict[str, "Timed"]
     """A task that measures time, to the keys of ``machine`` that its result depends on."""
     reads: dict[str, list[str]]
     """A task that does not read its whole config, to the dotted keys that it reads."""
@@ -71,7 +89,8 @@ def rules() -> Rules:
             neutral.setdefault(name, {}).update(entry["values"])
     speed, hints = (frozenset(content[key]) for key in ("speed", "hints"))
     unread = {name: frozenset(keys) for name, keys in content["unread"].items()}
-    return Rules(content["renamed"], speed, hints, unread, content["timed"], content["reads"], neutral)
+    timed = {task: Timed(**node) for task, node in content["timed"].items()}
+    return Rules(content["renamed"], speed, hints, unread, timed, content["reads"], neutral)
 
 
 def settings(config: Mapping[str, Any]) -> str:
@@ -102,8 +121,7 @@ def probes(config: Mapping[str, Any]) -> dict[str, str]:
 
 def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a record keeps of a config: all but ``machine``, of which it keeps what its id depends on."""
-    machine, task = config.get(MACHINE) or {}, _target(config.get("task"))
-    timed = {key: machine[key] for key in rules().timed.get(task, ()) if key in machine}
+    timed = _timed(config)
     return {**{key: value for key, value in config.items() if key != MACHINE}, **({MACHINE: timed} if timed else {})}
 
 
@@ -124,6 +142,12 @@ def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
 def is_timed(config: Mapping[str, Any]) -> bool:
     """Return whether a cell measures how long something takes."""
     return _target(config.get("task")) in rules().timed
+
+
+def timed_keys(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of the machine section that a cell's result depends on; none but of one that measures time."""
+    rule = rules().timed.get(_target(config.get("task")))
+    return () if rule is None else rule.keys
 
 
 def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
@@ -151,9 +175,8 @@ def today(config: Mapping[str, Any]) -> dict[str, Any]:
     result = {key: _renewed(value) for key, value in config.items() if key not in known.unread["config"]}
     task = _target(result.get("task"))
     machine = dict(result.get(MACHINE) or {})
-    for key in known.timed.get(task, ()):
-        if key in config:
-            machine.setdefault(key, config[key])
+    if task in known.timed:
+        machine = {key: config[key] for key in known.timed[task].keys if key in config} | machine
     for key in known.speed & result.keys():
         del result[key]
     return {**result, MACHINE: machine} if machine else result
@@ -172,12 +195,17 @@ def canonical_json(value: Any) -> str:
 def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a config a task's result depends on."""
     task = _target(config.get("task"))
-    machine = config.get(MACHINE) or {}
     found = {key: value for key, value in config.items() if key not in (MACHINE, PROBES)}
     if task in rules().reads:
         found = dict(_selected(found, ("task", "seed", *rules().reads[task])))
-    timed = {key: machine[key] for key in rules().timed.get(task, ()) if key in machine}
+    timed = _timed(config)
     return {**found, MACHINE: timed} if timed else found
+
+
+def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a config's machine section counts."""
+    rule = rules().timed.get(_target(config.get("task")))
+    return {} if rule is None else rule.of(config.get(MACHINE) or {})
 
 
 def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -145,3 +145,21 @@ def test_a_refusal_with_another_reason_or_an_unclear_one_names_no_override_of_th
     # The file's own mistake is mended by a word of the command, another word makes one.
     other = planned_with(tmp_path, SMOKE, "training.steps: 0", ("training.steps=5", "machine.workers=0"))
     assert other == "machine.workers=0: expected a whole number of 1 or more"
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "alters"),
+    [
+        ("ngpt/steptime", "machine=gpu", True),
+        ("ngpt/steptime", "machine.tf32=true", True),
+        ("ebt/tableD5", "machine.threads=2", True),
+        ("ngpt/steptime", "machine.workers=1", False),
+        ("cem/table3", "machine=gpu", False),
+        ("cem/table3", "machine.tf32=true", False),
+    ],
+)
+def test_a_word_of_the_machine_alters_what_measures_time_alone(name: str, word: str, alters: bool) -> None:
+    usual, other = (plans.make(catalogue.load(name), "cpu", [0], words) for words in ([], [word]))
+    assert other.altered == alters
+    assert {cell.id for cell in usual.cells}.isdisjoint(cell.id for cell in other.cells) == alters
+    assert (other.folder == usual.folder) != alters

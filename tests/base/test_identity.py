@@ -53,8 +53,7 @@ def test_what_is_added_beside_the_weights_leaves_their_id(kind: str) -> None:
     assert id_of(config, data) == own["id"]
     probed = {**config, "probes": {**(config.get("probes") or {}), "one_more": PROBE}}
     assert id_of(probed, data) == own["id"]
-    timed = identity.rules().timed.get(config["task"]["_target_"], ())
-    if "implementation" not in timed:
+    if not identity.is_timed(config):
         assert id_of({**config, "machine": {"implementation": "reference", "recompute": True}}, data) == own["id"]
     if "model" in config:
         slow = {**config, "model": {**config["model"], "implementation": "reference", "cuda_graph": True}}
@@ -206,12 +205,28 @@ def test_a_derived_metric_leaves_plan_and_ids(tmp_path: Path, monkeypatch: pytes
     assert [cell.id for cell in one.cells] == [cell.id for cell in more.cells]
 
 
+OTHER_MACHINE = {
+    "accelerator": "gpu",
+    "threads": 2,
+    "tf32": True,
+    "recompute": True,
+    "cuda_graph": True,
+    "fused_optimizer": False,
+}
+
+
 @pytest.mark.parametrize("task", sorted(identity.rules().timed))
 def test_a_task_that_measures_time_has_the_speed_in_its_id(task: str) -> None:
     auto, reference = (
         {"task": {"_target_": task}, "seed": 0, "machine": {"implementation": word}} for word in ("auto", "reference")
     )
     assert identity.settings(auto) != identity.settings(reference)
+    for key, value in OTHER_MACHINE.items():
+        other = {**auto, "machine": {**auto["machine"], key: value}}
+        assert identity.settings(other) != identity.settings(auto), key
+        assert identity.settings(identity.recorded(other)) == identity.settings(other)
+    for key, value in identity.rules().timed[task].unless.items():
+        assert identity.settings({**auto, "machine": {**auto["machine"], key: value}}) == identity.settings(auto)
     assert identity.settings(identity.recorded(auto)) == identity.settings(auto)
     old = {"task": {"_target_": task}, "seed": 0, "implementation": "reference"}
     assert identity.settings(old) == identity.settings(reference)
