@@ -5,8 +5,8 @@
     rename_records.py --dry-run          say what would be renamed
 
 Contents and metrics stay as they are.  Each record says under which id it was first written.  What lies beside a
-record (weights, checkpoints, texts) moves with it.  Records that have their id already are not touched, so the command
-may be interrupted and repeated.  Exit codes as reproduce.py's.
+record (weights, later measurements, texts) moves with it and names its new id.  Records that have their id already are
+not touched, so the command may be interrupted and repeated.  Exit codes as reproduce.py's.
 """
 
 import runpy
@@ -22,8 +22,9 @@ from paper_repro.base import identity
 from paper_repro.base.command_line import parse, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
+from paper_repro.cells import measurements
 from paper_repro.cells.records import record_path, sealed, unsealed
-from paper_repro.cells.tasks import DIVERGED, FINISHED
+from paper_repro.cells.tasks import DIVERGED, FINISHED, WEIGHTS
 
 WHY = "ids follow from what makes the weights: keys at their neutral value, speed and probes stay out"
 OLD = {"recipe"}
@@ -66,6 +67,14 @@ def rename(runs: Path, path: Path, dry: bool) -> bool:
     if target != path.parent and target.exists():
         raise UsageError(f"{path}: {target} exists, and both are the same cell today: delete one of them")
     if not dry:
+        try:
+            measurements.rename(runs, path.parent.name, new)
+            if (weights := path.with_name(WEIGHTS)).is_file():
+                from paper_repro.training import checkpoints  # imports torch
+
+                checkpoints.rename_weights(weights, new)
+        except CorruptFileError as error:
+            raise UsageError(f"{error}; delete it, with what lies beside it in {path.parent}") from error
         old, first = content["cell"], {key: content.pop(key) for key in OLD & content.keys()}
         if old != new:
             content["renamed"] = content.get("renamed") or {"from": old, "why": WHY, **first}

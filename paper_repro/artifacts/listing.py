@@ -21,7 +21,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements
 from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
-from paper_repro.cells.machine_section import count_devices
+from paper_repro.cells.machine_section import count_devices, on_gpu
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.records import record_path
 
@@ -47,6 +47,9 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
             continue
         try:
             artifact = catalogue.load_file(path)
+            folder = _judged_folder(artifact, results)
+            ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
+            claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
         except UsageError as error:
             rows.append([name, "faulty, see below"])
             faults.append(f"{name} is faulty: {error}")
@@ -56,9 +59,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
         lacking = ", ".join(dict.fromkeys(_folder(need.path) for need in absent))
         data = f"missing {lacking}" if absent else "present" if artifact.needs else "generated"
         scales = ", ".join(artifact.scales)
-        reference, folder = _scales_with_results(artifact, results), _judged_folder(artifact, results)
-        ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
-        claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
+        reference = _scales_with_results(artifact, results)
         yours = _scales_with_results(artifact, runs)
         rows.append([name, artifact.title, scales, data, reference, ground, *claims, yours])
     headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
@@ -194,7 +195,7 @@ def _shown(path: Path) -> str:
 
 def _machine_of(plan: Plan) -> str:
     machine = plan.cells[0].config.get(MACHINE) or {}
-    if machine.get("accelerator") not in ("gpu", "cuda"):
+    if not on_gpu(machine):
         return f"{machine.get('threads', 1) or 'all'} thread(s) of a CPU"
     return f"{count_devices(machine.get('devices', 1))} GPU(s)"
 
@@ -212,7 +213,13 @@ def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:
 
 
 def _document(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((folder / "table.json").read_text())
+    path = folder / "table.json"
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document["claims"], list):
+            raise TypeError("its claims are no list")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: not the table of an artifact ({error}); render or publish it again") from error
     return document
 
 

@@ -6,6 +6,7 @@ see ``overrides.apply``.  A config is a plain dict from there on.
 Hydra and OmegaConf are imported where they compose, for their import takes a third of a second.
 """
 
+import contextlib
 import copy
 import functools
 import re
@@ -24,6 +25,7 @@ _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.\[\]-]*\}")
 """A plain reference to another key, ``${seed}``; a resolver, ``${oc.env:HOME}``, has a colon."""
 _WHOLE_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 """A text that is one reference from the root, and nothing else."""
+MOST_VALUES = 20_000
 _PLAIN = (int, float, bool, type(None))
 _ANY_SEED = 7_305_918_264_530_127_689
 """A seed to resolve a config with, in whose place each seed of a sweep comes; no config holds this number."""
@@ -60,10 +62,49 @@ def compose_seeds(experiment: str, overrides: Sequence[str | Override], seeds: S
                 f"experiment {experiment}: {key}: {text!r} is refused: only plain references to other keys, such as "
                 "${seed}, are accepted; what stands in a config is published with its results"
             )
+    _check_size(config, experiment)
     try:
         return list(_resolved(config, seeds))
     except OmegaConfBaseException as error:
         raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
+
+
+def _check_size(config: Mapping[str, Any], experiment: str) -> None:
+    """Count the values that a config has once its references are resolved, each of which may lead to a section.
+
+    Raises:
+        UsageError: more than ``MOST_VALUES``: some references double what others lead to.
+    """
+    known: dict[tuple[str, ...], int] = {}
+
+    def count(node: Any, place: tuple[str, ...]) -> int:
+        if isinstance(node, Mapping | list):
+            items = node.items() if isinstance(node, Mapping) else enumerate(node)
+            return 1 + sum(count(value, (*place, str(key))) for key, value in items)
+        return 1 + sum(behind(text, place) for text in _REFERENCE.findall(node)) if isinstance(node, str) else 1
+
+    def behind(text: str, place: tuple[str, ...]) -> int:
+        key = text.strip("${}")
+        up = len(key) - len(key.lstrip("."))
+        target = (*place[: len(place) - up if up else 0], *re.findall(r"[\w-]+", key))
+        if target not in known:
+            known[target] = 0  # a circle is OmegaConf's to refuse
+            node: Any = config
+            with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):  # and what leads nowhere
+                for part in target:
+                    node = node[int(part) if isinstance(node, list) else part]
+                known[target] = count(node, target)
+        return known[target]
+
+    try:
+        found = count(config, ())
+    except RecursionError:
+        found = MOST_VALUES + 1
+    if found > MOST_VALUES:
+        raise UsageError(
+            f"experiment {experiment}: its references lead to more than {MOST_VALUES:,} values: write what is needed "
+            "once, without references to sections that hold references to sections"
+        )
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:

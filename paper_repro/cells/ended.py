@@ -1,4 +1,4 @@
-"""Which cells other runners have recorded since this one began: one listing instead of a look at each record.
+"""Which cells other runners have recorded since some time: one listing instead of a look at each record.
 
 A mark is an empty file ``ended/<cell>``, made after the record.  One that is absent costs a look at the record and
 nothing else, so the folder may be deleted at any time.
@@ -17,14 +17,16 @@ class Ended:
 
     Args:
         runs: the folder of records.
+        since: in nanoseconds of the folder's file system, the time after which marks count, also those of runners that
+            have ended; None: now.
     """
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs: Path, since: int | None = None) -> None:
         self._folder = runs / "ended"
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-        self._before = self._marked()
-        self._since = set[str]()
+        self._before = self._marked(since)
+        self._since = set[str]() if since is None else self._marked() - self._before
         self._misses = 0
 
     def add(self, cell: str) -> None:
@@ -33,7 +35,7 @@ class Ended:
             (self._folder / cell).touch()
 
     def knows(self, cell: str) -> bool:
-        """Return whether a cell was marked after this runner began, as far as it knows.
+        """Return whether a cell was marked since then, as far as this runner knows.
 
         The marks are listed anew after many answers of no.
         """
@@ -44,8 +46,9 @@ class Ended:
                 self._since = self._marked() - self._before
         return cell in self._since
 
-    def _marked(self) -> set[str]:
+    def _marked(self, until: int | None = None) -> set[str]:
+        """Return the cells that are marked, or that were marked ``until`` then."""
         try:
-            return {path.name for path in self._folder.iterdir()}
+            return {path.name for path in self._folder.iterdir() if until is None or path.stat().st_mtime_ns <= until}
         except OSError:
             return set()

@@ -9,7 +9,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.counted import Counts, shape
-from paper_repro.cells.machine_section import count_devices
+from paper_repro.cells.machine_section import count_devices, on_gpu
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cost, task_of
@@ -110,7 +110,7 @@ def estimate(
 def unmeasured_rate(config: Mapping[str, Any]) -> float:
     """Return the FLOPs per second assumed of the machine that a config names: a CPU core, or all GPUs of a cell."""
     machine: Mapping[str, Any] = config.get(MACHINE) or {}
-    if machine.get("accelerator") not in ("gpu", "cuda"):
+    if not on_gpu(machine):
         return UNMEASURED_RATE
     return UNMEASURED_GPU_RATE * count_devices(machine.get("devices", 1))
 
@@ -124,7 +124,7 @@ def slow_products(config: Mapping[str, Any], flags: frozenset[str]) -> str | Non
     """
     machine, training = config.get(MACHINE) or {}, config.get("training") or {}
     narrow = str(training.get("precision", "")).startswith("bf16")
-    if machine.get("accelerator") in ("gpu", "cuda") or not narrow or not flags or WIDE & flags:
+    if on_gpu(machine) or not narrow or not flags or WIDE & flags:
         return None
     return (
         "this processor lacks the instructions (AVX-512) that PyTorch multiplies bfloat16 with: such products take "

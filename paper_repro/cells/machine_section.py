@@ -1,7 +1,9 @@
 """The machine section of a config, checked before anything heavy is imported and before a process is started."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
@@ -31,6 +33,18 @@ def check_machine(config: Mapping[str, Any]) -> None:
     for key, (fits, expected) in _STACK.items() if section.get("stack") else ():
         if not fits(section["stack"].get(key)):
             raise UsageError(f"{MACHINE}.stack.{key}={section['stack'].get(key)!r}: expected {expected}")
+
+
+def on_gpu(section: Mapping[str, Any]) -> bool:
+    """Return whether cells of a machine section run on a GPU; "auto" is one where there is one.
+
+    Without torch, which the command does not import, an NVIDIA driver counts as a GPU.
+    """
+    name = section.get("accelerator")
+    if name == "auto":
+        torch = sys.modules.get("torch")
+        return bool(torch.cuda.is_available()) if torch is not None else Path("/dev/nvidiactl").exists()
+    return name in ("gpu", "cuda")
 
 
 def count_devices(devices: int | Sequence[int]) -> int:

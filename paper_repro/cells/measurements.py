@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paper_repro.base import identity
+from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import records
+from paper_repro.cells.record_fields import check_measurement
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, NOT_FINITE
 
@@ -75,12 +77,35 @@ def write(root: Path, measurement: Measurement, files: Mapping[str, bytes]) -> N
     """Write a measurement and its attachments; each file is whole or absent, and the measurement comes last.
 
     Raises:
+        ValueError: a field is not what a measurement can say, or it is too large.
         OSError: the disk is full or the folder read-only.
     """
+    content = asdict(measurement)
+    check_measurement(content)
+    encoded = records.sealed(content)
+    if len(encoded) > records.LIMIT_BYTES:
+        raise ValueError(f"the measurement has {len(encoded)} bytes, the limit is {records.LIMIT_BYTES}")
     path = measurement_path(root, measurement.cell, measurement.probe)
-    for name, content in files.items():
-        write_atomically(path.with_suffix("") / name, content)
-    write_atomically(path, records.sealed(asdict(measurement)))
+    for name, file in files.items():
+        write_atomically(path.with_suffix("") / name, file)
+    write_atomically(path, encoded)
+
+
+def rename(root: Path, cell: str, new: str) -> None:
+    """Say in all measurements of a cell that they are those of ``new``, and give probes today's ids.
+
+    Raises:
+        CorruptFileError: one of them is damaged.
+    """
+    for path in sorted((record_path(root, cell).parent / "probes").glob("*.json")):
+        content = records.unsealed(path)
+        probe = identity.probes({"probes": {content["name"]: content["config"]}})[content["name"]]
+        target = path.with_name(f"{probe}.json")
+        if path.with_suffix("").is_dir() and target != path:
+            path.with_suffix("").rename(target.with_suffix(""))
+        write_atomically(target, records.sealed({**content, "cell": new, "probe": probe}))
+        if target != path:
+            path.unlink()
 
 
 def find(root: Path, cell: Planned) -> Result | None:
@@ -99,6 +124,23 @@ def find(root: Path, cell: Planned) -> Result | None:
             measured.add(name)
             record = _with(record, found)
     return Result(record, [name for name in cell.probes if name not in measured])
+
+
+def whole(root: Path, record: Record) -> Record:
+    """Return a record with all that probes have measured on its weights since, also probes that its config lacks.
+
+    Of two with one name, the one of the config counts, else the one that measured last.
+    """
+    paths = sorted((record_path(root, record.cell).parent / "probes").glob("*.json"), key=_written)
+    own = identity.probes(record.config) if paths else {}
+    found = {one.name: one for one in map(_read, paths) if one and own.get(one.name, one.probe) == one.probe}
+    for one in found.values() if record.status == FINISHED else ():
+        record = _with(record, one)
+    return record
+
+
+def _written(path: Path) -> tuple[int, str]:
+    return path.stat().st_mtime_ns, path.name
 
 
 def is_done(root: Path, cell: Planned) -> bool:
@@ -123,6 +165,11 @@ def lacks_without_probes(root: Path, cell: Planned) -> bool:
     """Return whether the task of a cell without probes could not give a metric: its files were absent then."""
     record = records.find(root, cell.id)
     return not cell.probes and record is not None and record.status == FINISHED and bool(_lacking(record))
+
+
+def is_to_fill(root: Path, cell: Planned) -> bool:
+    """Return whether a cell, or one of its probes, has to measure again because a metric was not available."""
+    return bool(to_fill(root, cell)) or lacks_without_probes(root, cell)
 
 
 def _lacking(record: Record) -> set[str]:
@@ -212,11 +259,14 @@ def _code_of_probe(record: Record, probe: str) -> Mapping[str, Any]:
 def _read(path: Path) -> Measurement | None:
     """Return the measurement in ``path``; None where there is none, or a damaged or misplaced one, which is logged."""
     try:
-        found = Measurement(**records.unsealed(path))
+        content = records.unsealed(path)
+        check_measurement(content)
+        found = Measurement(**content)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (CorruptFileError, TypeError) as error:
-        _log.warning("%s; the probe measures again", error)
+    except (CorruptFileError, UsageError) as error:
+        where = "" if str(path) in str(error) else f"{path}: "
+        _log.warning("%s%s; the probe measures again", where, error)
         return None
     place = (path.parent.parent.name, path.stem)
     if (found.cell, found.probe) != place or identity.probes({"probes": {found.name: found.config}}) != {

@@ -19,7 +19,8 @@ from paper_repro.cells.display import Display
 from paper_repro.cells.ended import Ended
 from paper_repro.cells.estimates import Estimate
 from paper_repro.cells.jobs import Job
-from paper_repro.cells.leases import freed, lease_path
+from paper_repro.cells.leases import LeasedError, Leases, freed, lease_path
+from paper_repro.cells.machine_section import on_gpu
 from paper_repro.cells.measurements import is_done
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.processes import ServerProcess, Servers, WorkerProcess
@@ -133,18 +134,20 @@ class Pool:
 
     def _begin(self, job: Job) -> None:
         """Give a job to a worker, unless another runner has done it or is about to."""
-        open_cells = [cell for cell in job.cells if self._fill or self._is_open(cell)]
+        open_cells = [cell for cell in job.cells if self._is_open(cell)]
         if not all([freed(lease_path(self._runs, cell.id)) for cell in open_cells]):  # noqa: C419 each is watched
             self._elsewhere.append(job)
         elif open_cells:
             self._give(job)
 
     def _is_open(self, cell: PlannedCell) -> bool:
-        """Return whether a cell has no result, nor has failed in another runner since this one began."""
+        """Return whether a cell has no result, or is to be filled, and no other runner has recorded it since this one
+        began.
+        """
         if self._ended is not None and self._ended.knows(cell.id):
             return False
         stamp = self._stamp(cell)
-        return stamp == self._stamps[cell.id] and (stamp == _ABSENT or not is_done(self._runs, cell))
+        return stamp == self._stamps[cell.id] and (stamp == _ABSENT or self._fill or not is_done(self._runs, cell))
 
     def _stamp(self, cell: PlannedCell) -> int:
         try:
@@ -231,18 +234,30 @@ class Pool:
             self._display.say(f"{job.label}: its process ended ({worker.cause}); going on from its last checkpoint")
             self._todo.insert(0, job)
             return
+        note = f"its process ended twice ({worker.cause}); see {self._runs / 'logs'}"
+        origin = records.provenance(_device(job.cells[0].config), read_code_state())
         for cell in job.cells:
-            found = records.find(self._runs, cell.id)
-            if found is None or not found.done:  # a result outlives a probe that kills its process
-                self._record_death(cell, worker.cause)
+            if not is_done(self._runs, cell) and self._record_death(cell, note, origin):
+                self._note_done({"cell": cell.id, "status": FAILED, "note": note})
 
-    def _record_death(self, cell: PlannedCell, cause: str) -> None:
-        note = f"its process ended twice ({cause}); see {self._runs / 'logs'}"
-        outcome = Outcome(FAILED, note=note)
-        origin = records.provenance(records.cpu_description(1), read_code_state())
-        record = records.from_outcome(cell.id, cell.config, outcome, origin)
-        records.write(record_path(self._runs, cell.id), record)
-        self._note_done({"cell": cell.id, "status": FAILED, "note": note})
+    def _record_death(self, cell: PlannedCell, note: str, origin: Mapping[str, Any]) -> bool:
+        """Record that a cell has failed, where it has no result: one outlives a probe that kills its process.
+
+        Returns:
+            Whether no other runner has taken the cell meanwhile.
+        """
+        leases = Leases(self._runs)
+        try:
+            with leases.hold([cell.id]):
+                found = records.find(self._runs, cell.id)
+                if found is None or not found.done:
+                    record = records.from_outcome(cell.id, cell.config, Outcome(FAILED, note=note), origin)
+                    records.write(record_path(self._runs, cell.id), record)
+                return not is_done(self._runs, cell)
+        except LeasedError:
+            return False
+        finally:
+            leases.close()
 
     def _look_elsewhere(self) -> None:
         """Look at some of the jobs that other runners hold: they may be done by now, or free again.
@@ -273,3 +288,9 @@ class Pool:
         self._todo.clear()
         self._elsewhere.clear()
         self._servers.stop()
+
+
+def _device(config: Mapping[str, Any]) -> str:
+    """Return the device of a process that ended, as far as this one, which has no torch, can name it."""
+    machine = config.get(MACHINE) or {}
+    return "a GPU" if on_gpu(machine) else records.cpu_description(int(machine.get("threads") or os.cpu_count() or 1))

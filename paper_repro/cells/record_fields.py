@@ -26,10 +26,19 @@ def check_fields(content: Mapping[str, Any]) -> None:
     Raises:
         UsageError: a field is absent, unknown, of another kind, too large or too deeply nested.
     """
+    _check(content, _FIELDS)
+
+
+def check_measurement(content: Mapping[str, Any]) -> None:
+    """Check kind and size of every field of a measurement, as ``check_fields`` does those of a record."""
+    _check(content, _OF_A_MEASUREMENT)
+
+
+def _check(content: Mapping[str, Any], fields: "Mapping[str, Kind]") -> None:
     for field in content:
-        if field not in _FIELDS:
-            raise UsageError(f"unknown field {str(field)[:100]!r}{nearest(str(field)[:100], _FIELDS)}")
-    for field, (fits, expected) in _FIELDS.items():
+        if field not in fields:
+            raise UsageError(f"unknown field {str(field)[:100]!r}{nearest(str(field)[:100], fields)}")
+    for field, (fits, expected) in fields.items():
         if field not in content and field not in _ADDED_LATER:
             raise UsageError(f"the field {field!r} is absent")
         if field in content and not fits(content[field]):
@@ -116,7 +125,9 @@ _PROVENANCE: dict[str, Callable[[Any], bool]] = {
     "compiled": _text(500),
     "probes": _each(_code),
 }
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+Kind = tuple[Callable[[Any], bool], str]
+"""Whether a value is one of a field, and what is expected there."""
+_FIELDS: dict[str, Kind] = {
     "cell": (lambda value: isinstance(value, str) and FILE_NAME.fullmatch(value) is not None, "a cell's id"),
     "status": (lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
     "seed": (_count, "a whole number of 0 or more"),
@@ -139,6 +150,14 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "unavailable": (_each(_text(1_000)), "a section of metrics and what each lacks"),
     "measured": (_each(_names), "a section of probes and the names of what each gave"),
     "renamed": (_each(_text(1_000)), "a section of texts"),
+}
+_OF_A_MEASUREMENT: dict[str, Kind] = {
+    **{
+        name: _FIELDS[name]
+        for name in ("cell", "config", "metrics", "unavailable", "attachments", "seconds", "provenance")
+    },
+    "probe": _FIELDS["cell"],
+    "name": (_text(200), "a text"),
 }
 _ADDED_LATER = ("provenance", "attachments", "unavailable", "measured", "renamed")
 """Fields that the oldest records lack."""

@@ -35,6 +35,8 @@ LIMIT_BYTES = 20_000
 CURVE_POINTS = 60
 NOTE_CHARACTERS = 500
 SEAL = "sha256"
+STACKS = "stacks"
+"""The folder, below that of all runs, of what cells that run together share."""
 PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "scipy", "hydra-core", "triton")
 
 
@@ -283,7 +285,7 @@ def work_folder(root: Path, cells: Sequence[str]) -> Path:
     """
     if len(cells) == 1:
         return record_path(root, cells[0]).parent
-    return root / "stacks" / fingerprint(list(cells))
+    return root / STACKS / fingerprint(list(cells))
 
 
 def provenance(device: str, code: CodeState) -> dict[str, Any]:

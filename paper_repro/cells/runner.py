@@ -21,12 +21,12 @@ from paper_repro.cells.jobs import Job, jobs
 from paper_repro.cells.leases import clear
 from paper_repro.cells.loggers import check_loggers
 from paper_repro.cells.machine_section import check_machine
-from paper_repro.cells.measurements import is_done, lacks_without_probes, to_fill
+from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.pool import Pool
 from paper_repro.cells.processes import Servers
 from paper_repro.cells.progress import Sweep
-from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.records import work_folder
 from paper_repro.cells.tasks import FINISHED
 
 
@@ -38,6 +38,9 @@ class Share:
     count: int = 1
     patience: float | None = None
     """Seconds; None: until all is done."""
+    since: int | None = None
+    """What was recorded after this time of the file system, in nanoseconds, is not run again; None: after the runner
+    began."""
 
     def first(self, jobs: list[Job]) -> list[Job]:
         """Return every ``count``-th job from ``index`` on, then the others from there on."""
@@ -102,12 +105,9 @@ def run(
     records.check_places(runs, (cell.id for cell in cells if cell.id not in known))
     missing = sorted({cell.missing for cell in cells if cell.missing})
     able = [cell for cell in cells if not cell.missing]
-    for cell in able if fill else ():
-        if lacks_without_probes(runs, cell):
-            record_path(runs, cell.id).unlink()
     done = {*known} | _done(runs, [cell for cell in able if cell.id not in known])
     if fill:
-        done -= {cell.id for cell in able if cell.id in done and to_fill(runs, cell)}
+        done -= {cell.id for cell in able if cell.id in done and is_to_fill(runs, cell)}
     # A worker may be killed right after its last record.
     clear(runs, (cell.id for cell in share.of(able) if cell.id in done))
     expected = {cell.id: (estimates or {}).get(cell.id, Estimate(None, 1.0)) for cell in able}
@@ -124,7 +124,7 @@ def run(
         sweep = Sweep(total=len(able), done=len(done))
         sweep.work_total = sum(expected[cell.id].seconds for job in todo for cell in job.cells if cell.id not in done)
         count = workers or int(todo[0].cells[0].config.get(identity.MACHINE, {}).get("workers", 1))
-        ended = Ended(runs) if share.count > 1 else None
+        ended = Ended(runs, share.since) if share.count > 1 else None
         with (
             contextlib.nullcontext(servers) if servers else Servers(runs) as own,
             Display(sweep, display_stream) as display,

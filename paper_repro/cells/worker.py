@@ -22,12 +22,13 @@ from typing import Any, TextIO
 from paper_repro.base import identity
 from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import INTERRUPTED, UsageError
-from paper_repro.base.files import disk_refuses, sha256_of_bytes
+from paper_repro.base.files import disk_refuses, sha256_of_bytes, write_atomically
 from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
-from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.machine_section import on_gpu
+from paper_repro.cells.records import STACKS, record_path, work_folder
 from paper_repro.cells.tasks import (
     FAILED,
     FINISHED,
@@ -41,6 +42,8 @@ from paper_repro.cells.tasks import (
 )
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+MEMBERS = "members.json"
+"""In the folder of cells that run together, their ids."""
 
 
 class _Left(BaseException):
@@ -122,6 +125,8 @@ class Worker:
         found = measurements.find(self.runs, cell)
         if found is None or found.record.status != FINISHED:
             return found is not None and found.done
+        if fill and measurements.lacks_without_probes(self.runs, cell):
+            return False
         again = measurements.to_fill(self.runs, cell) if fill else []
         wanted = [name for name in cell.probes if name in {*found.lacking, *again}]
         if not wanted:
@@ -146,7 +151,10 @@ class Worker:
                     continue
                 finally:
                     self.channel.measures = False
-                self._keep(cell, name, findings, time.monotonic() - started, origin)
+                try:
+                    self._keep(cell, name, findings, time.monotonic() - started, origin)
+                except ValueError as error:
+                    status, note = FAILED, f"probes.{name}: {error}"
         self.channel.emit("done", cell=cell.id, status=status, note=note)
         return True
 
@@ -167,11 +175,11 @@ class Worker:
         measurements.write(self.runs, measurement, findings.attachments)
 
     def _run_held(self, cells: Sequence[Cell], open_cells: Sequence[Cell], cost: Cost | None) -> None:
-        # A batch that was cut off goes on with the members it had, also those whose record was already written.
-        together = work_folder(self.runs, [cell.id for cell in cells])
-        batch = list(cells) if together.is_dir() else list(open_cells)
+        batch = self._cut_off(cells, open_cells) or list(open_cells)
         folder = work_folder(self.runs, [cell.id for cell in batch])
         folder.mkdir(parents=True, exist_ok=True)
+        if len(batch) > 1:
+            write_atomically(folder / MEMBERS, json.dumps([cell.id for cell in batch]).encode())
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)
         self.channel.measures = False
@@ -186,6 +194,18 @@ class Worker:
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _cut_off(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> list[Cell]:
+        """Return the members of a batch of these cells that was cut off, also those whose records were written; it goes
+        on with all of them.
+        """
+        known, wanted = {cell.id: cell for cell in cells}, {cell.id for cell in open_cells}
+        for path in sorted((self.runs / STACKS).glob(f"*/{MEMBERS}")) if len(cells) > 1 else ():
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                members = json.loads(path.read_bytes())
+                if wanted <= {*members} <= known.keys() and work_folder(self.runs, members) == path.parent:
+                    return [known[name] for name in members]
+        return []
 
     def _outcomes(self, batch: Sequence[Cell], folder: Path, cost: Cost | None) -> list[Outcome]:
         local = [Cell(cell.id, _localised(cell, self.runs)) for cell in batch]
@@ -212,8 +232,13 @@ class Worker:
         return outcomes
 
     def _record(self, cell: Cell, outcome: Outcome, origin: dict[str, Any]) -> Outcome:
-        """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned."""
+        """Write the record of an outcome; one that no record can hold is recorded as failed, which is returned.
+
+        A result is not replaced by a failure of the run that was to measure more.
+        """
         path = record_path(self.runs, cell.id)
+        if outcome.status != FINISHED and (found := records.find(self.runs, cell.id)) and found.status == FINISHED:
+            return outcome
         try:
             records.write(path, records.from_outcome(cell.id, cell.config, outcome, origin))
         except ValueError as error:
@@ -259,7 +284,6 @@ def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) 
     try:
         Worker(runs, channel, leases, code).run(job)
     except (StopRequestedError, _Left):
-        channel.emit("stopped")
         sys.exit(INTERRUPTED)
     except UsageError as error:
         channel.emit("fatal", message=str(error))
@@ -301,8 +325,9 @@ def _localised(cell: Cell, runs: Path) -> dict[str, Any]:
 def _device(config: dict[str, Any]) -> str:
     machine = config.get(identity.MACHINE, {})
     torch = sys.modules.get("torch")
-    if torch is not None and machine.get("accelerator") in ("gpu", "cuda") and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
+    if torch is not None and on_gpu(machine) and torch.cuda.is_available():
+        devices = machine.get("devices", 1)
+        return str(torch.cuda.get_device_name(devices[0] if isinstance(devices, list) else 0))
     return records.cpu_description(int(machine.get("threads", 1) or os.cpu_count() or 1))
 
 

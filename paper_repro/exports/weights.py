@@ -11,7 +11,7 @@ from torch import nn
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.base.targets import instantiate
+from paper_repro.base.targets import instantiate, require
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
 from paper_repro.exports import source
@@ -111,8 +111,9 @@ def _read(folder: Path) -> nn.Module:
         raise UsageError(f"{path}: not a config that export.py wrote for load_model{shape}; export the cell again")
     if config.get("version") != VERSION:
         raise UsageError(f"{path}: version {config.get('version')!r}, this code reads {VERSION}")
-    model = instantiate(config["model"])
-    assert isinstance(model, nn.Module)
+    node = identity.today({"model": config["model"]})["model"]
+    require(node, f"{path}: model", nn.Module, "a torch module", nested=True)
+    model: nn.Module = instantiate(node)
     weights = folder / WEIGHTS
     try:
         content = weights.read_bytes()
@@ -120,5 +121,11 @@ def _read(folder: Path) -> nn.Module:
         raise UsageError(f"{weights}: cannot be read ({error.strerror}); export the cell again") from error
     if sha256_of_bytes(content) != config.get("weights_sha256"):
         raise UsageError(f"{weights}: not the weights that {CONFIG} beside it names; export the cell again")
-    checkpoints.fill(model, safetensors.torch.load(content), weights)
+    try:
+        tensors = safetensors.torch.load(content)
+    except Exception as error:  # forged bytes of a fitting hash raise more than SafetensorError
+        raise UsageError(
+            f"{weights}: cannot be read ({' '.join(str(error).split())}); export the cell again"
+        ) from error
+    checkpoints.fill(model, tensors, weights)
     return model.eval()

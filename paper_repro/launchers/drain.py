@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Order:
     fill: bool
     index: int
     count: int
+    since: int | None = None
+    """When it was given, in nanoseconds of the file system of ``runs``: a cell that failed later is not run again."""
 
 
 class Drain:
@@ -79,11 +82,22 @@ class Drain:
         sys.exit(128 + signal.SIGTERM)
 
     def _stop(self) -> None:
+        """Let the runner save.  A signal's handler may run inside the wait of ``__call__``, whose lock no second wait
+        gets: so the system is asked, and the runner's exit code is left to that wait.
+        """
         self._process.send_signal(signal.SIGINT)
+        until = time.monotonic() + self.save_seconds
+        while not self._has_ended():
+            if time.monotonic() > until:
+                self._process.kill()
+                return
+            time.sleep(0.1)
+
+    def _has_ended(self) -> bool:
         try:
-            self._process.wait(self.save_seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # its exit code was read
+            return True
 
 
 def main() -> int:
@@ -97,7 +111,7 @@ def main() -> int:
     from paper_repro.cells import runner
 
     plan = plans.make(catalogue.load(order.artifact), order.scale, order.seeds, order.overrides)
-    runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS)
+    runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)
     try:
         result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)
     except UsageError as error:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
@@ -22,7 +22,7 @@ from paper_repro.base.identity import MACHINE
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.leases import lease_path
 from paper_repro.cells.machine_section import check_machine
-from paper_repro.cells.measurements import is_done
+from paper_repro.cells.measurements import is_done, is_to_fill
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import begun
 from paper_repro.cells.runner import Result, count_by_status
@@ -69,13 +69,18 @@ class Sweep:
         return [cell for cell in self.cells if not cell.missing]
 
     def open_cells(self) -> list[PlannedCell]:
-        """Return the cells that can be run and have no result."""
+        """Return the cells that can be run and have no result, or are to be filled."""
         return self.without_result(self.able)
 
     def without_result(self, cells: Sequence[PlannedCell]) -> list[PlannedCell]:
-        """Return those of some cells that have no result; those that never began are told by one listing."""
+        """Return those of some cells that have no result, or are to be filled; those that never began are told by one
+        listing.
+        """
         there = begun(self.runs)
-        return [cell for cell in cells if cell.id not in there or not is_done(self.runs, cell)]
+        return [cell for cell in cells if cell.id not in there or not self._is_done(cell)]
+
+    def _is_done(self, cell: PlannedCell) -> bool:
+        return is_done(self.runs, cell) and not (self.order.fill and is_to_fill(self.runs, cell))
 
 
 def sweep_of(plan: Plan, words: Words, results: Path, fill: bool) -> Sweep:
@@ -214,7 +219,8 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
         **{key: value for key, value in wanted.items() if value is not None},
     )
     save = max(1.0, slurm.grace - 30.0) if slurm.grace > 60 else slurm.grace / 2
-    orders = [Order(**{**vars(sweep.order), "index": index, "count": slurm.jobs}) for index in range(slurm.jobs)]
+    since = _now(sweep.folder)
+    orders = [replace(sweep.order, index=index, count=slurm.jobs, since=since) for index in range(slurm.jobs)]
     try:
         jobs = executor.submit_array([Drain(order, save) for order in orders])
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
@@ -222,6 +228,15 @@ def _submit(sweep: Sweep, slurm: Slurm) -> str:
     number: str = jobs[0].job_id.partition("_")[0]
     write_atomically(_state_path(sweep), json.dumps({"job": number, "words": sweep.words}).encode() + b"\n")
     return number
+
+
+def _now(folder: Path) -> int:
+    """Return the time of a folder's file system, in nanoseconds: clocks of computers differ."""
+    path = folder / "now"
+    path.touch()
+    found = path.stat().st_mtime_ns
+    path.unlink()
+    return found
 
 
 def _watch(sweep: Sweep, number: str, stream: TextIO) -> str:

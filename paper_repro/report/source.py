@@ -13,7 +13,7 @@ from paper_repro.artifacts.artifact import Artifact
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
-from paper_repro.cells import records
+from paper_repro.cells import measurements, records
 from paper_repro.cells.records import SEAL, Record
 
 MOST_BYTES = 20_000_000
@@ -208,6 +208,7 @@ def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
             damaged[folder.name] = str(error).replace(f"{root}/", "")
             continue
         beside = {}
+        record = measurements.whole(root, record)
         for name in sorted(record.attachments):
             try:
                 content = records.attachment(root, record, name)

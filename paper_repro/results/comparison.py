@@ -18,7 +18,7 @@ from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import Record
 from paper_repro.results import lookup
-from paper_repro.results.tidy import Placed, placed
+from paper_repro.results.tidy import Placed, placed, with_seeds_of_table
 
 ABSENT = "-"
 TABLE = "table.json"
@@ -70,7 +70,8 @@ def _folder(word: str, artifact: str | None, scale: str | None) -> Folder | None
             raise UsageError(f"{path / TABLE}: not the table of an artifact ({error}); render it again") from error
         if artifact is not None or scale is not None:
             raise UsageError(f"{word}: it says itself that it is {name} at scale {own}; give the two folders alone")
-        return Folder(path.resolve().parents[2], plans.make(catalogue.load(name), own, None, overrides))
+        root = path.resolve().parents[2]
+        return Folder(root, with_seeds_of_table(plans.make(catalogue.load(name), own, None, overrides), root))
     if not (path / "cells").is_dir():
         if artifact is not None:
             raise UsageError(f"{word}: {NO_RUNS_FOLDER}; {artifact} goes with two runs folders, not with cells")
@@ -82,7 +83,7 @@ def _folder(word: str, artifact: str | None, scale: str | None) -> Folder | None
         return None
     if artifact is None:
         raise UsageError(f"{word}: a runs folder; say which artifact of it, for example cem/table3 scale=cpu")
-    return Folder(path, plans.make(catalogue.load(artifact), scale or "cpu"))
+    return Folder(path, with_seeds_of_table(plans.make(catalogue.load(artifact), scale or "cpu"), path))
 
 
 def _of_cells(first: Record, second: Record) -> str:

@@ -3,8 +3,7 @@
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
 
 from paper_repro.base import identity
@@ -16,21 +15,6 @@ from paper_repro.cells.records import Record, record_path
 
 SHORTEST = 4
 """How many characters of an id have to be given."""
-
-
-@dataclass(frozen=True)
-class Own:
-    """A cell as its own record describes it, with the probes of that config."""
-
-    record: Record
-
-    @property
-    def id(self) -> str:
-        return self.record.cell
-
-    @cached_property
-    def probes(self) -> dict[str, str]:
-        return identity.probes(self.record.config)
 
 
 def cells_of(root: Path) -> list[str]:
@@ -60,8 +44,7 @@ def find(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
     except (OSError, CorruptFileError) as error:
         raise UsageError(str(error)) from error
     inside = folder.parent.name == "cells" and folder.name == record.cell
-    found = measurements.find(folder.parent.parent, Own(record)) if inside else None
-    return folder, record if found is None else found.record
+    return folder, measurements.whole(folder.parent.parent, record) if inside else record
 
 
 def trained(checkpoint: Path) -> tuple[Path, Record]:
@@ -86,17 +69,20 @@ def _folder(word: str, roots: Sequence[Path]) -> Path:
     where = " and ".join(str(root / "cells") for root in roots)
     if begin:
         raise UsageError(f"{word}: {len(begin)} cells begin so, {', '.join(sorted(begin)[:5])}; give more of the id")
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.3)
+    published = _published(word) if len(word) >= SHORTEST else ""
+    cutoff = 0.3 if len(word) < identity.LENGTH else 0.8  # of whole ids any two are alike by chance
+    close = [] if published else difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     near = f" (did you mean '{close[0]}'?)" if close else ""
-    fault = f"{word}: neither the folder of a cell nor the id of one in {where}{near}"
-    raise UsageError(f"{fault}{_published(word) if len(word) >= SHORTEST else ''}")
+    raise UsageError(f"{word}: neither the folder of a cell nor the id of one in {where}{near}{published}")
 
 
 def _published(word: str) -> str:
     """Say where a cell that begins so is published, and what makes its weights; nothing of other words."""
     for path in sorted(RESULTS.glob("*/*/*/table.json")):
-        table = json.loads(path.read_text(encoding="utf-8"))
-        if any(cell.startswith(word) for cell in table["cells"]):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged table says nothing
+            table = json.loads(path.read_text(encoding="utf-8"))
+            if not any(cell.startswith(word) for cell in table["cells"]):
+                continue
             command = f"reproduce.py {table['artifact']} scale={table['scale']}"
             return f"; its record is published with {table['artifact']}, weights are not: run {command} to train it"
     return ""

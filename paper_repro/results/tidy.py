@@ -18,7 +18,7 @@ from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells import measurements, records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
-from paper_repro.results.lookup import Own, cells_of
+from paper_repro.results.lookup import cells_of
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 FIRST = ("artifact", "artifacts", "scale")
 _ABSENT = object()
-LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "commit")
+LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
 
 
 def frame(
@@ -41,8 +41,8 @@ def frame(
     With artifacts there is a column for each of their axes, with the words of the YAML file, or numbers where every
     value of the axis is one.  Without, all records of the folder are given, and the column ``artifacts`` names the
     tables there that show the cell.  Further columns: seed, metric, value, unit (empty where no artifact gives one),
-    status, cell (its id), num_parameters, seconds (of training), commit.  A metric that a cell lacks, because it
-    diverged or could not be measured, has the value NaN; a cell that was not run has no row.
+    status, cell (its id), num_parameters, seconds (of training), device, commit.  A metric that a cell lacks,
+    because it diverged or could not be measured, has the value NaN; a cell that was not run has no row.
 
     Args:
         artifacts: for example "cem/table3"; none: every record.
@@ -64,12 +64,15 @@ def frame(
     if overrides and not artifacts:
         raise UsageError(f"overrides={list(overrides)}: they belong to an artifact; name one")
     rows: list[Row] = []
+    between = ["artifact", "scale"] if artifacts else ["artifacts"]
     for name in artifacts:
-        rows += _rows_of(plans.make(catalogue.load(name), scale, None, overrides), root, keys)
+        plan = with_seeds_of_table(plans.make(catalogue.load(name), scale, None, overrides), root)
+        between += plan.artifact.axes
+        rows += _rows_of(plan, root, keys)
     if not artifacts:
         rows += _all_rows(root, keys)
     _check_keys(rows, root, keys)
-    between = [name for row in rows for name in row]
+    between += [name for row in rows for name in row]
     columns = dict.fromkeys(name for name in FIRST if name in between)
     columns |= dict.fromkeys(name for name in between if name not in (*FIRST, *LAST, *keys))
     return pandas.DataFrame(rows, columns=[*columns, *keys, *LAST])
@@ -81,6 +84,17 @@ class Placed:
 
     place: dict[str, str | int | float]
     record: Record
+
+
+def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
+    """Return the plan with the seeds of its table below ``root``: the user may have asked for other seeds than the
+    scale's.
+    """
+    try:
+        seeds = json.loads((root / plan.folder / "table.json").read_text(encoding="utf-8"))["seeds"]
+        return plans.make(plan.artifact, plan.scale_name, seeds, plan.overrides)
+    except (OSError, ValueError, KeyError, TypeError):  # no table, or a damaged one: those of the scale
+        return plan
 
 
 def placed(plan: Plan, root: Path) -> list[Placed]:
@@ -108,12 +122,11 @@ def _all_rows(root: Path, keys: Sequence[str]) -> Iterator[Row]:
     units = {name: _units(catalogue.load(name)) for name in {*known} & {one for own in shown.values() for one in own}}
     for cell in cells_of(root):
         found = records.find(root, cell)
-        result = None if found is None else measurements.find(root, Own(found))
-        if result is None:
+        if found is None:
             continue
         own = shown.get(cell, [])
         measured = ChainMap(*(units[name] for name in own if name in units))
-        for row in _rows(result.record, keys, measured, []):
+        for row in _rows(measurements.whole(root, found), keys, measured, []):
             yield {"artifacts": " ".join(own), **row}
 
 
@@ -136,6 +149,7 @@ def _rows(record: Record, keys: Sequence[str], units: Mapping[str, str], wanted:
             "cell": record.cell,
             "num_parameters": record.parameters,
             "seconds": record.seconds,
+            "device": record.provenance.get("device"),
             "commit": record.provenance.get("commit"),
         }
 

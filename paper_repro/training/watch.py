@@ -58,14 +58,16 @@ class Watch:
         now = time.monotonic()
         last = step == self.log.steps
         self.journal.after_step(step, self.log.latest, self.seconds)
-        if last or now - self._reported >= self.machine.progress_every_seconds:
+        told = last or now - self._reported >= self.machine.progress_every_seconds
+        over = told and None not in self.log.diverged()
+        if not over and (last or self._due(step, now)):
+            self._save(step)  # before the last step is told: from then on a request to stop ends the process
+        if told:
             self._reported = now
             self.journal.flush()
             self.report.progress(step, self.log.steps, self.log.mean_latest())
-            if None not in self.log.diverged():
-                return False
-        if last or self._due(step, now):
-            self._save(step)
+        if over:
+            return False
         self.stop_if_requested(step)
         return True
 

@@ -182,6 +182,15 @@ def test_a_faulty_file_is_listed_as_faulty_beside_the_others(tmp_path: Path, mon
     assert "made from" not in narrow and "faulty" in narrow and narrow.count("| cem/table3 ") == 1
 
 
+def test_a_damaged_table_is_told_in_a_line_beside_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "cem/table3/cpu/table.json"
+    path.parent.mkdir(parents=True)
+    for content in ("{", '{"claims": 1}', "[]"):
+        path.write_text(content)
+        found = listing(tmp_path / "runs", tmp_path / "results", ["cem/table3", "cem/fig2a"])
+        assert f"cem/table3 is faulty: {path}: not the table of an artifact" in found and "\ncem/fig2a " in found
+
+
 def test_data_that_are_missing_are_called_by_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     found = listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2c"])

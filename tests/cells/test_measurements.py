@@ -13,8 +13,10 @@ from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.cells.tasks import FINISHED, WEIGHTS, Outcome
+from paper_repro.scripts import rename_records
 from paper_repro.tests.support.probes import STEPS_VARIABLE
+from paper_repro.training import checkpoints
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
 SMALL = [
@@ -129,7 +131,17 @@ def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
     assert found is not None and found.done
 
 
-@pytest.mark.parametrize("damage", ["bit", "other cell", "other probe", "unsealed"])
+FORGED: dict[str, dict[str, Any]] = {
+    "no metrics": {"metrics": None},
+    "a text for a number": {"metrics": {"total": "1"}},
+    "no provenance": {"provenance": None},
+    "a list for a name": {"name": ["one"]},
+    "a path": {"attachments": {"../../x": "a" * 64}},
+    "one more field": {"more": 1},
+}
+
+
+@pytest.mark.parametrize("damage", ["bit", "other cell", "other probe", "unsealed", *FORGED])
 def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     own = cell(one={})
     config = identity.recorded({**own.config, "probes": {}})
@@ -145,7 +157,7 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
         measurement = dataclasses.replace(measurement, config={"_target_": SUMMING, "size": 3})
     path = measurements.measurement_path(tmp_path, own.id, own.probes["one"])
     path.parent.mkdir(parents=True)
-    content = records.sealed(dataclasses.asdict(measurement))
+    content = records.sealed({**dataclasses.asdict(measurement), **FORGED.get(damage, {})})
     if damage == "bit":
         content = content.replace(b'"total":1.0', b'"total":1.5')
     if damage == "unsealed":
@@ -154,6 +166,39 @@ def test_a_damaged_measurement_counts_as_absent(tmp_path: Path, damage: str, cap
     found = measurements.find(tmp_path, own)
     assert found is not None and found.lacking == ["one"] and "total" not in found.record.metrics
     assert "measures again" in caplog.text and str(path) in caplog.text
+
+
+def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> None:
+    own = cell(one={})
+    right = measurements.Measurement(own.id, own.probes["one"], "one", {"_target_": SUMMING}, {"a": 1.0}, {}, {}, 1.0)
+    many = dataclasses.replace(right, metrics={f"a metric of number {number}": 1.5 for number in range(900)})
+    with pytest.raises(ValueError, match="the limit is 20000"):
+        measurements.write(tmp_path, many, {})
+    with pytest.raises(ValueError, match="'metrics' is not a section of finite numbers"):
+        measurements.write(tmp_path, dataclasses.replace(right, metrics={"a": float("inf")}), {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_renamed_cell_keeps_weights_and_measurements(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, folder = cell(one={}), runs / "plain"
+    assert runner.run([own], folder, sys.stderr).exit_code == 0
+    old = "f" * 16
+    here, there = (record_path(folder, name).parent for name in (own.id, old))
+    here.rename(there)
+    record = records.unsealed(there / "record.json")
+    (there / "record.json").write_bytes(records.sealed({**record, "cell": old}))
+    checkpoints.rename_weights(there / WEIGHTS, old)
+    (measured,) = (there / "probes").glob("*.json")
+    first = "e" * 16
+    measured.with_name(f"{first}.json").write_bytes(
+        records.sealed({**records.unsealed(measured), "cell": old, "probe": first})
+    )
+    measured.unlink()
+    assert rename_records.main([f"runs={folder}"]) == 0
+    found = measurements.find(folder, own)
+    assert found is not None and found.done and found.record.renamed["from"] == old
+    assert runner.run([cell(one={}, two={"size": 3})], folder, sys.stderr).exit_code == 0
+    assert steps(runs.parent / "steps.log") == 0, "another probe measures the renamed weights"
 
 
 def test_what_a_probe_could_not_give_goes_with_its_next_measurement(tmp_path: Path) -> None:

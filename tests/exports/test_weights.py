@@ -13,6 +13,7 @@ import torch
 import paper_repro
 from paper_repro.base.command_line import ROOT, run_main
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import Cell
@@ -161,7 +162,20 @@ def test_a_cell_without_weights(
         paper_repro.load_model(CELL, runs=tmp_path)
 
 
-@pytest.mark.parametrize("fault", ["weights", "other", "config", "no config", "version", "target", "absent"])
+FAULTS = {
+    "weights": "not the weights that config.json beside it names",
+    "forged": "model.safetensors: cannot be read",
+    "other": "weights of another model than GPT",
+    "config": "config.json: cannot be read",
+    "no config": "not a config that export.py wrote",
+    "version": "version 2, this code reads 1",
+    "target": "'os.system' is refused",
+    "no module": "TextScorer: not a torch module",
+    "absent": "model.safetensors: cannot be read",
+}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS])
 def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], tmp_path: Path) -> None:
     finished("gpt")
     folder = tmp_path / "out"
@@ -176,19 +190,15 @@ def test_a_damaged_export_is_refused(fault: str, finished: Callable[..., Any], t
         config["version"] = 2
     elif fault == "target":
         config["model"]["_target_"] = "os.system"
+    elif fault == "no module":
+        config["model"] = {"_target_": "paper_repro.metrics.text_scores.TextScorer"}
+    elif fault == "forged":
+        weights.write_bytes(b"\xff" * 64)
+        config["weights_sha256"] = sha256_of_bytes(weights.read_bytes())
     elif fault == "absent":
         weights.unlink()
     path.write_text({"config": "{", "no config": "{}"}.get(fault, json.dumps(config)))
-    messages = {
-        "weights": "not the weights that config.json beside it names",
-        "other": "weights of another model than GPT",
-        "config": "config.json: cannot be read",
-        "no config": "not a config that export.py wrote",
-        "version": "version 2, this code reads 1",
-        "target": "'os.system' is refused",
-        "absent": "model.safetensors: cannot be read",
-    }
-    with pytest.raises(UsageError, match=messages[fault]):
+    with pytest.raises(UsageError, match=FAULTS[fault]):
         paper_repro.load_model(folder)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
+from paper_repro.cells import runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.launchers import options, slurm
 from paper_repro.launchers.drain import Order
@@ -267,6 +268,17 @@ def test_cells_without_their_data_count_as_neither_done_nor_left(tmp_path: Path)
     cells = sweeps.cells(4, steps=1)
     own = _sweep(tmp_path, None, cells=[*cells[:3], replace(cells[3], missing="no tokens")])
     assert "0/3 cells done, 0 running; jobs: 1 running" in slurm._line(own, own.open_cells(), Counter(running=1))
+
+
+def test_cells_that_are_to_be_filled_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cell,) = sweeps.cells(1, steps=1, needs=str(tmp_path / "file"))
+    own = _sweep(tmp_path, None, cells=[cell])
+    assert runner.run([cell], own.runs, io.StringIO()).exit_code == 0
+    filling = replace(own, order=replace(own.order, fill=True))
+    assert own.open_cells() == [] and filling.open_cells() == [cell]
+    (tmp_path / "file").touch()
+    assert runner.run([cell], own.runs, io.StringIO(), fill=True).exit_code == 0
+    assert filling.open_cells() == []
 
 
 def test_a_cell_on_several_nodes_is_refused_before_slurm_is_asked_for_anything(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from paper_repro.base import identity
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.base.errors import UsageError
+from paper_repro.cells import measurements
 from paper_repro.report import folder as folders
 from paper_repro.report import shell
 from paper_repro.report.drawing import html
@@ -186,6 +188,17 @@ def test_records_that_are_absent_damaged_or_without_curves_are_named_and_the_bui
     assert f"no record here ({TWO}: cells/{TWO}/record.json: its hash does not fit its content" in text
     assert "its hash does not fit" in Page(tmp_path / "site" / "records.html").text
     assert problems(tmp_path / "site") == []
+
+
+def test_what_a_probe_has_measured_since_stands_on_the_record_s_page(tmp_path: Path) -> None:
+    results = small_results.write(tmp_path / "results")
+    node = {"_target_": "paper_repro.tests.support.probes.Summing"}
+    probe = identity.probes({"probes": {"later": node}})["later"]
+    found = measurements.Measurement(TWO, probe, "later", node, {"later_metric": 7.125}, {}, {}, 1.0)
+    measurements.write(results, found, {})
+    build(results, tmp_path / "site")
+    text = Page(tmp_path / "site" / "records" / f"{TWO}.html").text
+    assert "later_metric" in text and "7.125" in text
 
 
 def test_a_record_without_curves_and_a_table_without_figure_have_pages(tmp_path: Path) -> None:

@@ -160,3 +160,6 @@ def test_a_published_cell_of_which_nobody_has_the_weights_is_told_how_to_train(t
         lookup.find(FIRST, [tmp_path])
     with pytest.raises(UsageError, match=r"nor the id of one in [^;]*$"):
         lookup.find("0123456789abcdef", [tmp_path])
+    for word, near in (("95071d22e59ea75b", "did you mean '95071d22e59ea75a'"), ("0123456789abcdef", "cells$")):
+        with pytest.raises(UsageError, match=near):
+            lookup.find(word, [RESULTS])

@@ -7,12 +7,15 @@ import pandas
 import pytest
 
 from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.render import render
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.results import frame
+from paper_repro.results.comparison import compare
 from paper_repro.tests.support import synthetic
 
 
@@ -28,7 +31,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_committed_table_3_is_a_tidy_table() -> None:
     found = frame("cem/table3", scale="cpu")
     head = ["artifact", "scale", "kernel", "model", "seed", "metric", "value", "unit", "status", "cell"]
-    assert [*found.columns] == [*head, "num_parameters", "seconds", "commit"]
+    assert [*found.columns] == [*head, "num_parameters", "seconds", "device", "commit"]
     own = found[(found.kernel == "rbf") & (found.model == "t2") & (found.metric == "test_rmse")]
     assert [*own.seed] == [*range(10)] and own.cell.iloc[0] == "95071d22e59ea75a"
     assert own.value.iloc[0] == 0.01137847846283044 and own.num_parameters.iloc[0] == 22657
@@ -83,6 +86,25 @@ def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp
     assert {*own.metric} == {name for name, metric in made.artifact.metrics.items() if metric.measured}
     other = found[found.cell == made.cells[2].id].set_index("metric").value
     assert other["error"] == 0.5 and pandas.isna(other["similarity"])
+
+
+def test_the_seeds_of_the_users_own_table_are_found(made: Any, tmp_path: Path) -> None:
+    runs, (first, *_) = tmp_path / "runs", made.seeds
+    other = plans.make(made.artifact, made.scale_name, [70, 71])
+    synthetic.fill(runs, other, lambda cell: Outcome(FINISHED, {"error": 0.5}))
+    assert not len(frame(made.artifact.id, scale=made.scale_name, runs=runs)), "no table says which seeds"
+    render(other, runs, tmp_path / "none")
+    found = frame(made.artifact.id, scale=made.scale_name, runs=runs)
+    assert {*found.seed} == {70, 71} and {*found.cell} == {cell.id for cell in other.cells} and first not in {70, 71}
+    folder = str(runs / other.folder)
+    assert "the same in all" in compare([str(runs)] * 2, [], made.artifact.id, made.scale_name)
+    assert "the same in all" in compare([folder] * 2, [])
+
+
+def test_without_a_cell_the_columns_of_the_artifact_stand(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    found = frame(made.artifact.id, scale=made.scale_name, runs=tmp_path)
+    assert not len(found) and {"artifact", "scale", *made.artifact.axes, "seed", "value", "device"} <= {*found.columns}
 
 
 def test_every_record_of_a_folder_with_the_artifacts_that_show_it() -> None:

@@ -179,6 +179,29 @@ def test_a_compiled_run_equals_an_eager_one(cell, run, tmp_path):
     assert_close(found, expected, (tmp_path / "compiled", tmp_path / "eager"), eager, relative=1e-3)
 
 
+def test_the_last_step_is_told_after_its_checkpoint_was_saved():
+    """From that word on a request to stop ends the process at once."""
+    happened = []
+
+    class Noting:
+        stop_requested = False
+
+        def check_lease(self):
+            pass
+
+        def progress(self, step, steps, loss):
+            happened.append(f"told {step}")
+
+    log = LossLog(1, 2, torch.device("cpu"))
+    watching = watch.Watch(
+        log, Machine(progress_every_seconds=0), Noting(), lambda step: happened.append(f"saved {step}")
+    )
+    for step in (1, 2):
+        log.add(step - 1, torch.zeros(1))
+        assert watching.after_step(step)
+    assert happened == ["told 1", "saved 2", "told 2"]
+
+
 def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
     """Every step takes a second, a save 10 seconds once the carry is large: at most a twentieth of the time."""
     now, saves = [0.0], []

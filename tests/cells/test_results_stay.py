@@ -1,0 +1,156 @@
+"""What a cell came to stays, whoever measures it again, dies beside it or stops."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base.code_state import read_code_state
+from paper_repro.cells import leases, records, runner
+from paper_repro.cells.ended import Ended
+from paper_repro.cells.leases import Leases
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.pool import Pool
+from paper_repro.cells.records import record_path, work_folder
+from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
+from paper_repro.cells.worker import MEMBERS, Channel, Worker
+from paper_repro.launchers.drain import Drain, Order
+from paper_repro.tests.support import sweeps
+from paper_repro.tests.support.slow_task import LOG_VARIABLE, SlowTask
+
+
+def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[str, Any]]:
+    """Run a job of ``cells`` in this process; returns what it told of their ends."""
+    told = io.StringIO()
+    channel, own = Channel(told), Leases(runs)
+    channel.leases = own
+    job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": fill}
+    try:
+        Worker(runs, channel, own, read_code_state()).run(job)
+    finally:
+        own.close()
+    return [event for event in map(json.loads, told.getvalue().splitlines()) if event["event"] == "done"]
+
+
+def put(runs: Path, cell: PlannedCell, status: str, **metrics: float) -> None:
+    outcome = Outcome(status, metrics=metrics)
+    origin = records.provenance("a device", read_code_state())
+    records.write(record_path(runs, cell.id), records.from_outcome(cell.id, cell.config, outcome, origin))
+
+
+def test_a_result_that_is_filled_stays_where_the_new_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cell,) = sweeps.cells(1, steps=2, needs=str(tmp_path / "file"))
+    work(tmp_path, [cell])
+    before = record_path(tmp_path, cell.id).read_bytes()
+
+    def broken(*_: Any) -> None:
+        assert record_path(tmp_path, cell.id).read_bytes() == before, "it is there all the time"
+        raise RuntimeError("no luck")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SlowTask, "run", broken)
+        (told,) = work(tmp_path, [cell], fill=True)
+    assert told["status"] == FAILED and "no luck" in told["note"]
+    assert record_path(tmp_path, cell.id).read_bytes() == before
+    (tmp_path / "file").touch()
+    work(tmp_path, [cell], fill=True)
+    assert not records.read(record_path(tmp_path, cell.id)).unavailable
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_death_is_not_recorded_over_what_another_runner_has(tmp_path: Path, held: bool) -> None:
+    (cell,) = sweeps.cells(1)
+    pool, origin = Pool.__new__(Pool), records.provenance("a device", read_code_state())
+    pool._runs = tmp_path
+    if held:
+        holder = "import sys, time; from pathlib import Path; from paper_repro.cells.leases import Leases\n"
+        holder += f"with Leases(Path({str(tmp_path)!r})).hold([{cell.id!r}]): print('held', flush=True); time.sleep(60)"
+        with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None and other.stdout.readline() == b"held\n"
+            assert not pool._record_death(cell, "it died", origin)
+            assert not record_path(tmp_path, cell.id).exists()
+            other.kill()
+    else:
+        put(tmp_path, cell, FINISHED, total=1.0)
+        before = record_path(tmp_path, cell.id).read_bytes()
+        assert not pool._record_death(cell, "it died", origin)
+        assert record_path(tmp_path, cell.id).read_bytes() == before
+    assert not leases.lease_path(tmp_path, cell.id).exists() or held
+    (alone,) = sweeps.cells(1, steps=7)
+    assert pool._record_death(alone, "it died", origin)
+    assert records.read(record_path(tmp_path, alone.id)).note == "it died"
+
+
+def test_a_batch_that_was_cut_off_after_a_record_goes_on_with_the_members_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv(LOG_VARIABLE, str(log))
+    cells = sweeps.cells(3, batch=3, steps=2)
+    put(tmp_path, cells[0], FINISHED, total=1.0)
+    rest = [cell.id for cell in cells[1:]]
+
+    def cut_off(self: Worker, cell: Any, outcome: Outcome, origin: Any) -> Outcome:
+        put(tmp_path, cells[1], FINISHED, **outcome.metrics)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Worker, "_record", cut_off)
+        work(tmp_path, cells)
+    assert json.loads((work_folder(tmp_path, rest) / MEMBERS).read_bytes()) == rest
+    assert sweeps.steps_by_cell(log) == dict.fromkeys(rest, 2)
+    work(tmp_path, cells)
+    assert sweeps.steps_by_cell(log) == dict.fromkeys(rest, 2), "no step is taken again"
+    assert records.read(record_path(tmp_path, cells[2].id)).status == FINISHED
+    assert not list((tmp_path / "stacks").iterdir())
+
+
+def test_a_cell_that_failed_since_the_order_was_given_is_not_run_by_a_later_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv(LOG_VARIABLE, str(log))
+    cells = sweeps.cells(2, steps=2, mishap="raise", at=1)
+    (tmp_path / "runs").mkdir()
+    given = (tmp_path / "runs").stat().st_mtime_ns
+    for index, begun in ((0, 2), (1, 2)):
+        share = runner.Share(index, 2, 1.0, given)
+        assert runner.run(cells, tmp_path / "runs", io.StringIO(), share=share).exit_code == 1
+        assert log.read_text().count("begin") == begun
+    later = max((tmp_path / "runs" / "ended" / cell.id).stat().st_mtime_ns for cell in cells) + 1
+    for since, known in ((given, True), (later, False), (None, False)):
+        assert Ended(tmp_path / "runs", since).knows(cells[0].id) is known
+    runner.run(cells, tmp_path / "runs", io.StringIO(), share=runner.Share(0, 2, 1.0, later))
+    assert log.read_text().count("begin") == 4, "the next order tries again"
+
+
+def test_a_job_leaves_when_its_runner_has_saved(tmp_path: Path) -> None:
+    order = Order("a/b", "cpu", None, [], str(tmp_path), "results", fill=False, index=0, count=1)
+    job, script = Drain(order, 20.0), "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(0.3)"
+    heard = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    job._process = subprocess.Popen([sys.executable, "-c", script])
+    signal.signal(signal.SIGINT, heard)
+    took = []
+
+    def leave(*_: object) -> None:
+        start = time.monotonic()
+        job._stop()
+        took.append(time.monotonic() - start)
+
+    before = signal.signal(signal.SIGUSR1, leave)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        assert job._process.wait() == 0, "its exit code is read by the wait that the signal interrupted"
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert took and 0.2 < took[0] < 10
