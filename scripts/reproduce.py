@@ -157,7 +157,6 @@ def _checked(plan: "Plan") -> "Plan":
 
 
 def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
-    started = time.monotonic()
     if action == "--config":
         from paper_repro.artifacts.explain import explain
 
@@ -184,6 +183,12 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if action == "--render":
         return _show(plan, words.runs, warnings)
+    return _cells(plan, words, action, warnings, slurm)
+
+
+def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None) -> int:
+    """Run the cells of a plan, here or on a cluster, and show what they have come to."""
+    started = time.monotonic()
     if slurm:
         from paper_repro.launchers import slurm as cluster
 
@@ -201,8 +206,12 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
 
     def close() -> None:
         taken = time.monotonic() - started
-        print(closing(artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
+        print(closing(plan.artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
+        _say_where_it_was_interrupted(result)
 
+    if result.interrupted and not result.by_status.keys() - {"not run"}:  # there is nothing to show
+        _say_where_it_was_interrupted(result)
+        return result.exit_code
     return max(result.exit_code, _show(plan, words.runs, warnings, close))
 
 
@@ -236,7 +245,12 @@ def _decide(artifact: "Artifact", words: Words, warnings: "Later") -> int:
         return code
     if all(cell.missing for cell in plan.cells):
         return _without_data(plan, results[-1], warnings)
-    return max(code, _show(plan, words.runs, warnings))
+
+    def close() -> None:
+        for result in results[-1:]:
+            _say_where_it_was_interrupted(result)
+
+    return max(code, _show(plan, words.runs, warnings, close))
 
 
 def _without_data(plan: "Plan", result: "Result", warnings: "Later") -> int:
@@ -272,11 +286,16 @@ def _said(result: "Result", warnings: "Later") -> "Result":
     """Print what a run has to say, what it could not run only below the table, and return it."""
     for reason in result.missing:
         warnings.add(f"not run: {reason}")
-    if result.interrupted:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
     if result.fatal:
         print(f"error: {result.fatal}", file=sys.stderr)
     return result
+
+
+def _say_where_it_was_interrupted(result: "Result") -> None:
+    """Print it as the last line, if it was."""
+    if result.interrupted:
+        done, total = result.by_status.get("finished", 0), sum(result.by_status.values())
+        print(f"interrupted after {done} of {total} cells; the same command goes on from here", file=sys.stderr)
 
 
 def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None] = lambda: None) -> int:

@@ -12,18 +12,20 @@ if __name__ == "__main__":  # before what another Python lacks is imported
 
 import json
 import math
+import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
 from paper_repro.artifacts import catalogue, expected, open_claims, paper_claims
-from paper_repro.artifacts.listing import published_listing
+from paper_repro.artifacts.listing import counted, published_listing
 from paper_repro.artifacts.verdicts import FITTED
 from paper_repro.base.command_line import RESULTS, parse, run_main
+from paper_repro.base.errors import UsageError
 from paper_repro.kernels.static import summary
 from paper_repro.kernels.static.gpus import GPUS
 from paper_repro.report.source import bench_commit, read_bench
@@ -160,7 +162,13 @@ def main(arguments: Sequence[str]) -> int:
     if words.flags & {"--help", "-h"}:
         print(__doc__)
         return 0
+    os.environ.pop(catalogue.EXTRA_PAPERS, None)  # the reference is that of the artifacts that lie in the repository
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
+    if unknown := sorted({table["artifact"] for table in tables} - catalogue.find().keys()):
+        raise UsageError(
+            f"{unknown[0]} has a published table and no file in {catalogue.PAPERS}: put the file there, or delete "
+            f"{RESULTS / unknown[0]}"
+        )
     texts = {"README.md": _artifacts(RESULTS, tables), "undecided.md": open_claims.page(tables)}
     texts["bench/README.md"] = _benches(RESULTS / "bench")
     pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | expected.pages(RESULTS)
@@ -176,11 +184,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _artifacts(results: Path, tables: Sequence[dict[str, Any]]) -> str:
     """Write the page that lists every artifact with the verdicts of its reference."""
-    counted = [_counted(tables, whose) for whose in ("paper", "ours")]
+    totals = [_counted(counted(tables), whose) for whose in ("paper", "ours")]
     measured = _measured(json.loads((results / "cem/table3/cpu/table.json").read_text()))
     return ARTIFACTS.format(
         table=published_listing(results),
-        totals=f"Claims of the papers: {counted[0]}. Questions of ours: {counted[1]}.",
+        totals=f"Claims of the papers: {totals[0]}. Questions of ours: {totals[1]}.",
         covered=_covered(),
         fitted=measured.count(FITTED),
         judged=len(measured),
@@ -188,7 +196,7 @@ def _artifacts(results: Path, tables: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _counted(tables: Iterable[dict[str, Any]], whose: str) -> str:
+def _counted(tables: Iterable[Mapping[str, Any]], whose: str) -> str:
     """Count the verdicts on the papers' claims, or on ours."""
     claims = Counter(claim["verdict"] for table in tables for claim in table["claims"] if claim["whose"] == whose)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(claims.items()))

@@ -65,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         for name, value in record.metrics.items():
             print(f"{name} {value:.6g}")
         print(records.record_path(words.runs, cell.id))
+    if result.interrupted:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
     return result.exit_code
 
 

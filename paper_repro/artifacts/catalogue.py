@@ -36,32 +36,58 @@ DEFAULT = "default"
 
 
 def find() -> dict[str, Path]:
-    """Return every artifact's id and file, found by scanning.
+    """Return every artifact's id and file, found by scanning; of two files with one id the first.
 
     Raises:
-        UsageError: two files have one id, or $PAPER_REPRO_PAPERS names no folder.
+        UsageError: $PAPER_REPRO_PAPERS names no folder.
     """
-    return _scan("*/*.yaml", "artifact")
+    return {name: paths[0] for name, paths in _scan("*/*.yaml").items()}
+
+
+def duplicates() -> dict[str, str]:
+    """Return the ids that two files have, each with what is wrong; raises as ``find``."""
+    found = _scan("*/*.yaml").items()
+    return {name: _duplicate("artifact", name, paths) for name, paths in found if len(paths) > 1}
+
+
+def misplaced() -> list[str]:
+    """Return what is wrong with YAML files that lie beside the artifacts and are not read; raises as ``find``."""
+    return [
+        f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
+        for folder in _folders()
+        for path in sorted([*folder.glob("*/*.yml"), *folder.glob("*.yml"), *folder.glob("*.yaml")])
+    ]
 
 
 def known_bases() -> dict[str, Path]:
-    """Return every file that ``like`` can name; raises as ``find``."""
-    return _scan("*/bases/*.yaml", "base")
+    """Return every file that ``like`` can name.
+
+    Raises:
+        UsageError: two files have one name, or as ``find``.
+    """
+    found = _scan("*/bases/*.yaml")
+    for name, paths in found.items():
+        if len(paths) > 1:
+            raise UsageError(_duplicate("base", name, paths))
+    return {name: paths[0] for name, paths in found.items()}
 
 
-def _scan(pattern: str, what: str) -> dict[str, Path]:
-    folders = [PAPERS]
-    if extra := os.environ.get(EXTRA_PAPERS):
-        folders.append(Path(extra))
-        if not folders[-1].is_dir():
-            raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
-    found: dict[str, Path] = {}
-    for folder in folders:
+def _duplicate(what: str, name: str, paths: Sequence[Path]) -> str:
+    return f"duplicate {what} id '{name}': {' and '.join(map(str, paths))}"
+
+
+def _folders() -> list[Path]:
+    extra = os.environ.get(EXTRA_PAPERS)
+    if extra and not Path(extra).is_dir():
+        raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
+    return [PAPERS, *([Path(extra)] if extra else [])]
+
+
+def _scan(pattern: str) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for folder in _folders():
         for path in sorted(folder.glob(pattern)):
-            name = f"{path.relative_to(folder).parts[0]}/{path.stem}"
-            if name in found:
-                raise UsageError(f"duplicate {what} id '{name}': {found[name]} and {path}")
-            found[name] = path
+            found.setdefault(f"{path.relative_to(folder).parts[0]}/{path.stem}", []).append(path)
     return found
 
 
@@ -78,7 +104,7 @@ def matching(word: str) -> list[str]:
     if chosen := fnmatch.filter(found, pattern):
         return chosen
     papers = {name.partition("/")[0] for name in found}
-    raise UsageError(f"unknown artifact {word!r}{nearest(word, [*found, *papers])}; --list shows them all")
+    raise UsageError(_unknown(word, [*found, *papers]))
 
 
 def load(name: str) -> Artifact:
@@ -87,10 +113,17 @@ def load(name: str) -> Artifact:
     Raises:
         UsageError: unknown id (with the nearest), or an error in its file, with file and line.
     """
-    found = find()
+    found = _scan("*/*.yaml")
     if name not in found:
-        raise UsageError(f"unknown artifact {name!r}{nearest(name, found)}; --list shows them all")
-    return load_file(found[name])
+        raise UsageError(_unknown(name, list(found)))
+    if len(found[name]) > 1:
+        raise UsageError(_duplicate("artifact", name, found[name]))
+    return load_file(found[name][0])
+
+
+def _unknown(word: str, known: Sequence[str]) -> str:
+    beside = "".join(f"; {fault}" for fault in misplaced())
+    return f"unknown artifact {word!r}{nearest(word, known)}; --list shows them all{beside}"
 
 
 def load_file(path: Path) -> Artifact:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,14 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
         names: ids; none: all.
         columns: of the terminal, which is shown fewer columns of the table, wrapped; None: it is not for a terminal.
     """
-    rows, missing, faults = list[list[str]](), dict[str, str](), list[str]()
+    rows, missing, faults = list[list[str]](), dict[str, str](), catalogue.misplaced()
+    duplicates = catalogue.duplicates()
     for name, path in catalogue.find().items():
         if names and name not in names:
             continue
         try:
+            if name in duplicates:
+                raise UsageError(duplicates[name])
             artifact = catalogue.load_file(path)
             folder = _judged_folder(artifact, results)
             ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
@@ -221,6 +224,21 @@ def _document(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: not the table of an artifact ({error}); render or publish it again") from error
     return document
+
+
+def counted(tables: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the tables whose verdicts are counted: of each artifact its largest scale's, none that is altered."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for table in tables:
+        known = found.get(table["artifact"])
+        if not table.get("overrides") and (known is None or _size(known) < _size(table)):
+            found[table["artifact"]] = table
+    return list(found.values())
+
+
+def _size(table: Mapping[str, Any]) -> int:
+    words = (*SCALES, EXACT)
+    return words.index(table["scale"]) if table["scale"] in words else -1
 
 
 def _judged_folder(artifact: Artifact, root: Path) -> Path | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paper_repro.artifacts import looks
+from paper_repro.artifacts.catalogue import PAPERS
 from paper_repro.artifacts.plan import Plan, of_finished_looks, with_looks
 from paper_repro.artifacts.render import render
 from paper_repro.base.errors import UsageError
@@ -56,6 +57,11 @@ def content(plan: Plan, runs: Path, results: Path) -> Content:
         UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
             lies beside it is damaged.
     """
+    if not plan.artifact.path.resolve().is_relative_to(results.resolve().parent):
+        raise UsageError(
+            f"{plan.artifact.path} lies outside of the repository, whose {results.name}/ nobody could make again: move "
+            f"it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"
+        )
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
     plan = with_looks(plan, [runs / plan.folder])

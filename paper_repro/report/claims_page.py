@@ -21,7 +21,8 @@ def claims_page(source: Source) -> bytes:
         for claim in result.document["claims"]:
             papers[result.paper] = paper_name(result.paper)
             text = f"{result.id} {claim['id']} {claim['says']} {claim['where']} {claim['because']}".lower()
-            place = link(HERE, result.page, tag("code", result.id), f", scale {result.scale}")
+            altered = ", altered" if result.document.get("overrides") else ""
+            place = link(HERE, result.page, tag("code", result.id), f", scale {result.scale}{altered}")
             entries.append(
                 tag(
                     "li",
@@ -33,7 +34,7 @@ def claims_page(source: Source) -> bytes:
                     data_text=text,
                 )
             )
-    claims = [claim for result in source.results for claim in result.document["claims"]]
+    claims = [claim for result in source.results for claim in result.document["claims"]]  # of all scales
     there = {claim["verdict"] for claim in claims}
     verdicts = [*(word for word in CLAIM_VERDICTS if word in there), *sorted(there - {*CLAIM_VERDICTS})]
     controls = filters(
@@ -49,7 +50,11 @@ def claims_page(source: Source) -> bytes:
         "interval of 95 % over seeds or by exact arithmetic. At scale cpu it is judged on small models and small data: "
         "what fails or holds there may do otherwise at full scale."
     )
-    content = [tag("h1", "Claims"), tag("p", lead, class_="lead"), tally(claim["verdict"] for claim in claims)]
+    content = [
+        tag("h1", "Claims"),
+        tag("p", lead, class_="lead"),
+        tally(claim["verdict"] for claim in source.counted_claims),
+    ]
     ledger = tag("ol", entries, class_="claims")
     return page(HERE, "Claims", content, controls, ledger, _prices(source), _untested(source))
 

@@ -9,6 +9,7 @@ from paper_repro.artifacts.verdicts import FITTED, NOT_RUN, OFF, REDUCED, REPROD
 from paper_repro.report.markup import Markup, tag
 from paper_repro.report.shell import (
     CLAIM_VERDICTS,
+    PAPERS,
     TONES,
     filters,
     link,
@@ -25,14 +26,13 @@ NO_RESULT = "no result"
 
 def index_page(source: Source) -> bytes:
     """Return the page."""
-    claims = [claim for result in source.results for claim in result.document["claims"]]
+    claims = source.counted_claims
     missing = sorted(source.artifacts.keys() - {result.id for result in source.results})
     lead = tag(
         "p",
-        f"Tables and figures of {len({result.paper for result in source.results})} papers on energy-based and "
-        "normalized transformers, run again. A card leads to the paper's numbers beside ours, the figure, the claims "
-        "with their verdicts, and the record behind each number. At scale cpu models and data are small: such a number "
-        "is shown beside the paper's and never judged against it.",
+        f"Tables and figures of {_counted_papers(source)} on energy-based and normalized transformers, run again. A "
+        "card leads to the paper's numbers beside ours, the figure, the claims with their verdicts, and the record "
+        f"behind each number. {_about_scales(source)}",
         class_="lead",
     )
     whole = [
@@ -40,7 +40,7 @@ def index_page(source: Source) -> bytes:
         for whose, title in (("paper", "The papers' claims"), ("ours", "Questions of ours"))
     ]
     cards = [_card(result) for result in source.results]
-    cards += [_without_result(source.artifacts[name]) for name in missing]
+    cards += [_without_result(source.artifacts[name], source.is_reference) for name in missing]
     cards += [_faulty(name, error) for name, error in source.faults.items()]
     papers = dict.fromkeys([result.paper for result in source.results] + [name.partition("/")[0] for name in missing])
     words = dict.fromkeys(word for result in source.results for word in (*_number_words(result), *_claim_words(result)))
@@ -93,7 +93,25 @@ def _card(result: Result) -> Markup:
     )
 
 
-def _without_result(artifact: Artifact) -> Markup:
+def _counted_papers(source: Source) -> str:
+    papers = {result.paper for result in source.results}
+    known, own = len(papers & PAPERS.keys()), len(papers - PAPERS.keys())
+    parts = [
+        f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in ((known, "paper"), (own, "own study")) if count
+    ]
+    return " and ".join(parts).replace("studys", "studies")
+
+
+def _about_scales(source: Source) -> str:
+    small = [word for word in ("smoke", "cpu", "gpu") if word in {result.scale for result in source.results}]
+    if not small:
+        return ""
+    scales = f"At scale {' and '.join(small)}" if len(small) < 3 else "At the scales smoke, cpu and gpu"
+    return f"{scales} models and data are small: such a number is shown beside the paper's and never judged against it."
+
+
+def _without_result(artifact: Artifact, is_reference: bool) -> Markup:
+    kind = "No result is published yet. " if is_reference else "It has not been run in this folder. "
     command = f"python scripts/reproduce.py {artifact.id}"
     return _entry(
         artifact.id.partition("/")[0],
@@ -101,7 +119,7 @@ def _without_result(artifact: Artifact) -> Markup:
         f"{artifact.id} {artifact.title}".lower(),
         tag("p", tag("span", paper_name(artifact.id.partition("/")[0])), tag("code", artifact.id), class_="over"),
         tag("h3", artifact.title),
-        tag("p", "No result is published yet. ", tag("code", command), " makes one.", class_="small"),
+        tag("p", kind, tag("code", command), " makes one.", class_="small"),
     )
 
 

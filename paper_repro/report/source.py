@@ -10,6 +10,7 @@ from typing import Any
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.listing import counted
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
@@ -77,6 +78,13 @@ class Source:
     benches: Mapping[str, Mapping[str, Any]]
     uses: Mapping[str, tuple["Use", ...]] = field(default_factory=dict)
     """For each cell, the tables that it stands in."""
+    is_reference: bool = True
+    """Whether it is the committed reference, not somebody's runs."""
+
+    @property
+    def counted_claims(self) -> list[Mapping[str, Any]]:
+        """The claims whose verdicts are counted: of each artifact, those of its largest scale."""
+        return [claim for table in counted(result.document for result in self.results) for claim in table["claims"]]
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,8 @@ def read(root: Path) -> Source:
             uses.setdefault(cell, []).append(Use(result, place))
     benches = {path.stem: read_bench(path) for path in sorted((root / "bench").glob("*.json"))}
     found = {cell: tuple(places) for cell, places in uses.items()}
-    return Source(results, kept, damaged, artifacts, faults, benches, found)
+    is_reference = root.resolve() == RESULTS.resolve()
+    return Source(results, kept, damaged, artifacts, faults, benches, found, is_reference)
 
 
 def _catalogue() -> tuple[dict[str, Artifact], dict[str, str]]:

@@ -10,7 +10,7 @@ from paper_repro.artifacts.catalogue import EXTRA_PAPERS
 from paper_repro.artifacts.claims import Computed
 from paper_repro.artifacts.companions import named
 from paper_repro.artifacts.figures import Figure
-from paper_repro.artifacts.listing import listing
+from paper_repro.artifacts.listing import counted, listing
 from paper_repro.artifacts.render import figure_of, table_of
 from paper_repro.artifacts.tables import Table
 from paper_repro.base.errors import UsageError
@@ -41,9 +41,24 @@ def test_a_duplicate_id_names_both_files(tmp_path: Path, monkeypatch: pytest.Mon
     twin.parent.mkdir()
     twin.write_text(ARTIFACT)
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
-    found = message_of(catalogue.find)
+    found = message_of(lambda: catalogue.load("cem/table3"))
     assert "duplicate artifact id 'cem/table3'" in found
     assert str(twin) in found and str(catalogue.PAPERS / "cem" / "table3.yaml") in found
+    assert catalogue.load("cem/fig2a").id == "cem/fig2a", "the others stand"
+    told = listing(tmp_path / "runs", tmp_path / "results", ["cem/table3", "cem/fig2a"])
+    assert f"cem/table3 is faulty: {found}" in told and told.count("faulty, see below") == 1
+
+
+def test_files_in_the_wrong_place_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    paths = [tmp_path / "mine" / "one.yml", tmp_path / "two.yaml"]
+    for path in paths:
+        path.write_text(ARTIFACT)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    for told in (message_of(lambda: catalogue.load("mine/one")), message_of(lambda: catalogue.matching("two"))):
+        for path in paths:
+            assert f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {tmp_path}" in told
+    assert str(paths[0]) in listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2a"])
 
 
 def test_a_further_folder_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +204,19 @@ def test_a_damaged_table_is_told_in_a_line_beside_the_others(tmp_path: Path) -> 
         path.write_text(content)
         found = listing(tmp_path / "runs", tmp_path / "results", ["cem/table3", "cem/fig2a"])
         assert f"cem/table3 is faulty: {path}: not the table of an artifact" in found and "\ncem/fig2a " in found
+
+
+def test_verdicts_are_counted_once_for_each_artifact() -> None:
+    tables = [
+        {"artifact": "cem/table3", "scale": "smoke", "overrides": []},
+        {"artifact": "cem/table3", "scale": "cpu", "overrides": []},
+        {"artifact": "cem/table3", "scale": "gpu", "overrides": ["optimizer.lr=1"]},
+        {"artifact": "ebt/tableD1", "scale": "exact"},
+        {"artifact": "mine/one", "scale": "smoke", "overrides": []},
+    ]
+    for order in (tables, tables[::-1]):
+        found = {(table["artifact"], table["scale"]) for table in counted(order)}
+        assert found == {("cem/table3", "cpu"), ("ebt/tableD1", "exact"), ("mine/one", "smoke")}
 
 
 def test_data_that_are_missing_are_called_by_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

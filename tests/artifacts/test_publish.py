@@ -58,6 +58,14 @@ def test_publishing_copies_what_lies_beside_the_records(plan: Plan, tmp_path: Pa
         assert record_path(results, cell.id).read_bytes() == record_path(runs, cell.id).read_bytes()
 
 
+def test_an_artifact_that_lies_outside_of_the_repository_is_not_published(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path / "elsewhere")
+    synthetic.fill(tmp_path / "runs", plan, attached(tmp_path / "runs"))
+    with pytest.raises(UsageError, match=f"{plan.artifact.path} lies outside of the repository.*made/up.yaml"):
+        publish(plan, tmp_path / "runs", tmp_path / "repository" / "results")
+    assert not (tmp_path / "repository").exists()
+
+
 @pytest.mark.parametrize("damage", ["changed", "absent"])
 def test_a_damaged_attachment_is_refused_and_nothing_is_published(damage: str, plan: Plan, tmp_path: Path) -> None:
     runs, results = tmp_path / "runs", tmp_path / "results"

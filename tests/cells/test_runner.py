@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -226,15 +226,16 @@ def test_ctrl_c_saves_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
     _wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    assert not list(runs.rglob("lease"))
+    said = (runs.parent / f"{runs.name}.out").read_text()
+    assert said.endswith("\ninterrupted after 0 of 18 cells; the same command goes on from here\n")
+    assert not list(runs.rglob("lease")) and not list(runs.rglob("table.md")), "there is nothing to show"
     again = sweeps.start(papers, runs, log)
     assert again.wait(60) == 0
     assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"
 
 
-def _wait_for(condition: "object", seconds: float = 30.0) -> None:
+def _wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
-    assert callable(condition)
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.02)
