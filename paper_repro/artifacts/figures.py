@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+TICK_CHARACTER = 6.0
+"""Points that a character of a tick's number takes, with some air."""
 COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
 """Ticks of a logarithmic axis within a power of ten."""
 DOTS_PER_INCH = 160
@@ -294,6 +296,20 @@ def log_ticks(axis: "Axis") -> None:
     axis.set_major_locator(LogLocator(subs=COARSE if len(shown) >= FEWEST_TICKS else FINE))
     axis.set_major_formatter(EngFormatter(sep=""))
     axis.set_minor_formatter(NullFormatter())
+
+
+def ticks_at(axes: "Axes", settings: Iterable[float]) -> None:
+    """A tick at each setting of a logarithmic horizontal axis, and its number where it does not touch the one before."""
+    places = sorted({*settings})
+    low, high = sorted(math.log(end) for end in axes.get_xlim())
+    width = 72.0 * float(axes.get_window_extent().width) / axes.figure.dpi
+    labels, free = [], -math.inf
+    for place in places:
+        middle, half = width * (math.log(place) - low) / (high - low), TICK_CHARACTER * len(f"{place:g}") / 2
+        labels.append(f"{place:g}" if middle - half > free else "")
+        free = middle + half if labels[-1] else free
+    axes.set_xticks(places, labels=labels)
+    axes.set_xticks([], minor=True)
 
 
 def _write_below(canvas: "Canvas", text: str) -> float:

@@ -69,11 +69,20 @@ def draw_floors(panels: "Sequence[Axes]", lines: Sequence[FloorLine]) -> None:
             axes.autoscale_view(scalex=False)  # a line within the margin of another would lie on the axis
     for axes, (low, high), own in zip(panels, reaches, found, strict=True):
         edges = {above: _numbers(own, low, high, above) for above in (False, True)}
-        if axes.get_autoscaley_on() and any(edges.values()):
-            _make_room(axes, len(edges[False]), len(edges[True]))
+        drawn = [line for line in own if low <= line.value <= high]
+        rows = {above: len(texts) for above, texts in edges.items()}
+        if any(rows.values()) and (axes.get_autoscaley_on() or _are_crossed(axes, drawn, rows)):
+            _make_room(axes, rows[False], rows[True] + bool(drawn and not axes.get_autoscaley_on()))
         for above, texts in edges.items():
             _label_edge(axes, texts, above)
-        _label_lines(axes, [line for line in own if low <= line.value <= high])
+        _label_lines(axes, drawn)
+
+
+def _are_crossed(axes: "Axes", lines: Sequence[FloorLine], rows: Mapping[bool, int]) -> bool:
+    """Return whether one of the lines, or its name, lies where so many rows of labels stand at the edges."""
+    lowest = 2 + FLOOR_LABEL_HEIGHT * rows[False] if rows[False] else -math.inf
+    highest = _points(axes) - FLOOR_LABEL_HEIGHT * (rows[True] + 1) if rows[True] else math.inf
+    return any(not lowest < _height(axes, line.value) < highest for line in lines)
 
 
 def _numbers(lines: Sequence[FloorLine], low: float, high: float, above: bool) -> list[str]:

@@ -60,9 +60,11 @@ def sentence(view: View, numbers: Sequence[PrintedNumber]) -> str:
         what = "Diamonds and dash-dotted lines" if has_lines(shown) else "Diamonds"
         parts.append(f"{what}: the paper's numbers{'' if view.plan.scale.comparable else ', of its own scale'}.")
     if hidden:
-        listed = ", ".join(f"{one.label} {one.value:g}" for one in hidden)
         units = " and ".join(dict.fromkeys(one.unit for one in hidden))
-        parts.append(f"Printed by the paper and not drawn, for {units} of other data are another unit: {listed}.")
+        listed = ", ".join(f"{one.label} {one.value:g}" for one in hidden)
+        names = {(one.label, one.panel) for one in hidden}
+        listed = f": {listed}" if len(names) == len(hidden) else f"; the table has these {len(hidden)} numbers"
+        parts.append(f"Printed by the paper and not drawn, for {units} of other data are another unit{listed}.")
     return " ".join(parts)
 
 

@@ -84,8 +84,7 @@ class RatesFigure(figures.Figure):
                 points = [(row["setting"], row[self._loss]) for row in own]
                 figures.seeds_and_mean(axes, points, palette.model(self.artifact.id, model), value.label)
             axes.set(xscale="log", xlabel=self._name(swept.by), title=self._label(place))
-            figures.log_ticks(axes.xaxis)
-            axes.xaxis.set_major_formatter("{x:g}")
+            figures.ticks_at(axes, (row["setting"] for row in rows if row["claim"] == name))
         spec = self.artifact.metrics[self._loss]
         panels[0].set_ylabel(f"{spec.title} ({spec.unit})")
 
