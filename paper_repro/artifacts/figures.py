@@ -80,6 +80,10 @@ class Figure(ABC):
     """Width and height in inches."""
     metric: str | None = None
     """The metric on the vertical axis, whose floors are drawn as lines; None where no panel shows one."""
+    printed_words = ""
+    """What the line below says of the paper's numbers that are drawn; nothing: that they are the paper's."""
+    without_line = "On no axis here"
+    """Why the floors that the line below names have no line."""
     panels: slice = slice(None)
     """The panels that show it."""
     margins: Margins | None = None
@@ -111,29 +115,32 @@ class Figure(ABC):
         """
         told = [f"{made_of.footer(self.view, rows)}.", self.marks]
         if rows:
-            told += [printed_numbers.sentence(self.view, self.printed(rows)), self._absent_floors()]
+            told += [printed_numbers.sentence(self.view, self.printed(rows), self.printed_words), self._absent_floors()]
         return " ".join(part for part in told if part)
 
     def _absent_floors(self) -> str:
         """Name the floors that have no line, with their numbers."""
         lines = {line.label for line in self.floors()}
         absent: list[tuple[str, str, str]] = []
+        units = dict[str, None]()
         for floor in (floor for floor in self.view.floors if floor.plan.name not in self.floors_drawn):
             metrics = {
                 name: self.artifact.metrics[name] for name in floor.spec.metrics if name in self.artifact.metrics
             }
-            texts = [
-                f"{metric.title} {intervals.mean(list(found.values())) / metric.factor:.4g}"
-                for name, metric in metrics.items()
-                if (found := floor.samples(name))
-            ]
+            texts = []
+            for name, metric in metrics.items() if floor.spec.label not in lines else ():
+                if found := floor.samples(name):
+                    units[metric.unit] = None
+                    texts.append(f"{metric.title} {intervals.mean(list(found.values())) / metric.factor:.4g}")
             if floor.spec.label not in lines and texts:
                 absent.append((floor.spec.label, whose(self.view, floor.plan), ", ".join(texts)))
         several = {label for label, _, text in absent if any(one[0] == label and one[2] != text for one in absent)}
         named = [(f"{label}, {whose}" if label in several else label, text) for label, whose, text in absent]
         named.sort(key=lambda one: one[0].endswith(OTHERS))
         listed = "; ".join(dict.fromkeys(f"{name} ({text})" for name, text in named))
-        return f"On no axis here: the floor{'s' if len(absent) > 1 else ''} {listed}." if absent else ""
+        if not absent:
+            return ""
+        return f"{self.without_line}: the floor{'s' * (len(absent) > 1)} {listed}; in {' and '.join(units)}."
 
     def floors(self) -> list[FloorLine]:
         """Return the lines of floors; a figure whose panels differ in data or metric gives each line its panel."""
@@ -299,7 +306,7 @@ def log_ticks(axis: "Axis") -> None:
 
 
 def ticks_at(axes: "Axes", settings: Iterable[float]) -> None:
-    """A tick at each setting of a logarithmic horizontal axis, and its number where it does not touch the one before."""
+    """A tick at each setting of a logarithmic horizontal axis, with its number where that does not touch another."""
     places = sorted({*settings})
     low, high = sorted(math.log(end) for end in axes.get_xlim())
     width = 72.0 * float(axes.get_window_extent().width) / axes.figure.dpi

@@ -88,7 +88,12 @@ def _are_crossed(axes: "Axes", lines: Sequence[FloorLine], rows: Mapping[bool, i
 def _numbers(lines: Sequence[FloorLine], low: float, high: float, above: bool) -> list[str]:
     """Return the names and numbers of the floors above or below what a panel has room for, each once."""
     beyond = [line for line in lines if (line.value > high if above else line.value < low)]
-    return list(dict.fromkeys(f"{line.label} {line.value:.3g}, {'above' if above else 'below'}" for line in beyond))
+    side = "above" if above else "below"
+    return list(dict.fromkeys(f"{line.label} {_number(line.value)}, {side}" for line in beyond))
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _label_edge(axes: "Axes", texts: Sequence[str], above: bool) -> None:
@@ -104,7 +109,7 @@ def _label_edge(axes: "Axes", texts: Sequence[str], above: bool) -> None:
 def _label_lines(axes: "Axes", lines: Sequence[FloorLine]) -> None:
     """Write the names of the floors that have a line above it."""
     for line, up in _labelled(axes, lines):
-        text = line.label if not up else f"{line.label} {line.value:.3g}"  # it stands above another line
+        text = line.label if not up else f"{line.label} {_number(line.value)}"  # it stands above another line
         side = _freest(axes, text, _height(axes, line.value) + 2 + up)
         across, aside = ENDS[side]
         place: Any = {"xy": (across, line.value), "xycoords": axes.get_yaxis_transform()}

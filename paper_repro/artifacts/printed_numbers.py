@@ -51,12 +51,18 @@ def drawn(view: View, numbers: Sequence[PrintedNumber]) -> list[PrintedNumber]:
     return [one for one in numbers if view.plan.scale.comparable or one.unit.startswith(EVERYWHERE)]
 
 
-def sentence(view: View, numbers: Sequence[PrintedNumber]) -> str:
-    """Return what the line below a figure says of the paper's numbers; nothing where it prints none."""
+def sentence(view: View, numbers: Sequence[PrintedNumber], words: str = "") -> str:
+    """Return what the line below a figure says of the paper's numbers; nothing where it prints none.
+
+    Args:
+        words: what it says of those that are drawn, in place of the usual.
+    """
     shown = drawn(view, numbers)
     hidden = [one for one in numbers if one not in shown]
     parts = []
-    if shown:
+    if shown and words:
+        parts.append(words)
+    elif shown:
         what = "Diamonds and dash-dotted lines" if has_lines(shown) else "Diamonds"
         parts.append(f"{what}: the paper's numbers{'' if view.plan.scale.comparable else ', of its own scale'}.")
     if hidden:

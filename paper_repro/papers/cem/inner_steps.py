@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 TRAINED = 2
 KINDS = {
     "perplexity": "perplexity",
-    "energy_attention": "energy of attention",
-    "energy_feed_forward": "energy of the MLPs",
+    "energy_attention": "energy of attention (no unit)",
+    "energy_feed_forward": "energy of the MLPs (no unit)",
 }
 MODELS = ("attention", "mlp", "full")
 

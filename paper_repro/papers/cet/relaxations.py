@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 EP = {"method": "ep"}
+LINEAR = 1e-4
+"""The share of an energy's fall below which its axis is linear, above logarithmic."""
 ENERGY_MARKS = "Lines: one image each; dashed: the steps of training, T1."
 IMAGE_MARKS = "Rows of pictures: the same images; under each its mean squared error."
 
@@ -121,12 +123,12 @@ def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> Non
         }
         left.plot(steps[1:], values[1:], **style)
         right.plot(steps[1:], [(value - then) / fall for value in values[1:]], **style)
-    right.set_yscale("symlog", linthresh=1e-4)
+    right.set_yscale("symlog", linthresh=LINEAR)
     for axes in (left, right):
         axes.set(xscale="log", xlabel="steps T")
         axes.axvline(trained, color=palette.RULE, linestyle="--", linewidth=0.8)
     left.set_ylabel("energy (no unit)")
-    right.set_ylabel("(E(T) - E(T1)) / (E(0) - E(T1))")
+    right.set_ylabel(f"(E(T) - E(T1)) / (E(0) - E(T1)), linear within ±{LINEAR:g}")
 
 
 def _long(

@@ -38,8 +38,8 @@ TRAINED_STEPS, TRAINED_PASSES = 3, 3
 STYLES = {
     "longer": (S2, "--", "EBT, one sample"),
     "best": (S2, "-", "EBT, best of {samples}"),
-    "oracle": (S2, ":", "EBT, best of {samples} by the next token"),
-    RECURRENT: (RECURRENT, "-", "Transformer++, blocks passed again"),
+    "oracle": (S2, ":", "EBT, best of {samples} (bound: next token known)"),
+    RECURRENT: (RECURRENT, "-", "Transformer++ trained with passes repeated"),
     TRANSFORMER: (TRANSFORMER, "-", "Transformer++"),
 }
 """By series: the model, its line, and its name."""

@@ -30,6 +30,7 @@ class FigureB2(figures.Figure):
     size = (8.0, 5.4)
     marks = "Thin lines: seeds; strong lines: means over seeds; pictures: one clip of each kind, of the first seed."
     legend_title = "a clip that"
+    without_line = "Measured on all test windows, and no line here"
 
     def rows(self) -> list[Row]:
         rows = []

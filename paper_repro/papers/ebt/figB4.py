@@ -80,6 +80,7 @@ class FigureB4(figures.Figure):
         _draw_line(right, [row for row in rows if row["kind"] != "measured"], color)
         left.set(xlabel="training tokens", ylabel="perplexity gained over one sample (%)", title="measured")
         right.set(xlabel="training tokens", title="EXTRAPOLATION beyond the solid line")
+        right.set_ylabel(f"the same for {MANY} samples (%)")
         for axes in (left, right) if measured else ():
             figures.zero_line(axes)
             axes.set_xscale("log")

@@ -1,11 +1,13 @@
 """nGPT, figure 13: perplexity of long texts against the length of the windows that they are read in."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, palette, tables
 from paper_repro.artifacts.figures import Row
+from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.papers.ngpt.runs import MARKS
 
 if TYPE_CHECKING:
@@ -17,6 +19,12 @@ ATTACHMENT = "lengths.json"
 class Figure13(figures.Figure):
     size = (5.0, 3.4)
     marks = MARKS
+    floors_drawn = ("bigram",)
+
+    def floors(self) -> list[FloorLine]:
+        """Return the floor as a perplexity; it is that of all validation documents, not of the long ones alone."""
+        lines = floor_lines(self.view, "val_loss")
+        return [FloorLine(f"{line.label}, all validation documents", math.exp(line.value)) for line in lines]
 
     def rows(self) -> list[Row]:
         """Return the perplexity of every trained model at every length; at scale paper up to 32 times the

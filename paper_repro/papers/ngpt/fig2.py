@@ -29,10 +29,8 @@ class Figure2(figures.Figure):
     """One panel a context: every run as a dot, a line through the best mean over seeds of each budget."""
 
     size = (9.0, 3.6)
-    marks = (
-        "Faint dots: all runs; lines: the best mean over seeds of each budget. The paper's diamond: where nGPT would "
-        "reach the loss of GPT's longest run by the printed speedup."
-    )
+    marks = "Faint dots: all runs; lines: the best mean over seeds of each budget."
+    printed_words = "Diamonds: where nGPT would reach the loss of GPT's longest run by the paper's speedup."
 
     def floors(self) -> list[FloorLine]:
         """Return each context's floor in its panel: windows of another length are other data."""
