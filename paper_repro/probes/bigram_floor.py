@@ -12,13 +12,14 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
 from paper_repro.base.tokens import IGNORED
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.listops import ListOpsData
 from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import TRAIN, StreamData, TextData
 from paper_repro.metrics.counts import BigramCounts, cross_entropy
+from paper_repro.probes.floor_task import FloorTask
 from paper_repro.probes.scored_texts import check_sets, lack, scored_batches
 
 Pairs = tuple[Tensor, Tensor]
@@ -27,7 +28,7 @@ HELD_OUT = 20
 """One twentieth of the training data is held out to choose the weight of the pairs; then all of it is counted."""
 
 
-class BigramFloor(Task):
+class BigramFloor(FloorTask):
     """Measures what a count of the training data reaches on the batches that a trained model is evaluated on.
 
     Metrics, for each split but "train":
@@ -50,6 +51,9 @@ class BigramFloor(Task):
         ValueError: a number below 1, an unknown set, or one twice.
     """
 
+    kinds = (TextData, ListOpsData)
+    takes = "counts tokens of texts or ListOps"
+
     def __init__(self, most_tokens: int = 2**27, sets: Sequence[str] = (), num_texts: int = 64) -> None:
         self.most_tokens = at_least("most_tokens", most_tokens)
         self.sets, self.num_texts = sets, at_least("num_texts", num_texts)
@@ -57,11 +61,9 @@ class BigramFloor(Task):
             check_sets(sets)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(data_of(cell.config)) for cell in cells]
+        return [self._outcome(self.data_of(cell.config)) for cell in cells]
 
-    def _outcome(self, data: CounterBasedDataModule) -> Outcome:
-        if not isinstance(data, TextData | ListOpsData):
-            raise UsageError(f"BigramFloor counts tokens of texts or ListOps, the data are {type(data).__name__}")
+    def _outcome(self, data: Tokens) -> Outcome:
         counts, weight = self.counts(data)
         metrics = {"bigram_weight": weight, "counted_tokens": float(counts.pair_counts.sum())}
         for split in data.splits:

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.text import TextData
 from paper_repro.metrics.counts import BigramCounts
 from paper_repro.probes.bigram_floor import BigramFloor
 from paper_repro.probes.downstream import Downstream
+from paper_repro.probes.floor_task import FloorTask
 
 
-class DownstreamFloor(Task):
+class DownstreamFloor(FloorTask):
     """Lets the bigram of ``BigramFloor``, counted on a cell's training data, answer the questions of ``Downstream``.
 
     Its metrics have the names of a trained model's, and are unavailable where those would be.
@@ -34,15 +33,16 @@ class DownstreamFloor(Task):
 
     __signature__ = inspect.signature(Downstream)
 
+    kinds = (TextData,)
+    takes = "counts tokens of texts"
+
     def __init__(self, *given: Any, **named: Any) -> None:
         self.probe = Downstream(*given, **named)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(data_of(cell.config), folder / cell.id) for cell in cells]
+        return [self._outcome(self.data_of(cell.config), folder / cell.id) for cell in cells]
 
-    def _outcome(self, data: CounterBasedDataModule, folder: Path) -> Outcome:
-        if not isinstance(data, TextData):
-            raise UsageError(f"DownstreamFloor counts tokens of texts, the data are {type(data).__name__}")
+    def _outcome(self, data: TextData, folder: Path) -> Outcome:
         found = self.probe.of_model(BigramModel(*BigramFloor().counts(data), data.window), data)
         outcome = Outcome(FINISHED, metrics=found.metrics, unavailable=found.unavailable)
         outcome.data_hashes = data.data_hashes()

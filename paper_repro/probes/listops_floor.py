@@ -4,17 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.datamodules.counter_based import data_of
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.listops import Item, ListOpsData
+from paper_repro.probes.floor_task import FloorTask
 from paper_repro.probes.listops_accuracy import WAYS
 
 Answers = dict[int, int]
 """The most frequent answer of training questions, by the token of their outermost operation."""
 
 
-class ListOpsFloor(Task):
+class ListOpsFloor(FloorTask):
     """Answers each held-out question with the most frequent answer of training questions of its outermost operation.
 
     Metrics, under the names of a trained model's (``ListOpsAccuracy``), each over all held-out questions that the data
@@ -22,12 +21,13 @@ class ListOpsFloor(Task):
     ``accuracy_<function>`` of questions of one function alone; and ``chance``, one over the modulus.
     """
 
-    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(data_of(cell.config)) for cell in cells]
+    kinds = (ListOpsData,)
+    takes = "answers ListOps questions"
 
-    def _outcome(self, data: object) -> Outcome:
-        if not isinstance(data, ListOpsData):
-            raise UsageError(f"ListOpsFloor answers ListOps questions, the data are {type(data).__name__}")
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        return [self._outcome(self.data_of(cell.config)) for cell in cells]
+
+    def _outcome(self, data: ListOpsData) -> Outcome:
         corpus = data.corpus
         known = most_frequent(corpus.train)
         metrics = dict.fromkeys(WAYS, accuracy(known, corpus.test))

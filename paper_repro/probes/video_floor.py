@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.datamodules.counter_based import data_of
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.videos import VideoData
+from paper_repro.probes.floor_task import FloorTask
 
 Predict = Callable[[Tensor], Tensor]
 """What follows each of some frames, (B, T, V) both."""
@@ -46,7 +45,7 @@ def linear(data: VideoData, num_batches: int) -> Predict:
 RULES: dict[str, Callable[[VideoData, int], Predict]] = {"last_frame": last_frame, "linear": linear}
 
 
-class VideoFloor(Task):
+class VideoFloor(FloorTask):
     """Measures a rule that needs no network, under the name of a trained model's metric.
 
     Metrics, for each split: ``<split>_loss``, Smooth L1 of the frames that follow.
@@ -59,15 +58,16 @@ class VideoFloor(Task):
         ValueError: an unknown rule, or no batch.
     """
 
+    kinds = (VideoData,)
+    takes = "takes windows of clips"
+
     def __init__(self, rule: str = "last_frame", num_batches: int = 64) -> None:
         self.rule, self.num_batches = one_of("rule", rule, RULES), at_least("num_batches", num_batches)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
         outcomes = []
         for cell in cells:
-            data = data_of(cell.config)
-            if not isinstance(data, VideoData):
-                raise UsageError(f"VideoFloor takes windows of clips, the data are {type(data).__name__}")
+            data = self.data_of(cell.config)
             predict = RULES[self.rule](data, self.num_batches)
             metrics = {f"{split}_loss": _loss(predict, data, split) for split in data.splits}
             outcomes.append(Outcome(FINISHED, metrics=metrics, data_hashes=data.data_hashes()))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import settings
+from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.tasks import FINISHED, Cell, task_of
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.shard_writing import write_shards
@@ -136,6 +137,9 @@ def test_what_cannot_be_counted_is_refused(root: Path) -> None:
     points = {"_target_": "paper_repro.datamodules.gaussian_process.GaussianProcessData"}
     with pytest.raises(UsageError, match="counts tokens of texts or ListOps, the data are GaussianProcessData"):
         measured({**config(root), "data": points})
+    for configs in (([{**config(root), "data": points}], []), ([], [{**config(root), "data": points}])):
+        with pytest.raises(CannotBuildError, match="the data are GaussianProcessData"):  # before anything is run
+            count_here(*configs)
     with pytest.raises(UsageError, match="most_tokens"):
         task_of(config(root, most_tokens=0))
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.datamodules.counter_based import data_of
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.probes.completion.reconstructions import COMPLETED, ERRORS, IMAGES, MASKED
 from paper_repro.probes.completion.tools import first_images
+from paper_repro.probes.floor_task import FloorTask
 from paper_repro.probes.pictures import png
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ RULES: dict[str, Callable[[MaskedImageData, int], Fill]] = {
 }
 
 
-class CompletionFloor(Task):
+class CompletionFloor(FloorTask):
     """Copies the visible pixels and fills the blank ones by a rule, under the names of a trained model's metrics.
 
     Metrics: ``<split>_mse``, over all pixels, and ``completed_mse`` of the first test images; strips of these as
@@ -172,16 +172,17 @@ class CompletionFloor(Task):
         ValueError: an unknown rule, or a number below 1.
     """
 
+    kinds = (MaskedImageData,)
+    takes = "takes masked images"
+
     def __init__(self, rule: str = "visible_mean", num_images: int = 16, num_batches: int = 64) -> None:
         self.rule, self.num_images = one_of("rule", rule, RULES), at_least("num_images", num_images)
         self.num_batches = at_least("num_batches", num_batches)
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
-        return [self._outcome(data_of(cell.config), folder / cell.id) for cell in cells]
+        return [self._outcome(self.data_of(cell.config), folder / cell.id) for cell in cells]
 
-    def _outcome(self, data: object, folder: Path) -> Outcome:
-        if not isinstance(data, MaskedImageData):
-            raise UsageError(f"CompletionFloor takes masked images, the data are {type(data).__name__}")
+    def _outcome(self, data: MaskedImageData, folder: Path) -> Outcome:
         fill = RULES[self.rule](data, self.num_batches)
 
         def completed(masked: Tensor) -> Tensor:
