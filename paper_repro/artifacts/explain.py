@@ -49,6 +49,8 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
     first, *rest = value.split(",")
     found = {key: first, **{axis: one for axis, _, one in (part.strip().partition("=") for part in rest)}}
     for axis, one in found.items():
+        if axis == "seed":
+            raise UsageError(f"{artifact.id}: {text}: the seed is a word of its own: {key}={first} ... seed={one}")
         if axis not in artifact.axes:
             raise UsageError(f"{artifact.id}: {text}: unknown axis '{axis}'{nearest(axis, artifact.axes)}")
         values = artifact.axes[axis].values
