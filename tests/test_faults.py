@@ -129,6 +129,33 @@ def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
     assert len(errors.splitlines()) == 1 and not (tmp_path / "runs").exists()
 
 
+FIGURE = """from paper_repro.artifacts.figures import Figure
+
+
+class Mine(Figure):
+    def rows(self):
+        return [{"x": 1}]
+
+    def draw(self, canvas, rows):
+        canvas.subplotz()
+"""
+
+
+def test_an_error_in_a_figure_s_code_names_its_line(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = synthetic.plan(tmp_path)
+    path = plan.artifact.path.with_suffix(".py")
+    path.write_text(FIGURE)
+    synthetic.fill(tmp_path / "runs", plan, lambda _: synthetic.finished(error=0.5, score=1.0))
+    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
+    found, _, errors = call(
+        "reproduce.py", "made/up", "--render", f"scale={plan.scale_name}", f"runs={tmp_path / 'runs'}"
+    )
+    assert found == 2 and errors.startswith(f"error: {path}:9: AttributeError: ") and len(errors.splitlines()) == 1
+    assert errors.endswith("every record is whole: mend it and use --render\n")
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [

@@ -48,9 +48,17 @@ def _place(path: Path, error: Exception) -> str:
     """Return the file, and the line of it at which an import failed, where there is one."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
-    return str(path) if line is None else f"{path}:{line}"
+    return _line([str(path)], error) or str(path)
+
+
+def fault_in(modules: Sequence[ModuleType], error: Exception) -> str | None:
+    """Return the file and the line of one of the modules that led to an error; None where none did."""
+    return _line([str(module.__file__) for module in modules], error)
+
+
+def _line(files: Sequence[str], error: Exception) -> str | None:
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename in files), None)
 
 
 def named(name: str, where: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from paper_repro.artifacts import views
 from paper_repro.artifacts.artifact import Artifact
-from paper_repro.artifacts.companions import named
+from paper_repro.artifacts.companions import fault_in, named
 from paper_repro.artifacts.figures import Figure
 from paper_repro.artifacts.plan import Plan, with_looks
 from paper_repro.artifacts.tables import Table
@@ -21,7 +21,8 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
         reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
 
     Raises:
-        UsageError: the disk is full or the folder read-only; the records are untouched.
+        UsageError: the disk is full or the folder read-only, or the Python file beside the YAML has an error; the
+            records are untouched.
     """
     plan = with_looks(plan, [root / plan.folder for root in (runs, reference) if root is not None])
     view = views.build(plan, runs, reference)
@@ -35,6 +36,14 @@ def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[
         raise UsageError(
             f"{error.filename or folder}: cannot write there ({error.strerror}); every record is whole: free some "
             "space, or say runs=DIR for another folder, and use --render"
+        ) from error
+    except UsageError:
+        raise
+    except Exception as error:
+        if (place := fault_in(plan.artifact.companions(), error)) is None:
+            raise
+        raise UsageError(
+            f"{place}: {type(error).__name__}: {error}; every record is whole: mend it and use --render"
         ) from error
     return table, written
 
