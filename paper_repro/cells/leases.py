@@ -100,10 +100,10 @@ class Leases:
             held = dict(self._held)
         for path, own in held.items():
             if (found := _signature(path)) != own:
-                by = f"pid {found.pid} on {found.host} has taken it over" if found else "it was removed"
+                silent = f"was silent for more than {STALE_SECONDS:.0f} s and "
+                by = f"pid {found.pid} on {found.host} has taken it over" if found else f"{path} was removed"
                 raise LeaseLostError(
-                    f"cell {path.parent.name}: this process was silent for more than {STALE_SECONDS:.0f} s and has "
-                    f"lost the cell's lease; {by}"
+                    f"cell {path.parent.name}: this process {silent if found else ''}has lost the cell's lease; {by}"
                 )
 
     def _beat(self) -> None:

@@ -96,7 +96,7 @@ class RunningJob:
 
     @property
     def fraction(self) -> float:
-        """The share of the job done in this session (a resumed job starts at its checkpoint)."""
+        """The share of the job's steps that are done, those before it was resumed included."""
         return self.step / max(self.steps, 1)
 
     @property

@@ -211,7 +211,7 @@ class _Watch(Generic[State]):
             self.calm = self.calm + 1 if bool((self.last_change <= self.tolerance).all()) else 0
 
     def trajectory(self, state: State, num_steps: int) -> Trajectory[State]:
-        changes = torch.stack(self.changes) if self.changes else None  # (S, ...)
+        changes = torch.stack(self.changes) if self.changes else None  # (R, ...)
         return Trajectory(state, num_steps, _stacked(self.states), _stacked(self.energies), self.last_change, changes)
 
     def _record(self, number: int, state: State) -> None:

@@ -97,7 +97,7 @@ def grid(result: Result, records: Mapping[str, Kept]) -> Grid:
         for (place, floor), of_line in lines.items()
     ]
     titles = tuple(artifact.axes[axis].title if artifact and axis in artifact.axes else axis for axis in axes)
-    return Grid(titles, quantities, tuple(_with_best(result, axes, quantities, found, list(lines))))
+    return Grid(titles, quantities, tuple(_with_best(result, quantities, found, list(lines))))
 
 
 def _axes(artifact: Artifact | None, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -264,11 +264,7 @@ def _verdict(quantity: Quantity, row: Mapping[str, Any]) -> str:
 
 
 def _with_best(
-    result: Result,
-    axes: Sequence[str],
-    quantities: Sequence[Quantity],
-    lines: Sequence[Line],
-    keys: Sequence[tuple[Place, str]],
+    result: Result, quantities: Sequence[Quantity], lines: Sequence[Line], keys: Sequence[tuple[Place, str]]
 ) -> Iterator[Line]:
     """Mark the best number of each group of ``best_within``, ties as printed included, if it is the best of several."""
     artifact = result.artifact

@@ -335,6 +335,7 @@ def test_a_predicate_that_names_a_metric_nobody_measures_is_refused(tmp_path: Pa
 
 
 def test_every_claim_that_may_need_it_names_a_smallest_effect_with_a_reason() -> None:
-    for name in catalogue.find():
-        for claim in catalogue.load(name).claims:
-            assert claim.smallest is None or len(claim.smallest.reason) > 20, (name, claim.id)
+    claims = [claim for name in catalogue.find() for claim in catalogue.load(name).claims]
+    sizes = [claim.smallest for claim in claims if claim.smallest is not None]
+    assert len(sizes) > 0.8 * len(claims), "the others count or compare printed numbers"
+    assert all(len(size.reason) > 20 for size in sizes)
