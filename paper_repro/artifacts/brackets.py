@@ -40,7 +40,8 @@ class Bracketed:
     def judge(self, view: "View", place: Place) -> Judgement:
         wanted = {**place, **self.side.place}.items()
         found = [own for own in map(dict, view.points) if wanted <= own.items()]
-        finished = [own for own in found if view.unwatched().samples(self.side.metric, own)]
+        plain = view.unwatched()
+        finished = [own for own in found if plain.samples(self.side.metric, own) or plain.lost(self.side.metric, own)]
         places = {view.counted(self.by, own) or 0.0: own for own in finished}
         if len(places) < len(finished):
             return Judgement(UNDECIDED, f"column '{self.by}' is the same at several values of axis '{self.axis}'")
@@ -65,8 +66,10 @@ def best_is_inside(view: "View", metric: str, places: Mapping[float, Mapping[str
         metric: the losses.
         places: where each setting that finished stands in the artifact.
     """
-    sweep = {setting: view.unwatched().samples(metric, place) for setting, place in sorted(places.items())}
-    if len(sweep) < FEWEST_SETTINGS:
+    plain = view.unwatched()
+    lost = {setting: len(seeds) for setting, place in places.items() if (seeds := plain.lost(metric, place))}
+    sweep = {setting: plain.samples(metric, place) for setting, place in sorted(places.items()) if setting not in lost}
+    if len(sweep) + len(lost) < FEWEST_SETTINGS or not sweep:
         return Judgement(UNDECIDED, f"fewer than {FEWEST_SETTINGS} settings finished")
     means = {setting: intervals.mean(list(losses.values())) for setting, losses in sweep.items()}
     best = min(means, key=lambda setting: means[setting])
@@ -74,30 +77,40 @@ def best_is_inside(view: "View", metric: str, places: Mapping[float, Mapping[str
 
     def judge(view: "View") -> Judgement:
         view.samples(metric, places[best])
-        return bracketed(sweep, f"best of the grid {best:g} ({grid})")
+        return bracketed(sweep, f"best of the grid {best:g} ({grid})", lost)
 
     judged: Judgement = guarded(view, judge)
     return judged
 
 
-def bracketed(sweep: Sweep, text: str) -> Judgement:
+def bracketed(sweep: Sweep, text: str, lost: Mapping[float, int] | None = None) -> Judgement:
     """Judge whether, for each edge of the grid, some setting between the edges has the lower loss.
 
     Each comparison is the interval of the log ratio of two settings' losses over seeds.  It holds for an edge if it
     holds at one inner setting, and it fails if the edge is below all of them.
 
     Args:
-        sweep: ``FEWEST_SETTINGS`` or more; losses above 0.
+        sweep: settings with losses above 0; with ``lost`` they are ``FEWEST_SETTINGS`` or more.
         text: what stands in front of the verdicts on both edges, such as where the lowest mean is.
+        lost: settings at which seeds diverged, and how many: their mean loss is infinite, so that all others are below
+            it.
     """
-    settings = sorted(sweep)
-    logs = {setting: {seed: math.log(loss) for seed, loss in sweep[setting].items()} for setting in settings}
+    lost = lost or {}
+    settings = sorted({*sweep, *lost})
+    if any(loss <= 0 for losses in sweep.values() for loss in losses.values()):
+        return Judgement(UNDECIDED, "a ratio needs positive values")
+    logs = {setting: {seed: math.log(loss) for seed, loss in losses.items()} for setting, losses in sweep.items()}
     edges = []
     for edge in (settings[0], settings[-1]):
+        if edge in lost:
+            part = Judgement(HOLDS, f"{lost[edge]} of its seeds diverged", exact=True)
+            edges.append((f"all are better than {edge:g}", part))
+            continue
         inner = []
-        for setting in settings[1:-1]:
+        for setting in (one for one in settings[1:-1] if one in sweep):
             found = intervals.compare(logs[edge], logs[setting])
             numbers = "{:.3f} [{:.3f}, {:.3f}]".format(*map(math.exp, (found.mean, found.low, found.high)))
             inner.append((f"{setting:g}", tested(found, f"ratio {numbers}", 0.0, relative=True)))
-        edges.append((f"some setting is better than {edge:g}", combine(inner, HOLDS, FAILS)))
+        whole = combine(inner, HOLDS, FAILS) if inner else Judgement(UNDECIDED, "no setting between the edges trained")
+        edges.append((f"some setting is better than {edge:g}", whole))
     return combine(edges, FAILS, HOLDS, f"{text}; edges: ")

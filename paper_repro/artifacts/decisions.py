@@ -70,7 +70,7 @@ def decide(claim: claims.Claim, view: View) -> Decision:
         here = _at(claim, _limited(view, seeds), level)
         if not here.read and any(leaf.tested for leaf in here.judgement.leaves()):
             return _at(claim, view, LEVEL)  # of printed numbers: no seed changes it, and it is judged once
-        if any(not set(seeds) <= view.judged(view.points[key]).keys() for key in here.read & view.points.keys()):
+        if any(not set(seeds) <= _seeds_with_results(view, key) for key in here.read & view.points.keys()):
             if not number and here.judgement.verdict == UNDECIDED:
                 found = here  # it says what has not been run
             return dataclasses.replace(_priced(found, claim, view, each[number:]), following=count)
@@ -82,6 +82,11 @@ def decide(claim: claims.Claim, view: View) -> Decision:
             return found
     note = "no further look is planned" + _beyond_the_plan(found, claim, view, each[-1][1])
     return dataclasses.replace(found, judgement=_remarked(_closed(found.judgement), note))
+
+
+def _seeds_with_results(view: View, key: Key) -> set[int]:
+    """Return the seeds that finished or diverged; one that crashed is run again."""
+    return {seed for seed, record in view.judged(view.points[key]).items() if record.done}
 
 
 def _priced(found: Decision, claim: claims.Claim, view: View, later: Sequence[tuple[int, float]]) -> Decision:

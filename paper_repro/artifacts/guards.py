@@ -14,7 +14,8 @@ Judge = TypeVar("Judge", bound=Callable[..., Any])
 
 
 def guarded(view: "View", judge: Callable[[Any], Any]) -> Any:
-    """Judge a part by itself: where it reads of a model that is not better than its floor, its answer is not taken.
+    """Judge a part by itself: where it reads of a model that is not better than its floor, or that lost some of its
+    seeds, its answer is not taken; the second but where it is exact.
 
     What the part reads is not held against the rest of its predicate.
 
@@ -24,6 +25,8 @@ def guarded(view: "View", judge: Callable[[Any], Any]) -> Any:
     """
     witness = view.witness()
     found, reason = judge(witness), witness.shortfall()
+    if reason is None:
+        reason = None if found.is_exact else witness.losses()
     if reason is None:
         return found
     if reason.verdict == found.verdict and reason.is_open >= found.is_open:  # undecided is so for its own reason

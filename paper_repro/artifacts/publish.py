@@ -57,7 +57,8 @@ def content(plan: Plan, runs: Path, results: Path) -> Content:
         UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
             lies beside it is damaged.
     """
-    if not plan.artifact.path.resolve().is_relative_to(results.resolve().parent):
+    homes = (PAPERS, results.resolve().parent)
+    if not any(plan.artifact.path.resolve().is_relative_to(home) for home in homes):
         raise UsageError(
             f"{plan.artifact.path} lies outside of the repository, whose {results.name}/ nobody could make again: move "
             f"it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"

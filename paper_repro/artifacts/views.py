@@ -9,10 +9,10 @@ from pathlib import Path
 
 from paper_repro.artifacts import looks, verdicts
 from paper_repro.artifacts.artifact import Artifact, Column, Number
-from paper_repro.artifacts.claims import Judgement
 from paper_repro.artifacts.committed import Committed, result_of
 from paper_repro.artifacts.floors import MeasuredFloor, PlannedFloor, first_below, shortfall
 from paper_repro.artifacts.guards import NOT_JUDGED
+from paper_repro.artifacts.judgements import UNDECIDED, Judgement
 from paper_repro.artifacts.plan import Plan
 from paper_repro.artifacts.unnamed import unnamed
 from paper_repro.base import config as configs
@@ -22,7 +22,7 @@ from paper_repro.base.files import CorruptFileError
 from paper_repro.cells import records
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import DIVERGED, FINISHED
+from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +157,17 @@ class View:
         """Return a metric by seed, of the finished cells at a place; none where the scale has no such place."""
         return values(self._judged(self.point(place)), name)
 
+    def lost(self, name: str | None, place: Mapping[str, str]) -> list[int]:
+        """Return the seeds at a place that diverged, or whose metric is no number.
+
+        The mean over the other seeds says nothing of a model that loses some.
+        """
+        return [
+            seed
+            for seed, record in sorted(self._judged(self.point(place)).items())
+            if record.status == DIVERGED or (name is not None and record.unavailable.get(name) == NOT_FINITE)
+        ]
+
     def absence(self, name: str, place: Mapping[str, str]) -> str:
         """Return why there are no samples: "not run", what the metric lacks, "n/a: needs gpt2", or that there is no
         such metric.
@@ -228,6 +239,9 @@ class Witness(View):
     def _judged(self, point: Point) -> dict[int, Record]:
         return self.unwatched()._judged(point)  # whoever counts reads, counts these, too
 
+    def lost(self, name: str | None, place: Mapping[str, str]) -> list[int]:
+        return self.unwatched().lost(name, place)
+
     def unwatched(self) -> View:
         assert self.plain is not None
         return self.plain.unwatched()
@@ -243,6 +257,16 @@ class Witness(View):
         if not finished or not unknown:
             return ""
         return f"metric '{min(unknown)}', which no record has{nearest(min(unknown), known)}"
+
+    def losses(self) -> Judgement | None:
+        """Return which of the models that were read lost some of their seeds, and not all; None if none did."""
+        plain = self.unwatched()
+        for key, name in self.noted:
+            lost, count = plain.lost(name, dict(key)), len(plain.results(key))
+            if 0 < len(lost) < count:
+                at = ", ".join(self.artifact.axes[axis].values[value].label for axis, value in key)
+                return Judgement(UNDECIDED, f"{len(lost)} of {count} seeds of {at} diverged")
+        return None
 
     def shortfall(self) -> Judgement | None:
         """Return why what was read decides nothing: the first model that is not better than its floor; None if all are.

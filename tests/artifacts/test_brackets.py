@@ -11,6 +11,8 @@ from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Claim, Judgeme
 from paper_repro.artifacts.names import Place
 from paper_repro.artifacts.rates_figure import RatesFigure
 from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import DIVERGED, Outcome
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made
 from paper_repro.tests.support.synthetic import fill, finished
@@ -44,6 +46,25 @@ def test_the_best_setting_is_inside_the_grid_or_it_is_not(artifact: str, claim: 
     for levels, expected in (((3.6, 3.0, 3.7), HOLDS), ((3.6, 3.0, 2.4), FAILS), ((2.4, 3.0, 3.6), FAILS)):
         found = judge(claim, made_up.view(artifact, losses(predicate, artifact, *levels)))
         assert found.verdict == expected, found
+
+
+@pytest.mark.parametrize(("rate", "expected"), [("low", HOLDS), ("one", UNDECIDED), ("high", HOLDS)])
+def test_a_setting_at_which_a_seed_diverged_is_worse_than_all_others(tmp_path: Path, rate: str, expected: str) -> None:
+    """By the means of the other seeds it would be the best of the grid."""
+    planned = plan.make(catalogue.load("nrgpt/rates"), "cpu")
+    (claim,) = planned.artifact.claims
+    levels = {"low": 3.4, "one": 3.0, "high": 3.3}
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        key = dict(cell.key)
+        if (key["model"], key["rate"]) == ("ff2w", rate):
+            return Outcome(DIVERGED) if cell.seed == 1 else finished(best_val_loss=1.0)
+        return finished(best_val_loss=levels.get(key["rate"], 3.5) + cell.seed / 100)
+
+    fill(tmp_path, planned, outcome)
+    found = judge(claim, views.build(planned, tmp_path, None))
+    (part,) = (part for label, part in found.parts if label.startswith("NRGPT"))
+    assert part.verdict == expected, part
 
 
 MINE = """like: nrgpt/owt_models
@@ -106,7 +127,7 @@ def test_the_figure_has_a_row_a_run_and_takes_metric_and_rates_from_the_claim(tm
     assert figure is not None and figure.metric == "in_mse"
     rows = figure.rows()
     settings = [row["setting"] for row in rows if row["model"] == "ebt" and row["seed"] == 1]
-    assert settings == [0.0005, 0.001, 0.002, 0.004, 0.008]
+    assert settings == [0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008]
     assert len(rows) == len(planned.cells) and len(figure.write(tmp_path / "figure")) == 3
 
 

@@ -179,16 +179,34 @@ def test_a_side_that_was_not_run_is_not_judged(tmp_path: Path, predicate: Any) -
     assert predicate.judge(view_of(tmp_path, ({0: 9.0, 1: 9.0}, {})), {}) == Judgement(UNDECIDED, "not run")
 
 
-def test_seeds_that_diverged_or_failed_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lost", "verdict", "because"),
+    [
+        (FAILED, HOLDS, "2 pairs"),  # it is run again
+        (DIVERGED, UNDECIDED, "1 of 3 seeds of Easy, Old & known diverged (ratio"),
+    ],
+)
+def test_of_a_model_that_lost_a_seed_the_others_decide_nothing(
+    tmp_path: Path, lost: str, verdict: str, because: str
+) -> None:
     def outcome(cell: PlannedCell) -> Outcome:
         old = place_of(cell)[1] == "old"
-        status = {0: FINISHED, 1: FINISHED, 2: DIVERGED if old else FAILED}[cell.seed]
+        status = lost if (cell.seed, old) == (2, True) else FINISHED
         return Outcome(status, {"error": 1e6 if status != FINISHED else (1.2 + cell.seed / 500 if old else 1.0)})
 
     view = view_with(tmp_path, outcome)
-    assert view.samples("error", OLD).keys() == view.samples("error", NEW).keys() == {0, 1}
-    found = order().judge(view, {})
-    assert found.verdict == HOLDS and found.because.endswith("2 pairs")
+    assert view.samples("error", OLD).keys() == {0, 1}
+    found = order("ratio").judge(view, {})
+    assert found.verdict == verdict and because in found.because
+
+
+def test_a_metric_that_is_no_number_in_a_seed_decides_nothing(tmp_path: Path) -> None:
+    def outcome(cell: PlannedCell) -> Outcome:
+        error = 1.2 + cell.seed / 500 if place_of(cell)[1] == "old" else 1.0
+        return synthetic.finished(error=float("nan") if cell.seed == 1 else error)
+
+    found = order().judge(view_with(tmp_path, outcome), {})
+    assert found.verdict == UNDECIDED and found.because.startswith("1 of 3 seeds of ")
 
 
 def test_a_pair_with_one_diverged_side_does_not_count_as_a_pair(tmp_path: Path) -> None:

@@ -236,5 +236,5 @@ def test_a_worker_that_measures_ends_when_it_is_told_to(server: ServerProcess, l
         server.hear()
     assert time.monotonic() - began < 30, "it would have measured for a minute"
     assert worker.code == INTERRUPTED
-    assert worker.events()[-1] == {"event": "stopped"}
+    assert {event["event"] for event in worker.events()} <= {"progress"}, "it has neither recorded nor ended its job"
     os.close(worker.pipe)

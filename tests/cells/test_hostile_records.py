@@ -144,7 +144,8 @@ def test_an_attachment_lies_in_the_cells_folder_and_nowhere_else(
     assert not (tmp_path / "written.json").exists()
 
 
-def test_publishing_writes_nothing_outside_the_cells_folder(plan: Plan, tmp_path: Path) -> None:
+def test_publishing_writes_nothing_outside_the_cells_folder(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path / "deep")
     runs, results = tmp_path / "deep" / "runs", tmp_path / "deep" / "results"
     synthetic.fill(runs, plan, lambda _: synthetic.finished(error=0.5, score=1.0))
     path = record_path(runs, plan.cells[0].id)

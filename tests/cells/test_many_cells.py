@@ -184,7 +184,7 @@ def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, re
     cells = sweeps.cells(8, steps=1)
     runner.run(cells[:1], tmp_path, io.StringIO())
     reads.clear()
-    own = slurm.Sweep(cells, SimpleNamespace(runs=str(tmp_path)))  # type: ignore[arg-type]
+    own = slurm.Sweep(cells, SimpleNamespace(runs=str(tmp_path), fill=False))  # type: ignore[arg-type]
     holder = leases.Leases(tmp_path)
     with holder.hold([cells[1].id]):
         left = own.open_cells()

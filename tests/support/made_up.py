@@ -70,6 +70,9 @@ class MadeUpView(View):
     def shortfall(self) -> None:
         return None
 
+    def losses(self) -> None:
+        return None
+
     def attachments(self, name: str, place: Place) -> dict[int, bytes]:
         key = self.point(place).key
         return {seed: own[name] for (at, seed), own in sorted(self.files.items(), key=str) if at == key and name in own}

@@ -36,10 +36,13 @@ def tokens_per_step(view: View, place: Place) -> float:
 
 
 def runs(view: View, **fixed: str) -> Iterator[Run]:
-    """Yield the finished runs at the places of the scale with those axis values."""
+    """Yield the finished runs at the places of the scale with those axis values.
+
+    A rate at which a seed diverged is no candidate, and is left out.
+    """
     for key, point in view.points.items():
         place = dict(key)
-        if not fixed.items() <= place.items():
+        if not fixed.items() <= place.items() or view.lost(LOSS, place):
             continue
         records = view.judged(point)
         for seed, loss in sorted(view.samples(LOSS, place).items()):
