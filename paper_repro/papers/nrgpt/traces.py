@@ -22,11 +22,6 @@ changes less.
 """
 SETTLED = 0.01
 """A token has settled once its energy stays within this share of its span of its last value."""
-RISES = 0.1
-"""The share of all movement that rises may have in a descent. Steps of finite length, predecessors that still move
-within ``SETTLED``, and the five digits of the recorded energies give some rises to any descent; a walk without
-direction has 0.5.
-"""
 PANELS = {"total": "E", "attention": "E attention", "feed_forward": "E feed-forward"}
 
 
@@ -128,26 +123,31 @@ def settles(view: View) -> Judgement:
 
 
 def descends(view: View) -> Judgement:
-    """Judge, of all movement of tokens whose predecessors have settled, the share that goes up: its interval over
-    models against ``RISES``.
+    """Judge whether the energy of a token falls at every step from the one on at which its predecessors have settled.
+
+    Only tokens count that have not settled with them: the others move less than what is left of their predecessors'
+    movement could cause.
     """
-    contents = [view.attachments(ATTACHMENT, dict(key)).values() for key in view.points]
-    moves = [settled_moves(content) for found in contents for content in found]
-    if not moves:
+    cases = {}
+    for key in view.points:
+        for seed, content in view.attachments(ATTACHMENT, dict(key)).items():
+            cases[seed] = risen_after_predecessors(content)
+    if not cases:
         return Judgement(UNDECIDED, "not run")
-    shares = {index: up / (up + down) for index, (up, down) in enumerate(moves) if up + down > 0}
-    if len(shares) < len(moves):
-        return Judgement(UNDECIDED, f"nothing to judge in {len(moves) - len(shares)} of {len(moves)} models")
-    what = "rises of tokens whose predecessors have settled, over their rises and falls"
-    return _below(shares, RISES, f"{what}: {{}}, at most {RISES:g}", float)
+    if empty := sum(not count for _, count in cases.values()):
+        return Judgement(UNDECIDED, f"nothing to judge in {empty} of {len(cases)} models")
+    return every(cases, "tokens that move on after their predecessors have settled have a rise of their energy")
 
 
-def settled_moves(content: bytes) -> tuple[float, float]:
-    """Sum the rises and the falls of all tokens' energies, each over its span, from the step on at which all earlier
-    tokens have settled.
+def risen_after_predecessors(content: bytes) -> tuple[int, int]:
+    """Count the tokens that are further than ``SETTLED`` of their span from their last energy when all earlier tokens
+    have settled, and of these the ones whose energy rises in a step from then on.
 
     Args:
         content: the attachment, a row for each step and token.
+
+    Returns:
+        How many rise, and how many there are.
     """
     import numpy as np
 
@@ -157,9 +157,10 @@ def settled_moves(content: bytes) -> tuple[float, float]:
     span = np.maximum(np.ptp(total, axis=0), np.finfo(float).tiny)  # (T,)
     near = np.abs(total - total[-1]) <= SETTLED * span  # (S + 1, T)
     settled = np.logical_and.accumulate(near[::-1], axis=0)[::-1]
-    after = np.logical_and.accumulate(settled, axis=1)[:-1, :-1]  # (S, T - 1): this token and all before it
-    moves = (np.diff(total, axis=0) / span)[:, 1:][after]
-    return float(np.clip(moves, 0, None).sum()), float(np.clip(-moves, 0, None).sum())
+    before = np.logical_and.accumulate(settled, axis=1)[:, :-1]  # (S + 1, T - 1): all tokens before this one
+    moving = before & ~settled[:, 1:]
+    rises = np.diff(total, axis=0)[:, 1:] > 0  # (S, T - 1)
+    return int((moving[:-1] & rises).any(axis=0).sum()), int(moving.any(axis=0).sum())
 
 
 def _below(values: Mapping[int, float], limit: float, text: str, shown: Callable[[float], float]) -> Judgement:
