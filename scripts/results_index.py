@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.pop(catalogue.EXTRA_PAPERS, None)  # the reference is that of the artifacts that lie in the repository
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
     if unknown := sorted({table["artifact"] for table in tables} - catalogue.find().keys()):
-        raise UsageError(f"{RESULTS / unknown[0]} has a table and no file in {catalogue.PAPERS}: add that, or delete it")
+        raise UsageError(f"{RESULTS / unknown[0]} has a table, {catalogue.PAPERS} no file: add that, or delete it")
     texts = {"README.md": _artifacts(RESULTS, tables), "undecided.md": open_claims.page(tables)}
     texts["bench/README.md"] = _benches(RESULTS / "bench")
     pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | expected.pages(RESULTS)

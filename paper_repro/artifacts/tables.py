@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import claims, decisions, floors, intervals, made_of, verdicts
+from paper_repro.artifacts import claims, decisions, floors, intervals, made_of, summaries, verdicts
 from paper_repro.artifacts.artifact import Artifact, Metric, Number
 from paper_repro.artifacts.claim_rows import claim_document, claims_grid
 from paper_repro.artifacts.floor_rows import floor_cells, floor_document, floor_lines
@@ -29,6 +29,10 @@ class Table:
     def __init__(self, view: View) -> None:
         self.view = view
         self.artifact: Artifact = view.artifact
+
+    def signs(self) -> dict[str, str]:
+        """Return what stands before the numbers of ``summary`` that are bounds: "< " or "> "."""
+        return {}
 
     def summary(self) -> dict[str, float]:
         """Return the numbers computed from the whole table, by the names of the artifact's ``summary``."""
@@ -59,11 +63,10 @@ class Table:
         parts += layout.table(self.grid(), len(self.artifact.axes))
         parts += [layout.prose(f"**{total}**")] if (total := self.total()) else []
         if self.artifact.summary:
-            parts += layout.table(self.summary_grid(), 1)
+            parts += layout.table(summaries.grid(self), 1)
         if self.artifact.claims:
             parts += ["## Claims", layout.claims(self.claims_grid())]
-        parts += ["## Notes", layout.notes(self.notes())]
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join([*parts, "## Notes", layout.notes(self.notes())]) + "\n"
 
     def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Grid:
         """Return one line for each point: its place, the columns beside the metrics, and the metrics (or only the
@@ -74,8 +77,7 @@ class Table:
         metrics = {name: spec for name, spec in artifact.metrics.items() if chosen is None or name in chosen}
         headers = [axis.title for axis in artifact.axes.values()]
         headers += [column.title for column in columns.values()]
-        for metric in metrics.values():
-            headers += self._metric_headers(metric)
+        headers += [header for metric in metrics.values() for header in self._metric_headers(metric)]
         best = {(name, source): self._best(name, source) for name in metrics for source in _SOURCES}
         rows = []
         for key, point in view.points.items():
@@ -178,29 +180,6 @@ class Table:
         found = values(point.own if source == "own" else point.reference, name)
         return intervals.mean(list(found.values())) / metric.factor if found else None
 
-    def summary_grid(self) -> Grid:
-        computed = self.summary()
-        rows = []
-        for name, item in self.artifact.summary.items():
-            value = computed.get(name)
-            ours = "not run" if value is None else f"{value:.{item.digits}f}{item.unit}"
-            printed = "" if item.published is None else f"{item.published:.{item.digits}f}{item.unit}"
-            rows.append([item.title, printed, ours, self.summary_verdict(name, value)])
-        return Grid(["", "paper", "ours", "verdict"], rows)
-
-    def summary_verdict(self, name: str, value: float | None) -> str:
-        item = self.artifact.summary[name]
-        if value is None:
-            return verdicts.NOT_RUN
-        if item.published is None or item.tolerance is None:
-            return ""
-        text = Metric(item.title, item.unit, "none", item.digits).text
-        if not self.view.plan.scale.comparable and not item.from_paper:
-            return verdicts.REDUCED
-        if verdicts.within(value, Number(item.published), item.tolerance, text):
-            return verdicts.FITTED if item.fitted or self.artifact.fitted else verdicts.REPRODUCED
-        return f"{verdicts.OFF} {value - item.published:+.{item.digits}f}{item.unit.replace('%', 'points')}"
-
     def total(self) -> str:
         """Return how many of a fitted table's measured numbers lie within their tolerances; empty for other tables."""
         names = [name for name, spec in self.artifact.metrics.items() if spec.measured]
@@ -224,8 +203,13 @@ class Table:
 
     def notes(self) -> list[str]:
         view, artifact = self.view, self.artifact
-        notes = [*artifact.notes, *view.plan.scale.notes, *self.remarks(), *floors.remarks(view)]
-        notes += self._unfinished_looks()
+        notes = [
+            *artifact.notes,
+            *view.plan.scale.notes,
+            *self.remarks(),
+            *floors.remarks(view),
+            *self._unfinished_looks(),
+        ]
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():
@@ -313,7 +297,6 @@ class Table:
     def document(self) -> dict[str, Any]:
         """Return the content of table.json."""
         plan = self.view.plan
-        computed = self.summary()
         return {
             "artifact": self.artifact.id,
             "title": self.artifact.title,
@@ -325,14 +308,7 @@ class Table:
             "looks": list(plan.scale.looks),
             "overrides": plan.altering,
             "rows": self.long_rows(),
-            "summary": {
-                name: {
-                    "paper": item.published,
-                    "ours": computed.get(name),
-                    "verdict": self.summary_verdict(name, computed.get(name)),
-                }
-                for name, item in self.artifact.summary.items()
-            },
+            "summary": summaries.document(self),
             "total": self.total(),
             "claims": [claim_document(claim, judgement) for claim, judgement in self.judgements()],
             "notes": self.notes(),

@@ -36,8 +36,8 @@ class Timed:
     """The keys of ``machine`` that a measured time depends on."""
 
     always: list[str]
-    unless: dict[str, Any]
-    """Keys that count at other values than these alone."""
+    unless: dict[str, list[Any]]
+    """Keys that count at other values than these alone, of which the first stands for an absent key."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -46,7 +46,9 @@ class Timed:
     def of(self, machine: Mapping[str, Any]) -> dict[str, Any]:
         """Return what counts of a machine section."""
         found = {key: machine[key] for key in self.always if key in machine}
-        return found | {key: machine[key] for key, usual in self.unless.items() if machine.get(key, usual) != usual}
+        return found | {
+            key: machine[key] for key, usual in self.unless.items() if machine.get(key, usual[0]) not in usual
+        }
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,7 @@ def _summary(result: Result) -> Markup:
             "" if found.get(key) is None else f"{found[key]:.{item.digits}f}{item.unit}" if item else number(found[key])
             for key in ("paper", "ours")
         ]
+        texts[1] = f"{found.get('sign', '')}{texts[1]}"
         word = str(found.get("verdict") or "")
         rows.append([item.title if item else name, *texts, verdict(word.partition(" +")[0].partition(" -")[0], word)])
     total = result.document["total"]

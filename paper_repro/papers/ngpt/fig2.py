@@ -105,6 +105,16 @@ class Speedups(tables.Table):
                 found[f"speedup_qk_{word}"] = speedup.ratio
         return found
 
+    def signs(self) -> dict[str, str]:
+        found = {}
+        for context in chosen(self.view, "context"):
+            word = context.removeprefix("c")
+            for name, baseline in (("speedup", "gpt"), ("time_speedup", "gpt"), ("speedup_qk", "gpt_qk")):
+                speedup = headline(speedups(self.view, context, baseline))
+                if speedup is not None and speedup.bound != "=":
+                    found[f"{name}_{word}"] = f"{speedup.bound} "
+        return found
+
     def remarks(self) -> list[str]:
         found = []
         for context in chosen(self.view, "context"):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import catalogue, summaries, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, judge
 from paper_repro.artifacts.plan import Plan
@@ -47,7 +47,7 @@ def test_what_the_paper_prints_is_reproduced(tmp_path: Path) -> None:
     words = {table.verdict(name, point).word for point in view.points.values() for name in measured}
     assert words == {"reproduced"} and len(measured) == 7
     assert table.summary() == {"lr": 0.002, "warmup": 0.05}
-    assert {table.summary_verdict(name, value) for name, value in table.summary().items()} == {"reproduced"}
+    assert {summaries.verdict(table, name, value) for name, value in table.summary().items()} == {"reproduced"}
     assert "86M: 1.73 billion tokens; 108M: 2.16 billion tokens; 134M: 2.68 billion" in table.markdown()
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import catalogue, summaries, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
 from paper_repro.artifacts.views import View
@@ -90,7 +90,7 @@ def test_two_sizes_are_off_and_cut_totals_explain_one_of_them(view: View) -> Non
     found = judged(view)["printed_counts_are_of_cut_totals"]
     assert found.verdict == FAILS and [label for label, part in found.parts if part.verdict == FAILS] == ["XL"]
     assert table.summary() == pytest.approx({"rule_one_step": 10 / 3, "rule_two_steps": 20 / 3})
-    assert {table.summary_verdict(name, value) for name, value in table.summary().items()} == {"reproduced"}
+    assert {summaries.verdict(table, name, value) for name, value in table.summary().items()} == {"reproduced"}
 
 
 def test_the_claims_turn_with_the_counts(view: View, tmp_path: Path) -> None:

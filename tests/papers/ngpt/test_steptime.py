@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import catalogue, summaries, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.claims import FAILS, HOLDS, SMALL
 from paper_repro.artifacts.claims import judge as judge_claim
@@ -45,7 +45,7 @@ def test_the_paper_s_numbers_bear_out_the_paper_s_words(tmp_path: Path) -> None:
     companion = view.artifact.companions()[0]
     table = companion.StepTimes(view)
     assert table.summary() == pytest.approx({"ratio_4k": 1.781, "ratio_8k": 1.601})
-    assert [table.summary_verdict(name, value) for name, value in table.summary().items()] == ["reproduced"] * 2
+    assert [summaries.verdict(table, name, value) for name, value in table.summary().items()] == ["reproduced"] * 2
 
 
 def test_an_overhead_that_does_not_fall_is_seen(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_on_a_cpu_the_numbers_are_not_held_against_the_paper_s(tmp_path: Path) -
     }
     companion = view.artifact.companions()[0]
     table = companion.StepTimes(view)
-    assert table.summary().keys() == {"ratio_4k"} and table.summary_verdict("ratio_4k", 1.8) == "reduced scale"
+    assert table.summary().keys() == {"ratio_4k"} and summaries.verdict(table, "ratio_4k", 1.8) == "reduced scale"
 
 
 def test_tokens_of_a_step_do_not_depend_on_the_context() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, views
+from paper_repro.artifacts import catalogue, summaries, views
 from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.artifact import Artifact
 from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
@@ -65,7 +65,7 @@ def test_the_printed_average_of_nrgpt_is_not_the_mean_of_its_columns(plan: Plan,
     table = table_of(view_of(plan, tmp_path, {}))
     summary = table.summary()
     assert summary["printed_ff2w"] == pytest.approx(207.8 / 7, abs=1e-9)  # the digest's 29.7 against 29.3
-    verdicts = {name: table.summary_verdict(name, summary[name]) for name in summary}
+    verdicts = {name: summaries.verdict(table, name, summary[name]) for name in summary}
     assert verdicts["printed_ff2w"].startswith("off by +0.4")
     assert verdicts["printed_rgpt_parallel"] == verdicts["printed_gpt"] == "reproduced"
 
