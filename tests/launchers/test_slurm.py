@@ -86,7 +86,7 @@ def wait(there: Callable[[], object], process: subprocess.Popen[str], seconds: f
 def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
-    command = Command(tmp_path, cluster)
+    command = Command(tmp_path, cluster, delay=0.07)  # longer than it takes until the watch speaks again
     local = tmp_path / "local"
     code, said = command.run(runs=local)
     assert code == 0, said
