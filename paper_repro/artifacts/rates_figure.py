@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 RATE_KEY = "optimizer.lr"
+SPAN = 2.0
+"""Losses that lie further apart than this ratio stand on a logarithmic axis; claims are about ratios, too."""
 
 
 class RatesFigure(figures.Figure):
@@ -84,7 +86,13 @@ class RatesFigure(figures.Figure):
                 points = [(row["setting"], row[self._loss]) for row in own]
                 figures.seeds_and_mean(axes, points, palette.model(self.artifact.id, model), value.label)
             axes.set(xscale="log", xlabel=self._name(swept.by), title=self._label(place))
-            figures.ticks_at(axes, (row["setting"] for row in rows if row["claim"] == name))
+            own = [row for row in rows if row["claim"] == name]
+            figures.ticks_at(axes, (row["setting"] for row in own))
+            losses = [row[self._loss] for row in own]
+            if losses and max(losses) > SPAN * min(losses) > 0:
+                axes.set_yscale("log")
+                figures.log_ticks(axes.yaxis)
+                axes.yaxis.set_major_formatter("{x:g}")
         spec = self.artifact.metrics[self._loss]
         panels[0].set_ylabel(f"{spec.title} ({spec.unit})")
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
 
 from paper_repro.artifacts import catalogue, plan, render, views
 from paper_repro.artifacts.brackets import Bracketed
@@ -129,6 +131,20 @@ def test_the_figure_has_a_row_a_run_and_takes_metric_and_rates_from_the_claim(tm
     settings = [row["setting"] for row in rows if row["model"] == "ebt" and row["seed"] == 1]
     assert settings == [0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008]
     assert len(rows) == len(planned.cells) and len(figure.write(tmp_path / "figure")) == 3
+
+
+@pytest.mark.parametrize(("worst", "scale"), [(1.5, "linear"), (30.0, "log")])
+def test_losses_far_apart_stand_on_a_logarithmic_axis(tmp_path: Path, worst: float, scale: str) -> None:
+    planned = plan.make(catalogue.load("nrgpt/rates"), "cpu")
+    fill(tmp_path, planned, lambda cell: finished(best_val_loss=worst if dict(cell.key)["rate"] == "high" else 1.0))
+    figure = render.figure_of(views.build(planned, tmp_path, None))
+    assert figure is not None
+    canvas = Canvas()
+    FigureCanvasAgg(canvas)
+    figure.draw(canvas, figure.rows())
+    (axes,) = canvas.axes
+    assert axes.get_yscale() == scale
+    assert {0.0004, 0.0016, 0.004, 0.01, 0.04} <= {round(place, 6) for place in axes.get_xticks()}
 
 
 def test_a_column_that_does_not_tell_settings_apart_decides_nothing() -> None:
