@@ -306,7 +306,7 @@ def log_ticks(axis: "Axis") -> None:
 
 
 def ticks_at(axes: "Axes", settings: Iterable[float]) -> None:
-    """A tick at each setting of a logarithmic horizontal axis, with its number where that does not touch another."""
+    """Put a tick at each setting of a logarithmic horizontal axis, with its number where that touches no other."""
     places = sorted({*settings})
     low, high = sorted(math.log(end) for end in axes.get_xlim())
     width = 72.0 * float(axes.get_window_extent().width) / axes.figure.dpi

@@ -134,7 +134,8 @@ class View:
         return replace(self, floors=())
 
     def unknown_metric(self) -> str:
-        """Return a metric that was read, and that neither the artifact nor any finished record has; else nothing.
+        """Return a metric that was read, where neither the artifact nor any finished record has one of those read; else
+        nothing: a claim may ask for more metrics than one scale has.
 
         A plain view notes nothing, and so knows of none.
         """
@@ -253,10 +254,10 @@ class Witness(View):
         read = [point.own if self.judges_own else point.reference for point in self.points.values()]  # without a note
         finished = [record for found in read for record in found.values() if record.status == FINISHED]
         known = {*self.artifact.metrics}.union(*({*record.metrics, *record.unavailable} for record in finished))
-        unknown = {name for _, name in self.noted if name is not None} - known
-        if not finished or not unknown:
+        wanted = {name for _, name in self.noted if name is not None}
+        if not finished or not wanted or wanted & known:
             return ""
-        return f"metric '{min(unknown)}', which no record has{nearest(min(unknown), known)}"
+        return f"metric '{min(wanted)}', which no record has{nearest(min(wanted), known)}"
 
     def losses(self) -> Judgement | None:
         """Return which of the models that were read lost some of their seeds, and not all; None if none did."""

@@ -339,8 +339,8 @@ def test_a_computed_claim_that_reads_a_metric_of_no_record_is_an_error(tmp_path:
     view = views.build(plan, tmp_path / "runs", None)
     for metrics, words in (
         ("eror", r"judge_seen reads metric 'eror', which no record has \(did you mean 'error'\?\)"),
-        ("error eror", "judge_seen reads metric 'eror'"),
         ("error", ""),
+        ("error eror", ""),  # another scale may have it
     ):
         (tmp_path / "made" / "up.py").write_text(
             "from paper_repro.artifacts.claims import HOLDS, UNDECIDED, Judgement\n"
