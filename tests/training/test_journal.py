@@ -71,14 +71,26 @@ def points(folder, kind):
 
 
 def forked(function):
-    """Call the function in a process of its own, which may die; return how it ended."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            function()
-        finally:
-            os._exit(3)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """Call the function in a process of its own, which may die; return how it ended.
+
+    A fork beside other threads may hang on a lock that one of them held: then it is killed, and called again.
+    """
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                function()
+            finally:
+                os._exit(3)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    raise AssertionError("three processes hung")
 
 
 @pytest.mark.parametrize("count", COUNTS)
