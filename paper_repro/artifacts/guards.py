@@ -26,7 +26,7 @@ def guarded(view: "View", judge: Callable[[Any], Any]) -> Any:
     witness = view.witness()
     found, reason = judge(witness), witness.shortfall()
     if reason is None:
-        reason = None if found.is_exact else witness.losses()
+        reason = None if found.is_exact else witness.lost_seeds()
     if reason is None:
         return found
     if reason.verdict == found.verdict and reason.is_open >= found.is_open:  # undecided is so for its own reason

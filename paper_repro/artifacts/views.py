@@ -259,7 +259,7 @@ class Witness(View):
             return ""
         return f"metric '{min(wanted)}', which no record has{nearest(min(wanted), known)}"
 
-    def losses(self) -> Judgement | None:
+    def lost_seeds(self) -> Judgement | None:
         """Return which of the models that were read lost some of their seeds, and not all; None if none did."""
         plain = self.unwatched()
         for key, name in self.noted:

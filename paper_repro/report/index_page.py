@@ -96,10 +96,8 @@ def _card(result: Result) -> Markup:
 def _counted_papers(source: Source) -> str:
     papers = {result.paper for result in source.results}
     known, own = len(papers & PAPERS.keys()), len(papers - PAPERS.keys())
-    parts = [
-        f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in ((known, "paper"), (own, "own study")) if count
-    ]
-    return " and ".join(parts).replace("studys", "studies")
+    nouns = ((known, "paper", "papers"), (own, "own study", "own studies"))
+    return " and ".join(f"{count} {many if count > 1 else one}" for count, one, many in nouns if count)
 
 
 def _about_scales(source: Source) -> str:

@@ -70,7 +70,7 @@ class MadeUpView(View):
     def shortfall(self) -> None:
         return None
 
-    def losses(self) -> None:
+    def lost_seeds(self) -> None:
         return None
 
     def attachments(self, name: str, place: Place) -> dict[int, bytes]:

@@ -3,6 +3,7 @@
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from paper_repro.artifacts import figures, intervals, palette, tables
@@ -90,30 +91,25 @@ class Figure2(figures.Figure):
 class Speedups(tables.Table):
     """The runs; the speedups stand in the summary, every budget's with its interval in the remarks."""
 
-    def summary(self) -> dict[str, float]:
+    @cached_property
+    def _headlines(self) -> dict[str, Speedup]:
+        """The speedup behind each number of the summary."""
         found = {}
         for context in chosen(self.view, "context"):
             word = context.removeprefix("c")
-            printed = {name: headline(speedups(self.view, context, name)) for name in ("gpt", "gpt_qk")}
-            if (speedup := printed["gpt"]) is not None:
-                found[f"speedup_{word}"] = speedup.ratio
-                if (
-                    times := step_time_ratio(self.view, context)
-                ) is not None and f"time_speedup_{word}" in self.artifact.summary:
-                    found[f"time_speedup_{word}"] = speedup.step_time_corrected(times).ratio
-            if (speedup := printed["gpt_qk"]) is not None and f"speedup_qk_{word}" in self.artifact.summary:
-                found[f"speedup_qk_{word}"] = speedup.ratio
-        return found
+            for name, baseline in (("speedup", "gpt"), ("speedup_qk", "gpt_qk")):
+                if (speedup := headline(speedups(self.view, context, baseline))) is not None:
+                    found[f"{name}_{word}"] = speedup
+            times = step_time_ratio(self.view, context)
+            if times is not None and f"speedup_{word}" in found:
+                found[f"time_speedup_{word}"] = found[f"speedup_{word}"].step_time_corrected(times)
+        return {name: speedup for name, speedup in found.items() if name in self.artifact.summary}
+
+    def summary(self) -> dict[str, float]:
+        return {name: speedup.ratio for name, speedup in self._headlines.items()}
 
     def signs(self) -> dict[str, str]:
-        found = {}
-        for context in chosen(self.view, "context"):
-            word = context.removeprefix("c")
-            for name, baseline in (("speedup", "gpt"), ("time_speedup", "gpt"), ("speedup_qk", "gpt_qk")):
-                speedup = headline(speedups(self.view, context, baseline))
-                if speedup is not None and speedup.bound != "=":
-                    found[f"{name}_{word}"] = f"{speedup.bound} "
-        return found
+        return {name: f"{speedup.bound} " for name, speedup in self._headlines.items() if speedup.bound != "="}
 
     def remarks(self) -> list[str]:
         found = []
