@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.arguments import one_of
+from paper_repro.base.code_files import stamp
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import cached
 from paper_repro.base.seeds import mix
@@ -179,7 +180,11 @@ class DocumentData(ShardData):
         if self.cache is None:
             return document_lengths(stream, self.end_of_text)
         stamps = "/".join([str(self.end_of_text), *(stamp_of(path) for path in stream.paths)])
-        path = self.cache / "documents" / f"lengths-{hashlib.sha256(stamps.encode()).hexdigest()[:20]}.bin"
+        path = (
+            self.cache
+            / "documents"
+            / f"lengths-{hashlib.sha256(stamps.encode()).hexdigest()[:20]}-{stamp(__name__)}.bin"
+        )
         content = cached(path, lambda: document_lengths(stream, self.end_of_text).astype(LENGTHS_DTYPE).tobytes())
         return np.frombuffer(content, LENGTHS_DTYPE).astype(np.int64)
 

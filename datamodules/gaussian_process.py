@@ -18,6 +18,7 @@ from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.code_files import stamp
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
@@ -28,8 +29,6 @@ JITTER = 1e-8
 EVALUATION_ROWS = 2_000
 SAMPLERS = ("random_features", "cholesky")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-DATA_VERSION = 1
-"""Raised when the same arguments give other data, so that no old cache is read."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +330,7 @@ class GaussianProcessData(CounterBasedDataModule):
         """Draw inputs (N, K) and values (N,) of both splits, in float64, before standardising."""
         if self.cache is None:
             return self._draw()
-        path = self.cache / f"gaussian_process-{self._identity()}.npz"
+        path = self.cache / f"gaussian_process-{self._identity()}-{stamp(__name__)}.npz"
         arrays = cached_arrays(path, lambda: dict(zip(("inputs", "values"), self._draw(), strict=True)))
         return arrays["inputs"], arrays["values"]
 
@@ -355,7 +354,6 @@ class GaussianProcessData(CounterBasedDataModule):
         what = {
             **asdict(self.kernel),
             **self.sizes,
-            "version": DATA_VERSION,
             "num_inputs": self.num_inputs,
             "sampler": self.sampler,
             "num_features": self.num_features if self.sampler == "random_features" else None,

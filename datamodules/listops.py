@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.code_files import stamp
 from paper_repro.base.files import cached
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
@@ -39,8 +40,6 @@ FIRST_NUMBER = len(MARKS) + len(NAMES)
 EXCLUDED_SHARE = 0.05
 MOST_DRAWS = 1_000
 """Samples drawn for each that is wanted, before the search is given up; about 30 are drawn where it succeeds."""
-DATA_VERSION = 1
-"""Raised when the same arguments give other data, so that no old cache is read."""
 
 Node = int | list[Any]
 """A number, or a function node: its name, then its children."""
@@ -279,8 +278,9 @@ class ListOpsData(CounterBasedDataModule):
             if self.cache is None:
                 self._corpus = self.task.generate()
             else:
-                name = hashlib.sha256(repr((DATA_VERSION, sorted(asdict(self.task).items()))).encode()).hexdigest()[:20]
-                self._corpus = _unpack(cached(self.cache / f"listops-{name}.json", lambda: _pack(self.task.generate())))
+                name = hashlib.sha256(repr(sorted(asdict(self.task).items())).encode()).hexdigest()[:20]
+                path = self.cache / f"listops-{name}-{stamp(__name__)}.json"
+                self._corpus = _unpack(cached(path, lambda: _pack(self.task.generate())))
         return self._corpus
 
     def prepare_data(self) -> None:

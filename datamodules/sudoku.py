@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.code_files import stamp
 from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import cached, sha256_of_file
@@ -29,8 +30,6 @@ TRAIN, VAL, TEST = "train", "val", "test"
 SATNET_GIVENS, RRN_GIVENS = (31, 42), (17, 34)
 """The fewest and the most givens of both data sets (SATNet: 36.2 in the mean; RRN: as many boards of each number)."""
 SATNET_TRAIN = 9_000
-DATA_VERSION = 1
-"""Raised when the same arguments give other boards, so that no old cache is read."""
 
 
 class SudokuData(CounterBasedDataModule):
@@ -159,9 +158,9 @@ class GeneratedSudoku(SudokuData):
         if self.cache is None:
             return self._generated(split)
         low, high = self.test_givens if split == TEST else self.train_givens
-        key = (DATA_VERSION, split, self.boards_seed, self._count(split), low, high)
+        key = (split, self.boards_seed, self._count(split), low, high)
         name = hashlib.sha256(repr(key).encode()).hexdigest()[:20]
-        content = cached(self.cache / f"sudoku-{name}.bin", lambda: self._generated(split).tobytes())
+        content = cached(self.cache / f"sudoku-{name}-{stamp(__name__)}.bin", lambda: self._generated(split).tobytes())
         return np.frombuffer(content, np.uint8).reshape(-1, 2, CELLS)
 
     def _count(self, split: str) -> int:

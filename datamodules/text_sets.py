@@ -16,6 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.code_files import stamp
 from paper_repro.base.data_files import find_data
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import cached, sha256_of_bytes
@@ -139,7 +140,7 @@ def _standard_functions(cache: Path | None) -> list[str]:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     if cache is None:
         return _functions_of(files)
-    stamps = "/".join(map(stamp_of, [Path(__file__), *files]))
+    stamps = "/".join([stamp(__name__), *map(stamp_of, files)])
     path = cache / "text_sets" / f"python-{sha256_of_bytes(stamps.encode())[:20]}.json"
     found: list[str] = json.loads(cached(path, lambda: json.dumps(_functions_of(files)).encode()))
     return found

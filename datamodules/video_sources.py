@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.code_files import stamp
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.encoded_files import UnfitError
@@ -207,7 +208,7 @@ class SampleClips(VideoSource):
             clip = self._decoded(name, content)
         else:
             given = f"{hashlib.sha256(content).hexdigest()} {self.shrink} {_decoder()}"
-            path = self.cache / f"clip-{name}-{hashlib.sha256(given.encode()).hexdigest()[:20]}.npz"
+            path = self.cache / f"clip-{name}-{hashlib.sha256(given.encode()).hexdigest()[:20]}-{stamp(__name__)}.npz"
             clip = Clip(**cached_arrays(path, lambda: self._decoded(name, content)._asdict()))
         if min(clip.frames.shape[1:3]) < self.size:
             found = "x".join(map(str, clip.frames.shape[1:3]))

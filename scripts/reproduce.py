@@ -18,6 +18,7 @@
                                                  most cheaply decide; the same command goes on
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
                                                  no result yet
+    reproduce.py cem/table3 --again              run anew what comes from other code or data than there is now
     reproduce.py cem/table3 launcher=slurm launcher.partition=gpu launcher.jobs=8
                                                  the cells in jobs of a SLURM cluster, watched from here; the same words
                                                  with --cancel end the jobs
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 HELP = ("--help", "-h")
 ACTIONS = (
     *("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--decide"),
-    "--cancel",
+    *("--again", "--cancel"),
 )
 SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
 RARELY = 50_000
@@ -112,7 +113,7 @@ def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
     Raises:
         UsageError: they do not.
     """
-    if slurm and (own := words.flags - {"--fill", "--cancel"}):
+    if slurm and (own := words.flags - {"--fill", "--again", "--cancel"}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
@@ -124,7 +125,7 @@ def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> No
     Raises:
         UsageError: a plan cannot be made, or there is something that is not to be published.
     """
-    if action in ("", "--fill", "--render", "--publish"):
+    if action in ("", "--fill", "--again", "--render", "--publish"):
         plans = [_plan(artifact, words) for artifact in artifacts]
         if action == "--publish":
             from paper_repro.artifacts.publish import content
@@ -190,14 +191,17 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
     """Run the cells of a plan, here or on a cluster, and show what they have come to."""
     started = time.monotonic()
     if slurm:
+        from paper_repro.cells import changes
         from paper_repro.launchers import slurm as cluster
 
         sweep = cluster.sweep_of(plan, words, RESULTS, fill=action == "--fill")
         if action == "--cancel":
             return cluster.cancel(sweep)
+        if action == "--again":
+            changes.set_aside(words.runs, changes.changed(words.runs, plan.all_cells))
         result = _said(cluster.run(sweep, slurm), warnings)
     else:
-        result = _run(plan, words.runs, warnings, fill=action == "--fill")
+        result = _run(plan, words.runs, warnings, fill=action == "--fill", again=action == "--again")
     if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
         return result.exit_code
     if all(cell.missing for cell in plan.cells):
@@ -276,10 +280,10 @@ def _verify(words: Words) -> int:
     return int(any(found.verdict == DIFFERS for _, found in rows))
 
 
-def _run(plan: "Plan", runs: Path, warnings: "Later", fill: bool = False) -> "Result":
+def _run(plan: "Plan", runs: Path, warnings: "Later", fill: bool = False, again: bool = False) -> "Result":
     from paper_repro.cells import runner
 
-    return _said(runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill), warnings)
+    return _said(runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill, again=again), warnings)
 
 
 def _said(result: "Result", warnings: "Later") -> "Result":
@@ -306,11 +310,14 @@ def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None]
     """
     from paper_repro.artifacts.layouts import FILE, TerminalLayout
     from paper_repro.artifacts.render import render
+    from paper_repro.cells import changes
 
     table, written = render(plan, runs, RESULTS)
     layout = TerminalLayout(shutil.get_terminal_size().columns) if sys.stdout.isatty() else FILE
     print(table.markdown(layout), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
+    if changed := changes.told(table.view.changed):
+        warnings.add(changed)
     warnings.print()
     close()
     wrong = {} if plan.altered else table.view.unnamed  # an altered run may measure less

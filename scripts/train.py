@@ -3,6 +3,7 @@
     train.py cem/gaussian_process model=cem/gp_recursive model.block.num_steps=2 data.kernel=matern seed=1
     train.py cem/gaussian_process training.steps=200 runs=DIR
     train.py cem/gaussian_process training.steps=200 --config      the resolved config with the origin of each value
+    train.py cem/gaussian_process training.steps=200 --again       anew, if code or data have changed since
     train.py --list                                                every experiment, with what it is in one line
 
 The record goes to runs/cells/<cell>/record.json, the weights beside it; the same command again finds it done, and after
@@ -25,7 +26,7 @@ SETTINGS = ("seed", "runs")
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = parse(arguments, ("--config", "--list", "--help", "-h"), SETTINGS)
+    words = parse(arguments, ("--config", "--again", "--list", "--help", "-h"), SETTINGS)
     if words.flags & {"--help", "-h"} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
@@ -49,14 +50,14 @@ def main(arguments: Sequence[str]) -> int:
         print(explained(words.names[0], words.overrides, seed))
         return 0
 
-    from paper_repro.cells import measurements, planned, records, runner
+    from paper_repro.cells import changes, measurements, planned, records, runner
     from paper_repro.launchers import group
 
     cell = planned.single(words.names[0], words.overrides, seed)
     if (code := group.followed()) is not None:
         return code
     with group.leading():
-        result = runner.run_cells([cell], words.runs, [words.runs, RESULTS])
+        result = runner.run_cells([cell], words.runs, [words.runs, RESULTS], again="--again" in words.flags)
     for reason in [*result.missing, *([result.fatal] if result.fatal else [])]:
         print(f"not run: {reason}", file=sys.stderr)
     if (found := measurements.find(words.runs, cell)) is not None:
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         for name, value in record.metrics.items():
             print(f"{name} {value:.6g}")
         print(records.record_path(words.runs, cell.id))
+    if changed := changes.told(changes.changed(words.runs, [cell])):
+        print(changed, file=sys.stderr)
     if result.interrupted:
         print("interrupted; the same command goes on from here", file=sys.stderr)
     return result.exit_code

@@ -136,7 +136,8 @@ def test_commands_name_scripts_options_and_artifacts_that_exist(page: Path) -> N
     meant = "\n".join(line for line in text.splitlines() if "`, an argument that is refused " not in line)
     for artifact in re.findall(r"reproduce\.py (\w+/\w+)", meant):
         file = f"paper_repro/papers/{artifact}.yaml"
-        example = {f"<!-- example: {artifact} -->", f"<!-- file: {file} -->"}
+        own = f"<!-- own: {artifact.partition('/')[0]}/papers/{artifact}.yaml -->"
+        example = {f"<!-- example: {artifact} -->", f"<!-- file: {file} -->", own}
         assert (ROOT / file).is_file() or any(mark in text for mark in example), artifact
     targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for target in re.findall(r"(?:^    |`)make ([\w-]+)", text, re.MULTILINE):

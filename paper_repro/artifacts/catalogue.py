@@ -1,9 +1,9 @@
 """Finds every artifact by scanning, types it on loading and checks it whole.
 
-``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  A further folder with the same layout may be given in
-``$PAPER_REPRO_PAPERS``.  What figures of a paper have in common (sizes, scales, data) stands in
-``papers/<paper>/bases/<name>.yaml``; an artifact or base with ``like: <paper>/<name>`` lies over it, see
-``typed_yaml.over``.
+``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  Further folders with the same layout are
+``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package (``base.packages``).  What figures of a paper have in common
+(sizes, scales, data) stands in ``papers/<paper>/bases/<name>.yaml``; an artifact or base with ``like: <paper>/<name>``
+lies over it, see ``typed_yaml.over``.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from paper_repro.artifacts.names import Names, place_problems
 from paper_repro.base import typed_yaml
 from paper_repro.base.config import experiments, is_experiment
 from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.packages import own_packages
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
@@ -80,7 +81,8 @@ def _folders() -> list[Path]:
     extra = os.environ.get(EXTRA_PAPERS)
     if extra and not Path(extra).is_dir():
         raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
-    return [PAPERS, *([Path(extra)] if extra else [])]
+    own = (folder / "papers" for folder in own_packages().values())
+    return [PAPERS, *([Path(extra)] if extra else []), *(folder for folder in own if folder.is_dir())]
 
 
 def _scan(pattern: str) -> dict[str, list[Path]]:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.packages import own_packages
 
 HOMES = ("paper_repro.papers.", "paper_repro.artifacts.")
 """Where the classes and functions lie that a YAML may name."""
@@ -65,12 +66,13 @@ def named(name: str, where: str) -> Any:
     """Return what a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
 
     Raises:
-        UsageError: with the file and line ``where``, it is neither below ``paper_repro.papers`` nor below
-            ``paper_repro.artifacts``, or there is none.
+        UsageError: with the file and line ``where``, it is not below ``paper_repro.papers``, ``paper_repro.artifacts``
+            or a package of the user, or there is none.
     """
     home, _, last = name.rpartition(".")
-    if not name.startswith(HOMES):
-        raise UsageError(f"{where}: {name!r} is not below {' or '.join(home[:-1] for home in HOMES)}")
+    homes = (*HOMES, *(f"{package}." for package in own_packages()))
+    if not name.startswith(homes):
+        raise UsageError(f"{where}: {name!r} is not below {' or '.join(home[:-1] for home in homes)}")
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:

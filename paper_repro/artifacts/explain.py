@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from paper_repro.artifacts.artifact import Artifact
-from paper_repro.base.config import CONF
+from paper_repro.base.config import file_of
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.origins import explained
 
@@ -44,7 +44,7 @@ def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | No
 def _place(artifact: Artifact, text: str) -> dict[str, str]:
     """Return the axis values that a word gives; none where it is an override."""
     key, _, value = text.partition("=")
-    if key not in artifact.axes or (CONF / key / f"{value}.yaml").is_file():
+    if key not in artifact.axes or file_of(f"{key}/{value}") is not None:
         return {}
     first, *rest = value.split(",")
     found = {key: first, **{axis: one for axis, _, one in (part.strip().partition("=") for part in rest)}}

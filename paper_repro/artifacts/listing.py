@@ -19,11 +19,11 @@ from paper_repro.base.data_files import find_data
 from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.cells import measurements
+from paper_repro.cells import changes, measurements
 from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
 from paper_repro.cells.machine_section import count_devices, on_gpu
 from paper_repro.cells.measurements import is_done
-from paper_repro.cells.records import record_path
+from paper_repro.cells.records import Record, record_path
 
 LEFT_OUT = ("scales", "reference", "made from", "yours")
 """Columns of the list that a terminal is not shown."""
@@ -166,7 +166,8 @@ def _memory(count: float) -> str:
 
 
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
-    """Show each cell of a plan, those of its floors too: id, setting, seed, status, and the path of its record.
+    """Show each cell of a plan, those of its floors too: id, setting, seed, status, whether code and data are those of
+    now, and the path of its record.
 
     The status is that of the user's own cell; where there is none, that of the committed reference, said so.
     """
@@ -175,19 +176,27 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
     for cell in plan.all_cells:
         place = [*cell.key, *under.get(cell.id, {}).items()]
         setting = ", ".join(f"{axis}={value}" for axis, value in place) or "-"
-        status, path = "not run", "-"
+        status, code, path = "not run", "-", "-"
         for root in (runs, reference):
             if (found := measurements.find(root, cell)) is not None:
                 lacking = f", to measure: {', '.join(found.lacking)}" if found.lacking else ""
                 whose = " (reference)" if root == reference else ""
                 status, path = f"{found.record.status}{lacking}{whose}", _shown(record_path(root, cell.id))
+                code = _code(root, found.record)
                 break
         if cell.missing:
             status = "no data" if path == "-" else status
             absent[cell.missing] = None
-        rows.append([cell.id, setting, str(cell.seed), status, path])
-    table = tabulate(rows, ["cell", "setting", "seed", "status", "record"], tablefmt="simple", disable_numparse=True)
+        rows.append([cell.id, setting, str(cell.seed), status, code, path])
+    headers = ["cell", "setting", "seed", "status", "code and data", "record"]
+    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
     return "\n".join([table, *absent])
+
+
+def _code(root: Path, record: Record) -> str:
+    """Return whether the files that a result depends on are those of now."""
+    files = changes.changed_files(root, record)
+    return "not recorded" if files is None else f"other: {', '.join(files)}" if files else "as now"
 
 
 def _shown(path: Path) -> str:

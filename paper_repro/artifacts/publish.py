@@ -8,6 +8,7 @@ from paper_repro.artifacts import looks
 from paper_repro.artifacts.catalogue import PAPERS
 from paper_repro.artifacts.plan import Plan, of_finished_looks, with_looks
 from paper_repro.artifacts.render import render
+from paper_repro.base import code_files
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import measurements, records
@@ -82,7 +83,8 @@ def content(plan: Plan, runs: Path, results: Path) -> Content:
         )
     _refuse_unknown_code(list(found.values()))
     whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]
-    return Content(plan, whole, _attachments(list(found.values()), runs, results), kept)
+    attached = _attachments(list(found.values()), runs, results) | _code_lists(list(found.values()), runs, results)
+    return Content(plan, whole, attached, kept)
 
 
 def _refuse_unknown_code(found: Sequence[Record]) -> None:
@@ -101,6 +103,13 @@ def _refuse_unknown_code(found: Sequence[Record]) -> None:
             f"{len(dirty)} records come from uncommitted code, or from code that changed while they ran (the first: "
             f"{dirty[0]}); commit, delete them and run again"
         )
+
+
+def _code_lists(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
+    """Return where the lists of files that records name go, and their content."""
+    names = {each.get(measurements.LISTED) for record in found for each in measurements.code_of(record)} - {None}
+    paths = (Path(code_files.FOLDER, f"{name}.json") for name in sorted(map(str, names)))
+    return {results / path: (runs / path).read_bytes() for path in paths if (runs / path).is_file()}
 
 
 def _to_write(record: Record, results: Path) -> Record | None:

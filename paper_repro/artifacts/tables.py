@@ -16,7 +16,7 @@ from paper_repro.artifacts.layouts import AS_REFERENCE, FILE, VERDICT, Layout
 from paper_repro.artifacts.typesetting import BOLD, Grid, latex_table
 from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
-from paper_repro.cells import measurements
+from paper_repro.cells import changes, measurements
 from paper_repro.cells.records import Record
 
 
@@ -115,6 +115,8 @@ class Table:
             return cells
         own, reference = values(point.own, name), values(point.reference, name)
         own_text = _wrap(_spread(metric, own), marks["own"]) or self.absence(point, name, "own")
+        if own and any(cell.id in self.view.changed for cell in point.cells.values()):
+            own_text += CHANGED
         if self.view.has_reference:
             reference_text = _wrap(_spread(metric, reference), marks["reference"])
             absence = self.absence(point, name, "reference")
@@ -228,6 +230,8 @@ class Table:
         for point in view.points.values():
             if text := verdicts.trouble(view.judged(point)):
                 notes.append(f"{self._place(point)}: {text}.")
+        if changed := changes.told(self.view.changed):
+            notes.append(f"{CHANGED.strip()} {changed}.")
         return notes + self._lacks()
 
     def _unfinished_looks(self) -> list[str]:
@@ -339,6 +343,8 @@ class Table:
 
 
 _SOURCES = ("paper", "own", "reference")
+CHANGED = " †"
+"""What stands behind a number of the user's that comes from other code or data than there is now."""
 
 
 def _number(metric: Metric, number: Number | None) -> str:

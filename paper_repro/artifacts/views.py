@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.files import CorruptFileError
-from paper_repro.cells import records
+from paper_repro.cells import changes, records
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import DIVERGED, FINISHED, NOT_FINITE
@@ -47,6 +47,8 @@ class View:
     reference_root: Path | None
     """None if ``own_root`` is the committed reference itself (there is nothing to hold it against but the paper)."""
     floors: tuple[MeasuredFloor, ...] = ()
+    changed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The user's cells that come from other code or data than there is now, each with the files that differ."""
 
     @property
     def own_root_is_reference(self) -> bool:
@@ -123,7 +125,9 @@ class View:
 
     def witness(self) -> "Witness":
         """Return the same view, which notes what is read of it."""
-        return Witness(self.plan, self.points, self.own_root, self.reference_root, self.floors, plain=self)
+        return Witness(
+            self.plan, self.points, self.own_root, self.reference_root, self.floors, self.changed, plain=self
+        )
 
     def unwatched(self) -> "View":
         """Return the view that notes nothing, to choose with: of ten rates, say, the best is judged, not the others."""
@@ -305,7 +309,8 @@ def build(plan: Plan, own: Path, reference: Path | None) -> View:
     if plan.has_looks:
         points = {key: _of_finished_looks(plan, point) for key, point in points.items()}
     floors = tuple(_measured(floor, plan, own, reference, committed) for floor in plan.floors)
-    return View(plan, points, own, reference, floors)
+    changed = {} if reference is None else changes.changed(own, plan.all_cells)
+    return View(plan, points, own, reference, floors, changed)
 
 
 def _of_finished_looks(plan: Plan, point: Point) -> Point:

@@ -17,6 +17,7 @@ from typing import Any
 from paper_repro.base import dialects
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override, apply, parse
+from paper_repro.base.packages import own_packages
 from paper_repro.base.seeds import LARGEST
 from paper_repro.base.targets import check_targets
 
@@ -128,25 +129,52 @@ def chosen_groups(overrides: Sequence[Override]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({item.key: item.value for item in overrides if chooses(item)}.items()))
 
 
+def folders() -> list[Path]:
+    """Return the folders of configs: ours, and ``conf`` of each package of the user."""
+    own = (folder / "conf" for folder in own_packages().values())
+    return [CONF, *(folder for folder in own if folder.is_dir())]
+
+
+def files_of(group: str) -> dict[str, Path]:
+    """Return the files of a group of configs by what chooses them.
+
+    Raises:
+        UsageError: two files have one name.
+    """
+    found: dict[str, Path] = {}
+    for root in folders():
+        folder = root / group
+        for path in sorted(folder.rglob("*.yaml")):
+            name = path.relative_to(folder).with_suffix("").as_posix()
+            if name in found:
+                raise UsageError(f"{path}: {found[name]} has that name already; give it another")
+            found[name] = path
+    return found
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file of a config, named as in ``experiment/cem/slimpajama``; None where there is none."""
+    return next((path for root in folders() if (path := root / f"{name}.yaml").is_file()), None)
+
+
 def experiments() -> list[str]:
-    """Return the experiments that ``conf/experiment`` holds."""
-    folder = CONF / "experiment"
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    """Return the experiments that ``conf/experiment`` holds, ours and those of the user's packages."""
+    return sorted(files_of("experiment"))
 
 
 def experiment_titles() -> dict[str, str]:
     """Return each experiment's first line of comment, which says what it is."""
     titles = {}
-    for name in experiments():
-        lines = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    for name, path in sorted(files_of("experiment").items()):
+        lines = path.read_text(encoding="utf-8").splitlines()
         comments = (line[1:].strip() for line in lines if line.startswith("#") and not line.startswith("# @package"))
         titles[name] = next(comments, "")
     return titles
 
 
 def is_experiment(name: str) -> bool:
-    """Return whether ``conf/experiment`` holds a file of that name; cheaper than to list them all."""
-    return (CONF / "experiment" / f"{name}.yaml").is_file()
+    """Return whether there is an experiment of that name; cheaper than to list them all."""
+    return file_of(f"experiment/{name}") is not None
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
@@ -178,7 +206,11 @@ def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 def chooses(override: Override) -> bool:
     """Return whether this names a config of a group, as ``machine=gpu`` does, and is no value for a key."""
-    return isinstance(override.value, str) and override.key != "experiment" and (CONF / override.key).is_dir()
+    return (
+        isinstance(override.value, str)
+        and override.key != "experiment"
+        and any((folder / override.key).is_dir() for folder in folders())
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -187,7 +219,6 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     it.
     """
     from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -195,13 +226,12 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     if experiment not in experiments():
         raise UsageError(f"unknown experiment {experiment!r}{nearest(experiment, experiments())}")
     for group, choice in groups:
-        folder = CONF / group
-        choices = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
+        choices = files_of(group)
         if choice not in choices:
             own = [name for name in choices if name.startswith(f"{experiment.partition('/')[0]}/")]
             raise UsageError(f"{group}={choice}: there is no such {group} config{nearest(choice, own or choices)}")
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with searched():
             loader: Any = GlobalHydra.instance().config_loader()
             _check_what_is_read(loader.repository)
             config = hydra_compose(f"experiment/{experiment}", [f"{group}={choice}" for group, choice in groups])
@@ -212,12 +242,36 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     return {str(key): value for key, value in container.items()}
 
 
+@contextlib.contextmanager
+def searched() -> Iterator[None]:
+    """Let Hydra compose from all ``folders``."""
+    from hydra import initialize_config_dir
+
+    _tell_hydra_of_folders()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+@functools.cache
+def _tell_hydra_of_folders() -> None:
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class Folders(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for folder in folders()[1:]:
+                search_path.append("paper_repro", f"file://{folder}")
+
+    Plugins.instance().register(Folders)
+
+
 def _check_what_is_read(repository: Any) -> None:
-    """Have each file below ``conf`` checked by ``dialects`` when Hydra's repository loads it."""
+    """Have each file below ``folders`` checked by ``dialects`` when Hydra's repository loads it."""
     load = repository.load_config
 
     def checked(config_path: str) -> Any:
-        if (path := CONF / f"{config_path.removesuffix('.yaml')}.yaml").is_file():
+        if (path := file_of(config_path.removesuffix(".yaml"))) is not None:
             dialects.check(path)
         return load(config_path)
 

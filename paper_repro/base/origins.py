@@ -77,18 +77,17 @@ def composed(experiment: str, groups: tuple[tuple[str, str], ...]) -> Mapping[st
         experiment: a file under ``conf/experiment``.
         groups: the choice for each group that is chosen, each of which there must be.
     """
-    from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with configs.searched():
         loader = GlobalHydra.instance().config_loader()
         choices = [f"{group}={choice}" for group, choice in groups]
         defaults = loader.compute_defaults_list(f"experiment/{experiment}", choices, RunMode.RUN).defaults
     found: dict[str, Written] = {}
     for default in defaults:
-        path = CONF / f"{default.config_path}.yaml"
-        if path.is_file():
+        path = configs.file_of(str(default.config_path))
+        if path is not None:
             group = str(default.config_path).partition("/")[0]
             for key, node in _places(typed_yaml.read(path), default.package or ""):
                 _clear(found, key)

@@ -1,4 +1,6 @@
-"""From ``_target_`` nodes to objects: only classes of listed rooms and optimizers, and no argument goes unread."""
+"""From ``_target_`` nodes to objects: only classes of listed rooms, of the user's own packages and optimizers, and no
+argument goes unread.
+"""
 
 import importlib
 import inspect
@@ -7,6 +9,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.packages import VARIABLE, own_packages
 
 ROOMS = ("models", "lightning_modules", "datamodules", "probes", "training", "metrics", "papers", "tests")
 """The parts of the package whose classes a config may name; what runs, reads and writes files is not among them."""
@@ -18,7 +21,7 @@ DIRECTIVES = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
 
 
 def check_targets(config: Any) -> None:
-    """Refuse a config that names anything outside the ``ROOMS`` of the package and ``torch.optim``.
+    """Refuse a config that names anything outside the ``ROOMS``, the user's own packages and ``torch.optim``.
 
     This reads the names alone and imports nothing; ``locate`` and ``require`` check what they lead to.
 
@@ -96,9 +99,9 @@ def built_by(target: str) -> type:
 def locate(target: str) -> Any:
     """Return the class or function of that dotted name.
 
-    It must be defined in one of the ``ROOMS`` or, as an optimizer, below torch.optim, not merely be within reach of a
-    module there: the ``os`` that some module imports is refused.  A function is accepted where it is defined beside
-    models and annotated with the class of ours that it builds.
+    It must be defined in one of the ``ROOMS``, in a package that the user named or, as an optimizer, below torch.optim,
+    not merely be within reach of a module there: the ``os`` that some module imports is refused.  A function is
+    accepted where it is defined beside models, or in the user's package, and annotated with the class that it builds.
 
     Raises:
         UsageError: there is none, its module cannot be imported, it is defined elsewhere, or it is neither a class nor
@@ -123,8 +126,18 @@ def _may_be_built(found: Any) -> bool:
     if isinstance(found, type):
         if home.startswith("torch.optim."):
             return issubclass(found, importlib.import_module("torch.optim").Optimizer)
-        return home.startswith(ALLOWED)
-    return isinstance(found, FunctionType) and home.startswith(FACTORIES) and _may_be_built(_returned(found))
+        return home.startswith(_allowed())
+    return (
+        isinstance(found, FunctionType) and home.startswith((*FACTORIES, *_own())) and _may_be_built(_returned(found))
+    )
+
+
+def _own() -> tuple[str, ...]:
+    return tuple(f"{name}." for name in own_packages())
+
+
+def _allowed() -> tuple[str, ...]:
+    return (*ALLOWED, *_own())
 
 
 def _returned(factory: FunctionType) -> Any:
@@ -146,16 +159,23 @@ def _longest_module(target: str) -> ModuleType:
 
 
 def _may_be_named(target: Any) -> bool:
-    if not isinstance(target, str) or not target.startswith(ALLOWED):
+    if not isinstance(target, str) or not target.startswith(_allowed()):
         return False
     return all(part.isidentifier() and not part.startswith("_") for part in target.split("."))
 
 
 def _refusal(target: Any) -> str:
     rooms = ", ".join(ROOMS)
+    own = "".join(f", {name}" for name in own_packages())
     return (
-        f"_target_ {target!r} is refused: only classes of paper_repro.{{{rooms}}} and torch's optimizers are accepted"
+        f"_target_ {target!r} is refused: only classes of paper_repro.{{{rooms}}}{own} and torch's optimizers are "
+        f"accepted; a package of yours is named by {VARIABLE}={_first_part(target)}"
     )
+
+
+def _first_part(target: Any) -> str:
+    first = str(target).partition(".")[0]
+    return first if first.isidentifier() and first != "paper_repro" else "NAME"
 
 
 def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
+from paper_repro.base.packages import own_packages
 from paper_repro.base.seeds import without_seeds
 from paper_repro.base.targets import ROOMS
 from paper_repro.cells.planned import PlannedCell, file_hashes
@@ -118,3 +119,5 @@ def _code() -> Iterator[Path]:
     for home in sys.modules["paper_repro"].__path__:
         for room in COUNTING:
             yield from sorted(Path(home, room).rglob("*.py"))
+    for folder in own_packages().values():
+        yield from sorted(folder.rglob("*.py"))

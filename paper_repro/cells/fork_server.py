@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.code_files import code_of
 from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.processes import end_with_parent
 from paper_repro.base.targets import modules
@@ -162,6 +163,8 @@ def _frozen_imports() -> Iterator[None]:
 def _import(message: dict[str, Any]) -> None:
     """Import what every worker needs, and what a message's configs name; what cannot be is found by the worker."""
     versions()
+    for cell in message.get("cells", ()):
+        code_of(cell["config"])  # read before it is imported; a worker finds it read
     for name in sorted({*modules(message), BUILDER}):
         try:
             importlib.import_module(name)

@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 OF_A_SPLIT = ("train_", "val_", "test_", "best_")
 """How metrics begin that the training itself gave, in records that do not tell whose metric is whose."""
 
-PROBES, CODE = "probes", ("commit", "dirty")
-"""Where a record's provenance names the code of the probes that measured after the training, and what it says."""
+PROBES, CODE, LISTED = "probes", ("commit", "dirty"), "code"
+"""Where a record's provenance names the code of the probes that measured after the training, what it says, and where it
+names the list of files (``cells.code_files``)."""
 
 
 class Planned(Protocol):
@@ -220,7 +221,8 @@ def _with(record: Record, found: Measurement) -> Record:
 
 def _code(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the code that a provenance names."""
-    return {name: provenance.get(name) for name in CODE}
+    listed = {LISTED: provenance[LISTED]} if LISTED in provenance else {}
+    return {name: provenance.get(name) for name in CODE} | listed
 
 
 def _of_probes(record: Record, more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ STATUSES = (FINISHED, DIVERGED, OUT_OF_MEMORY, FAILED)
 MOST_NESTING, MOST_KEYS = 24, 1_500
 MOST_ATTACHMENTS = 50
 _HASH = re.compile(r"[0-9a-f]{64}")
+_LIST = re.compile(r"[0-9a-f]{16}")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LARGEST = 2**63
 
@@ -110,7 +111,21 @@ def _provenance(value: Any) -> bool:
 
 
 def _code(value: Any) -> bool:
-    return isinstance(value, Mapping) and set(value) == set(_CODE) and all(_CODE[key](value[key]) for key in _CODE)
+    known = {**_CODE, "code": _listed}
+    return (
+        isinstance(value, Mapping) and {*_CODE} <= {*value} <= {*known} and all(known[key](value[key]) for key in value)
+    )
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, str) and _LIST.fullmatch(value) is not None
+
+
+def _file_state(value: Any) -> bool:
+    """Return whether a value is size, time of change and SHA-256 of a file, or of the files of a folder."""
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        return False
+    return _count(value[0]) and _count(value[1]) and isinstance(value[2], str) and len(value[2]) <= 64
 
 
 _CODE: dict[str, Callable[[Any], bool]] = {
@@ -121,6 +136,8 @@ _PROVENANCE: dict[str, Callable[[Any], bool]] = {
     **_CODE,
     "versions": _each(_text(200)),
     "device": _text(500),
+    "code": _listed,
+    "files": _each(_file_state),
     "data": _each(_text(200)),
     "compiled": _text(500),
     "probes": _each(_code),
@@ -141,7 +158,7 @@ _FIELDS: dict[str, Kind] = {
     "note": (_text(1_000), "a text"),
     "provenance": (
         _provenance,
-        "commit, dirty flag, versions, device, data, whether compiled, code of later probes",
+        "commit, dirty flag, versions, device, data, files, whether compiled, code of later probes",
     ),
     "attachments": (
         _each(lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None),

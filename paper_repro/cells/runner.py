@@ -11,7 +11,7 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED
 from paper_repro.base.group import check_started
-from paper_repro.cells import measurements, records
+from paper_repro.cells import changes, measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.display import Display
@@ -154,17 +154,27 @@ def count_by_status(cells: Sequence[PlannedCell], runs: Path) -> dict[str, int]:
 
 
 def run_cells(
-    cells: Sequence[PlannedCell], runs: Path, roots: Sequence[Path], fill: bool = False, share: Share = WHOLE
+    cells: Sequence[PlannedCell],
+    runs: Path,
+    roots: Sequence[Path],
+    fill: bool = False,
+    share: Share = WHOLE,
+    again: bool = False,
 ) -> Result:
     """Check every config and estimate its cost (from the records below ``roots``), then run what has no result.
+
+    Args:
+        again: run anew what comes from other code or data than there is now (``cells.changes``).
 
     Raises:
         UsageError: a config that cannot be built, or a logger that is not installed or lacks its key; nothing has been
             run.
     """
     open_runs_folder(runs)
-    done = _done(runs, [cell for cell in cells if not cell.missing])
-    todo = [cell for cell in cells if not cell.missing and cell.id not in done]
+    able = [cell for cell in cells if not cell.missing]
+    changed = changes.changed(runs, able) if again else {}
+    done = _done(runs, able) - changed.keys()
+    todo = [cell for cell in able if cell.id not in done]
     check_loggers(cell.config for cell in todo)
     for cell in todo:
         check_started((cell.config.get(identity.MACHINE) or {}).get("nodes", 1))
@@ -173,4 +183,5 @@ def run_cells(
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.counting(todo[0].config), runs) if todo else {}
         cells = told(cells, todo)
+        changes.set_aside(runs, changed)
         return run(cells, runs, estimates=estimates, servers=servers, fill=fill, share=share, known=done)

@@ -34,7 +34,7 @@ ATTACHMENT_BYTES = 300_000
 """The most that one file beside a record may hold."""
 WEIGHTS = "weights.safetensors"
 """The file beside the record of a cell that has trained a model."""
-TAKEN = ("record.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
+TAKEN = ("record.json", "begun.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
 """Names in a cell's folder that no attachment may have."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 """What a cell or a file beside its record may be called."""

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from paper_repro.base import identity
+from paper_repro.base import code_files, identity
 from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.base.files import disk_refuses, sha256_of_bytes, write_atomically
@@ -42,8 +42,8 @@ from paper_repro.cells.tasks import (
 )
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-MEMBERS = "members.json"
-"""In the folder of cells that run together, their ids."""
+MEMBERS, BEGUN = "members.json", "begun.json"
+"""In the folder of cells that run together, their ids; in that of any, the code and data that they were begun with."""
 
 
 class _Left(BaseException):
@@ -151,8 +151,10 @@ class Worker:
                     continue
                 finally:
                     self.channel.measures = False
+                only = {**cell.config, identity.PROBES: {name: cell.config[identity.PROBES][name]}}
+                code = {measurements.LISTED: code_files.keep(self.runs, code_files.code_of(only))}
                 try:
-                    self._keep(cell, name, findings, time.monotonic() - started, origin)
+                    self._keep(cell, name, findings, time.monotonic() - started, origin | code)
                 except ValueError as error:
                     status, note = FAILED, f"probes.{name}: {error}"
         self.channel.emit("done", cell=cell.id, status=status, note=note)
@@ -180,6 +182,7 @@ class Worker:
         folder.mkdir(parents=True, exist_ok=True)
         if len(batch) > 1:
             write_atomically(folder / MEMBERS, json.dumps([cell.id for cell in batch]).encode())
+        made_from = self._made_from(batch, folder)
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)
         self.channel.measures = False
@@ -190,10 +193,26 @@ class Worker:
             if cell.id in wanted:
                 self.leases.check()
                 self._keep_files(cell.id, folder)
-                kept = self._record(cell, outcome, origin)
+                kept = self._record(cell, outcome, origin | made_from[cell.id])
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _made_from(self, batch: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
+        """Return for each cell the list of its code and its data files; where cells go on from a checkpoint, those with
+        which they were begun, if that is known.
+        """
+        path, found = folder / BEGUN, dict[str, dict[str, Any]]()
+        if any((folder / "checkpoints").glob("*")):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                found = dict(json.loads(path.read_bytes()))
+            return {cell.id: found.get(cell.id, {}) for cell in batch}
+        for cell in batch:
+            files = code_files.data_files(cell.config)
+            code = code_files.keep(self.runs, code_files.code_of(cell.config))
+            found[cell.id] = {measurements.LISTED: code, **({"files": files} if files else {})}
+        write_atomically(path, json.dumps(found).encode())
+        return found
 
     def _cut_off(self, cells: Sequence[Cell], open_cells: Sequence[Cell]) -> list[Cell]:
         """Return the members of a batch of these cells that was cut off, also those whose records were written; it goes

@@ -154,6 +154,7 @@ def _provenance(kept: Kept) -> Markup:
     return facts(
         [
             ("Commit", [commit, dirty]),
+            ("List of its code", tag("code", given["code"]) if "code" in given else "not recorded"),
             ("Probes measured later, at", [[tag("code", one), " "] for one in later]),
             ("Machine", given.get("device")),
             ("Versions", versions),

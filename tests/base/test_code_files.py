@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base import code_files, packages
+from paper_repro.base.config import compose
+
+SOURCES = {
+    "__init__.py": "",
+    "a.py": "if TYPE_CHECKING:\n    from ours.types_only import T\n\nfrom ours import b\n",
+    "b.py": "import os, ours.c as c\n\n\ndef late():\n    from .d import (\n        one,\n        two,\n    )\n",
+    "c.py": "from . import e as other\n",
+    "d.py": "one = two = 1\n",
+    "e/__init__.py": "from .f import g\n",
+    "e/f.py": "g = 1\n",
+    "types_only.py": "T = int\n",
+    "unused.py": "",
+}
+
+
+def test_every_import_counts_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in SOURCES.items():
+        path = tmp_path / "ours" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setenv(packages.VARIABLE, str(tmp_path / "ours"))
+    found = code_files.imported_by(["ours.a"])
+    assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f"}
+
+
+def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> None:
+    found = code_files.code_of(compose("ngpt/speedup", ["model=ngpt/ngpt"]))
+    named = ("models.ngpt", "kernels.sphere_step.fused", "training.single", "datamodules.text", "base.seeds")
+    assert {f"paper_repro.{name}" for name in named} <= found.keys()
+    others = ("paper_repro.models.cet", "paper_repro.artifacts", "paper_repro.papers", "paper_repro.launchers")
+    assert not [name for name in found if name.startswith(others)]
+
+
+def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
+    code = code_files.imported_by(["paper_repro.base.seeds"])
+    name = code_files.keep(tmp_path, code)
+    assert code_files.read(tmp_path, name) == code and code_files.others(tmp_path, name) == ()
+    path = tmp_path / "code" / f"{name}.json"
+    path.write_text(path.read_text().replace("seeds", "sudoku"))
+    assert code_files.read(tmp_path, name) is None
+
+
+def test_the_files_of_a_folder_are_data(tmp_path: Path) -> None:
+    folder = tmp_path / "images [1]"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a")
+    config = {"data": {"path": str(folder), "files": {"role": str(tmp_path / "other.txt")}, "kernel": "rbf"}}
+    known = code_files.data_files(config)
+    assert [*known] == [str(folder)] and code_files.other_data(config, known) == []
+    (folder / "b.txt").write_text("b")
+    assert code_files.other_data(config, known) == [str(folder)]
