@@ -61,7 +61,7 @@ def test_decide_writes_no_table_after_what_stopped_its_run(
     synthetic.fill(tmp_path / "runs", plan, outcome)
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
     full = Result(fatal="the disk is full")
-    monkeypatch.setattr("paper_repro.cells.runner.run_cells", lambda *given: full)
+    monkeypatch.setattr("paper_repro.cells.runner.run_cells", lambda *_, **__: full)
     words = ("made/up", "scale=paper", "--decide", "--hours", "1000", f"runs={tmp_path / 'runs'}")
     code, said, errors = call("reproduce.py", *words)
     assert code == 1 and not said and "error: the disk is full" in errors
