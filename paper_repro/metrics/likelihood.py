@@ -49,9 +49,7 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return or_zero(cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED), targets)
 
 
-def summed_negative_log_likelihood(
-    logits: Tensor, target: Tensor, *, ignore_index: int = IGNORED
-) -> tuple[Tensor, int]:
+def summed_negative_log_likelihood(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> tuple[Tensor, int]:
     """Return what ``update`` of the metrics below takes: ``-sum_t log softmax(logits_t)[target_t]`` in nats, and the
     count.
 

@@ -132,9 +132,7 @@ class Machine:
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise UsageError if a device does not compute in this precision."""
-    if (
-        precision == "16-mixed" and device.type == "cpu"
-    ):  # Lightning takes bf16-mixed in its place, and says so to nobody
+    if precision == "16-mixed" and device.type == "cpu":  # where Lightning computes bf16-mixed
         raise UsageError(
             "training.precision=16-mixed: a CPU has no float16 autocast; set training.precision=bf16-mixed, or "
             "machine=gpu (--device gpu)"

@@ -1,9 +1,11 @@
 """The weight of each batch of an optimiser step: the number of its targets that count."""
 
 import logging
+from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -56,7 +58,7 @@ class TargetWeights:
         if _batches(trainer) == 1:
             return None
         if first:
-            self._unit = _over_devices(trainer, targets, "max").clamp(min=1)
+            self._unit = _over_devices(trainer, targets, dist.ReduceOp.MAX).clamp(min=1)
         return targets.double() / self._unit
 
     def correct(self, optimizer: Optimizer, trainer: L.Trainer) -> None:
@@ -67,7 +69,7 @@ class TargetWeights:
         total = torch.stack(self._targets).sum()
         self._targets.clear()
         if _batches(trainer) > 1:
-            total = _over_devices(trainer, total, "sum")
+            total = _over_devices(trainer, total, dist.ReduceOp.SUM)
             self.correction = float(_batches(trainer) * self._unit.double() / total.clamp(min=1))
         self.empty.note(total)
         if self.correction != 1:
@@ -81,8 +83,9 @@ def _batches(trainer: L.Trainer) -> int:
     return trainer.accumulate_grad_batches * trainer.world_size
 
 
-def _over_devices(trainer: L.Trainer, count: Tensor, operation: str) -> Tensor:
+def _over_devices(trainer: L.Trainer, count: Tensor, operation: Any) -> Tensor:
     if trainer.world_size == 1:
         return count
-    found: Tensor = trainer.strategy.reduce(count.clone(), reduce_op=operation)
+    found = count.clone()
+    dist.all_reduce(found, operation)
     return found
