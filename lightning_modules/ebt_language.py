@@ -13,10 +13,7 @@ from paper_repro.models.ebt.thinking import think
 
 
 class TransformerLanguage(NextTokenModule):
-    """The baseline, Transformer++: next-token cross-entropy; all of its weights decay, as in EBT's code.
-
-    Targets of -100 do not count.
-    """
+    """The baseline, Transformer++: next-token cross-entropy; all of its weights decay, as in EBT's code."""
 
     decay_matrices_only = False
 

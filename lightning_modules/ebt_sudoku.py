@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
@@ -16,12 +15,17 @@ from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.base.tokens import IGNORED
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent
-from paper_repro.metrics.likelihood import CrossEntropy, summed_negative_log_likelihood
+from paper_repro.metrics.likelihood import (
+    CrossEntropy,
+    mean_cross_entropy,
+    num_counted,
+    summed_negative_log_likelihood,
+)
 from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled
 from paper_repro.models.ebt.steps import LOSSES
 from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward
 from paper_repro.models.ebt.thinking import think
-from paper_repro.training.module import PaperModule
+from paper_repro.training.module import Draws, PaperModule, Tree
 from paper_repro.training.schedules import Schedule
 
 
@@ -73,11 +77,13 @@ class SudokuClassifier(PaperModule):
 
     def loss(self, batch: Pair) -> Tensor:
         givens, solutions = batch
-        targets = targets_of(givens, solutions).flatten()  # (B C,)
+        targets = targets_of(givens, solutions)  # (B, C)
         answers = list(self.model.answers(givens, self.model.num_iterations))
         counted = answers[-1:] if self.supervise == "last" else answers
-        each = [functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED) for logits in counted]
-        return torch.stack(each).mean()
+        return torch.stack([mean_cross_entropy(logits, targets) for logits in counted]).mean()
+
+    def num_targets(self, batch: Pair, draws: Draws | None = None, carry: Tree = None) -> Tensor:
+        return num_counted(targets_of(*batch))
 
     def answer(self, givens: Tensor, factor: int = 1, num_samples: int = 1) -> Tensor:
         """Return logits (B, 81, 9) after ``factor`` times the iterations of training.

@@ -2,14 +2,19 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 from torchmetrics import Metric
 
-from paper_repro.metrics.likelihood import CrossEntropy, summed_negative_log_likelihood
+from paper_repro.metrics.likelihood import (
+    CrossEntropy,
+    counted_sum,
+    mean_cross_entropy,
+    num_counted,
+    or_zero,
+    summed_negative_log_likelihood,
+)
 from paper_repro.models.rotary import RotaryLanguageModel
-from paper_repro.training.module import PaperModule
+from paper_repro.training.module import Draws, PaperModule, Tree
 
 Pair = tuple[Tensor, Tensor]
 
@@ -17,7 +22,7 @@ Pair = tuple[Tensor, Tensor]
 class NextTokenModule(PaperModule):
     """Mean cross-entropy of the next token on (ids, next ids); ``loss`` of each split in nats per token.
 
-    Every position counts, none is padding.  With ``decay_matrices_only`` the optimiser's weight decay is for tensors of
+    Targets of -100, padding, do not count.  With ``decay_matrices_only`` the optimiser's weight decay is for tensors of
     two or more dimensions, as in nanoGPT; biases, norms and scalars have none.
 
     Shape: ids and next ids (B, T), int64; the model maps the first to logits (B, T, V).
@@ -27,7 +32,10 @@ class NextTokenModule(PaperModule):
 
     def loss(self, batch: Pair) -> Tensor:
         ids, following = batch
-        return functional.cross_entropy(self.model(ids).flatten(0, 1), following.flatten())
+        return mean_cross_entropy(self.model(ids), following)
+
+    def num_targets(self, batch: Pair, draws: Draws | None = None, carry: Tree = None) -> Tensor:
+        return num_counted(batch[1])
 
     def new_metrics(self) -> dict[str, Metric]:
         return {"loss": CrossEntropy()}
@@ -54,8 +62,7 @@ class ChunkedNextTokenModule(NextTokenModule):
     model: RotaryLanguageModel
 
     def loss(self, batch: Pair) -> Tensor:
-        return self.model.cross_entropy(*batch)
+        return or_zero(self.model.cross_entropy(*batch), batch[1])
 
     def update_metrics(self, metrics: dict[str, Metric], batch: Pair) -> None:
-        losses = self.model.negative_log_likelihoods(*batch)
-        metrics["loss"].update(losses.sum(dtype=torch.float64), losses.numel())
+        metrics["loss"].update(*counted_sum(self.model.negative_log_likelihoods(*batch), batch[1]))

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.base.errors import UsageError
 from paper_repro.base.tokens import IGNORED
+from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt.model import EnergyModel
 from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, Thought, check_rule, thoughts
 from paper_repro.training.carry import add, choose, empty_ring, largest, oldest, spread
 from paper_repro.training.draws import Distribution, Integers, Normal, Uniform
-from paper_repro.training.module import PaperModule
+from paper_repro.training.module import Draws, PaperModule, Tree
 from paper_repro.training.schedules import Schedule, Times
 
 Batch = Any
@@ -122,7 +122,17 @@ class PredictionDescent(PaperModule):
 
     def error(self, prediction: Tensor, targets: Tensor) -> Tensor:
         """Return how far predictions (B, T, V) are from targets, (B, T, ...), as one number."""
-        return functional.cross_entropy(prediction.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return mean_cross_entropy(prediction, targets)
+
+    def num_targets(self, batch: Batch, draws: Draws | None = None, carry: Tree = None) -> Tensor | None:
+        if self.model.continuous:
+            return None
+        targets = [self.read(batch)[1]]  # (B, T)
+        if self.replay is not None and draws is not None:
+            ring = {**carry, "entries": carry["entries"]["targets"]}
+            replayed, there = choose(ring, draws["keys"], self.replay.rows)  # (R, T), (R,)
+            targets.append(torch.where(there[:, None], replayed, IGNORED))
+        return num_counted(torch.cat(targets))
 
     def noise(self, ids: Tensor, samples: int) -> Tensor:
         """Draw N predictions to begin with, standard normal logits (N, B, T, V), for contexts (B, T)."""

@@ -28,7 +28,7 @@ class TrainingSettings:
     clip_norm: float | None = None
     precision: str = "32-true"
     accumulate: int = 1
-    """Batches per optimiser step, over all devices; the gradient is that of their mean loss."""
+    """Batches per optimiser step, over all devices; the gradient is that of the mean over their targets."""
     evaluate_every: int | None = None
     """Optimiser steps between evaluations; null: one at the end."""
     evaluation_batches: int | None = None

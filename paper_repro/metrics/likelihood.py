@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from paper_repro.base.tokens import IGNORED
 from paper_repro.metrics import quantities
 from paper_repro.metrics.pooled import PooledMean
 from paper_repro.metrics.quantities import Quantity
@@ -19,6 +20,33 @@ from paper_repro.metrics.quantities import Quantity
 _ROUNDING_PER_TOKEN = 1e-3
 """Nats.  ``logsumexp - logit`` of a certain token may come out below zero by rounding, a float32 logit of size 1000 by
 1e-4; a log-likelihood given with the wrong sign is below zero by far more."""
+
+
+def num_counted(targets: Tensor) -> Tensor:
+    """Return how many targets are not ``IGNORED``, int64, ()."""
+    return (targets != IGNORED).sum()
+
+
+def counted_sum(losses: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """Return what ``update`` of the metrics below takes, of the losses of targets that are not ``IGNORED``.
+
+    Shape: losses and targets (...); returns a float64 scalar and the count.
+    """
+    return losses.where(targets != IGNORED, 0).sum(dtype=torch.float64), int(num_counted(targets))
+
+
+def or_zero(mean: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss of the targets that are not ``IGNORED``, or 0 if there is none, whose mean is nan."""
+    return torch.where((targets != IGNORED).any(), mean, 0)
+
+
+def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of -log softmax(logits)[target], in nats, over the targets that are not ``IGNORED``; 0 if there
+    is none.
+
+    Shape: logits (..., V), targets (...), int64.
+    """
+    return or_zero(cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED), targets)
 
 
 def summed_negative_log_likelihood(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> tuple[Tensor, int]:

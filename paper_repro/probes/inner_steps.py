@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.arguments import at_least
+from paper_repro.base.tokens import IGNORED
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.llama import Llama
@@ -54,10 +55,11 @@ class InnerSteps:
             losses, energies = [], dict[str, list[Tensor]]()
             for ids, following in batches:  # (B, T) each
                 trace = model.trace(ids, number)
-                losses.append(model.negative_log_likelihoods_of(trace.state, following).double().flatten())  # (B T,)
+                counted = following != IGNORED
+                losses.append(model.negative_log_likelihoods_of(trace.state, following).double()[counted])  # (tokens,)
                 for kind, own in trace.energies.items():
-                    energies.setdefault(kind, []).extend(energy.double().mean() for energy in own)
+                    energies.setdefault(kind, []).extend(energy.double()[counted] for energy in own)
             findings.metrics[f"perplexity_T{number}"] = math.exp(min(float(torch.cat(losses).mean()), 700.0))
             for kind, found in energies.items():
-                findings.metrics[f"energy_{kind}_T{number}"] = float(torch.stack(found).mean())
+                findings.metrics[f"energy_{kind}_T{number}"] = float(torch.cat(found).mean())
         return findings

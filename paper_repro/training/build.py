@@ -22,6 +22,8 @@ from paper_repro.training.module import PaperModule
 from paper_repro.training.probe import CheckedProbe, Probe
 from paper_repro.training.schedules import Schedule
 
+NARROW = {"16-true": torch.float16, "bf16-true": torch.bfloat16}
+"""What weights, and with them an optimiser's arithmetic, are kept in."""
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
 
 
@@ -56,6 +58,7 @@ def build(cell: Cell) -> BuiltCell:
     _check_targets(config)
     training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
     machine.batches_each(training.accumulate)
+    _check_eps(config["optimizer"], training.precision)
     seed = int(config["seed"])
     torch.manual_seed(mix(seed, "init"))
     model = instantiate(config["model"])
@@ -86,6 +89,19 @@ def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
     ):
         return found
     return functools.partial(found, fused=machine.fused_optimizer)
+
+
+def _check_eps(section: Mapping[str, Any], precision: str) -> None:
+    """Refuse an optimiser that would divide by 0 where a squared gradient underflows, as 1e-8 is 0 in float16."""
+    parameter = inspect.signature(locate(section["_target_"])).parameters.get("eps")
+    if precision not in NARROW or parameter is None:
+        return
+    eps = section.get("eps", parameter.default)
+    if isinstance(eps, int | float) and not float(torch.tensor(eps, dtype=NARROW[precision], device="cpu")):
+        raise UsageError(
+            f"training.precision={precision}: optimizer.eps={eps:g} is 0 in {NARROW[precision]}, so that updates are "
+            "not finite: set optimizer.eps=1e-4, or training.precision=bf16-mixed"
+        )
 
 
 def _probes(section: Mapping[str, Any]) -> dict[str, Probe]:

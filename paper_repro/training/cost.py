@@ -13,7 +13,7 @@ from paper_repro.kernels.preferences import prefer
 from paper_repro.training.batches import map_tensors
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.counting import count_flops, peak_bytes
-from paper_repro.training.machine import Machine
+from paper_repro.training.machine import Machine, check_precision
 
 LAYER_NORM_PER_ELEMENT = 5
 """Multiply-adds of a LayerNorm, as fvcore counts them: the convention of the FLOP column of CEM's Table 3."""
@@ -79,5 +79,6 @@ def check(config: Mapping[str, Any]) -> BuiltCell:
 
 
 def check_devices(config: Mapping[str, Any]) -> None:
-    """Raise UsageError if the cell asks for an accelerator that is not here."""
-    _ = Machine.of(config.get("machine") or {}).device
+    """Raise UsageError if the cell asks for an accelerator that is not here, or for a precision that it lacks."""
+    device = Machine.of(config.get("machine") or {}).device
+    check_precision(str((config.get("training") or {}).get("precision")), device)

@@ -30,7 +30,7 @@ from paper_repro.training.finished import rebuild
 from paper_repro.training.journal import Journal, kept
 from paper_repro.training.launch import launched
 from paper_repro.training.losses import LossLog
-from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
+from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.watch import Watch
 
 CHECKPOINTS = "checkpoints"
@@ -63,6 +63,7 @@ class Fit(Task):
                 built = [build(cell) for cell in cells]
                 for one in built:
                     check_window(one)
+                    check_precision(one.training.precision, device)
                 if len(built) == 1:
                     return _fit_one(built[0], folder, report)
                 with kept(built, folder) as journal:
@@ -153,6 +154,7 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
         if not watch.after_step(ensemble.step):
             break
     ensemble.unstack()
+    ensemble.empty.say()
     outcomes, share = [], 1 / len(built)
     for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
         metrics = {}

@@ -130,6 +130,15 @@ class Machine:
             )
 
 
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise UsageError if a device does not compute in this precision."""
+    if precision == "16-mixed" and device.type == "cpu":  # where Lightning computes bf16-mixed
+        raise UsageError(
+            "training.precision=16-mixed: a CPU has no float16 autocast; set training.precision=bf16-mixed, or "
+            "machine=gpu (--device gpu)"
+        )
+
+
 @contextlib.contextmanager
 def settings(machine: Machine) -> Iterator[None]:
     """Threads, TF32 and what ops and models prefer as asked, denormal numbers flushed to zero, freed memory kept.

@@ -21,6 +21,7 @@ from paper_repro.training.compiled_code import of_compiler
 from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows
+from paper_repro.training.weighing import TargetWeights
 
 Draws = dict[str, Any]
 """Random tensors by name; for a compiled step, single whole numbers are plain ones."""
@@ -63,6 +64,7 @@ class PaperModule(L.LightningModule):
         self.schedule = schedule
         self.carries: dict[int, Tree] = {}
         """The carry of each slot that this process computes, while it trains."""
+        self.weights = TargetWeights()
         self._compiled: LossAndCarry | None = None
         self._give_up: Callable[[Exception], None] | None = None
 
@@ -93,6 +95,14 @@ class PaperModule(L.LightningModule):
             carry: what the slot's previous step returned; its tensors may be overwritten in place.
         """
         return self.loss(batch), carry
+
+    def num_targets(self, batch: Batch, draws: Draws | None = None, carry: Tree = None) -> Tensor | None:
+        """Return how many targets the loss is the mean of, int64, (); None: every batch weighs the same.
+
+        Batches of one optimiser step weigh as many targets as they have, and evaluations leave out those without any.
+        ``draws`` and ``carry`` are those of ``loss_and_carry``; without them only the batch's own targets are counted.
+        """
+        return None
 
     def draws_of(self, batch: Batch, step: int, slot: int, device: torch.device) -> Draws:
         """Return the random tensors of the batch in ``slot`` of optimiser step ``step``: those of any run with this
@@ -210,14 +220,23 @@ class PaperModule(L.LightningModule):
         slot = self._slot(batch_idx)
         carry = self.carries[slot] if slot in self.carries else self.initial_carry(batch)
         draws = self.draws_of(batch, self.global_step, slot, self.device)
-        loss, carry = self.step_loss(batch, draws, place(carry, self.device, None))
+        carry, weight = place(carry, self.device, None), None
+        targets = self.num_targets(batch, draws, carry)
+        if targets is not None:
+            first = batch_idx % self.trainer.accumulate_grad_batches == 0
+            weight = self.weights.weight(targets, self.trainer, first)
+        loss, carry = self.step_loss(batch, draws, carry)
         self.carries[slot] = map_tensors(Tensor.detach, carry)
         if self.trainer.loggers:
             self.log("train_loss", loss.detach(), on_step=True)
-        return loss
+        return loss if weight is None else loss * weight.to(loss.dtype)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        self.weights.correct(optimizer, self.trainer)
 
     def on_train_end(self) -> None:
         self.carries = {}
+        self.weights.empty.say()
 
     def evaluate(self, data: CounterBasedDataModule, batches: int | None = None) -> dict[str, float]:
         """Return every metric of every split, by ``<split>_<name>``; the only evaluation there is.
@@ -233,6 +252,9 @@ class PaperModule(L.LightningModule):
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
+                    targets = self.num_targets(batch)
+                    if targets is not None and not int(targets):
+                        continue
                     torch.manual_seed(mix(self.seed, "evaluate", split, index))
                     self.update_metrics(metrics[split], place(batch, self.device, dtype))
         self.train(training)

@@ -53,7 +53,8 @@ class Watching(L.Callback):
         self._losses.append(loss.detach().reshape(1))
         if len(self._losses) < trainer.accumulate_grad_batches:
             return
-        self.watch.log.add(trainer.global_step - 1, self.rank.mean(sum(self._losses[1:], self._losses[0])))
+        losses = self.rank.mean(sum(self._losses[1:], self._losses[0]))
+        self.watch.log.add(trainer.global_step - 1, losses * self.module.weights.correction)
         self._losses.clear()
         if self.evaluations.due(trainer.global_step, self.watch.log.steps):
             self.evaluations.after(trainer.global_step)

@@ -1,0 +1,116 @@
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paper_repro.base.tokens import IGNORED
+from paper_repro.cells import planned
+from paper_repro.cells.tasks import Cell
+from paper_repro.datamodules.documents import DocumentData
+from paper_repro.lightning_modules.next_token import NextTokenModule
+from paper_repro.lightning_modules.prediction_descent import PredictionDescent
+from paper_repro.tests.support import ebt_language
+from paper_repro.training.module import PaperModule
+
+SMALL = [
+    *("model.width=8", "model.num_heads=2", "model.num_layers=1", "data.files.manifest=corpus/manifest.json"),
+    *(f"model.vocabulary_size={ebt_language.TOKENIZER.vocabulary_size}", "data.num_evaluation_batches=1"),
+    *("training.steps=4", "training.clip_norm=0.1", "optimizer.lr=0.01", "schedule.warmup_fraction=0"),
+    *("machine.threads=1", "machine.progress_every_seconds=0", "machine.compile=false"),
+]
+ALIKE = 1e-9
+"""Relative, in float64: sums in another order."""
+
+
+@pytest.fixture
+def language(tmp_path):
+    """Cells on documents of 4 to 12 words, in windows of 16 tokens unless told otherwise."""
+    ebt_language.documents(tmp_path)
+
+    def make(batch_size=4, accumulate=1, *overrides, model="ebt/transformer", precision="64-true", seed=0):
+        sizes = (f"model={model}", f"data.batch_size={batch_size}", f"training.accumulate={accumulate}")
+        words = [*sizes, "data.window=16", f"training.precision={precision}", *SMALL, f"machine.data_root={tmp_path}"]
+        cell = planned.single("ebt/language", [*words, *overrides], seed)
+        return Cell(cell.id, cell.config)
+
+    return make
+
+
+def trained(run, folder, *cells):
+    """The training losses and the weights of each cell."""
+    outcomes = run(list(cells), folder)
+    losses = [[value for _, value in outcome.curves["training_loss"]] for outcome in outcomes]
+    return list(zip(losses, [load_file(folder / one.id / "weights.safetensors") for one in cells], strict=True))
+
+
+def assert_alike(found, expected):
+    assert found[0] == pytest.approx(expected[0], rel=ALIKE, abs=0)
+    for name, tensor in expected[1].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=ALIKE, atol=ALIKE)
+
+
+@pytest.mark.parametrize(
+    "words", [("2", "4"), ("1", "8"), ("2", "4", "machine.devices=2"), ("1", "8", "machine.devices=2")]
+)
+def test_eight_documents_are_one_step_however_they_are_shared_into_batches_and_devices(words, language, run, tmp_path):
+    (expected,) = trained(run, tmp_path / "one", language(8, 1))
+    (found,) = trained(run, tmp_path / "several", language(*words))
+    assert_alike(found, expected)
+
+
+def test_cells_trained_together_count_the_targets_that_each_has(language, run, tmp_path):
+    cells = [language(seed=seed) for seed in range(2)]
+    stacked = trained(run, tmp_path / "stack", *cells)
+    for cell, found in zip(cells, stacked, strict=True):
+        assert_alike(found, *trained(run, tmp_path / cell.id, cell))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"model": "ebt/s1"}, {"model": "ebt/s2"}],
+    ids=["transformer", "ebt", "replay"],
+)
+def test_batches_without_padding_train_bit_for_bit_as_by_the_mean_of_their_losses(
+    overrides, language, run, tmp_path, monkeypatch
+):
+    cell = language(2, 3, "data.window=3", precision="32-true", **overrides)
+    found = trained(run, tmp_path / "weighed", cell)
+    for kind in (NextTokenModule, PredictionDescent):
+        monkeypatch.setattr(kind, "num_targets", PaperModule.num_targets)
+    expected = trained(run, tmp_path / "mean", cell)
+    assert found[0][0] == expected[0][0]
+    assert all(torch.equal(tensor, expected[0][1][name]) for name, tensor in found[0][1].items())
+
+
+def without_targets(monkeypatch, steps):
+    """Let the batches of such steps have padding alone, from the data alone."""
+    whole = DocumentData.train_batch
+
+    def batch(self, step):
+        ids, following = whole(self, step)
+        return ids, torch.full_like(following, IGNORED) if step in steps else following
+
+    monkeypatch.setattr(DocumentData, "train_batch", batch)
+
+
+def test_a_batch_without_targets_adds_nothing_to_its_step(language, run, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        without_targets(patched, range(1, 8, 2))
+        (found,) = trained(run, tmp_path / "empty", language(4, 2))
+    whole = DocumentData.train_batch
+    monkeypatch.setattr(DocumentData, "train_batch", lambda self, step: whole(self, 2 * step))
+    assert_alike(found, *trained(run, tmp_path / "alone", language(4, 1)))
+
+
+@pytest.mark.parametrize("kind", ["alone", "accumulated", "stacked", "ebt"])
+def test_a_step_without_targets_has_no_gradient_and_says_so(kind, language, run, tmp_path, monkeypatch, caplog):
+    batches = 2 if kind == "accumulated" else 1
+    without_targets(monkeypatch, range(batches, 2 * batches))
+    model = "ebt/s1" if kind == "ebt" else "ebt/transformer"
+    cells = [language(4, batches, model=model, seed=seed) for seed in range(2 if kind == "stacked" else 1)]
+    for losses, weights in trained(run, tmp_path, *cells):
+        assert losses[1] == 0 and all(losses[step] > 1 for step in (0, 2, 3))
+        assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
+    assert [text for text in caplog.messages if "no target counted in 1 optimiser step" in text]
+    assert math.isfinite(losses[-1])
