@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.data_hashes import data_hash
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file, write_atomically
 from paper_repro.base.seeds import mix
@@ -99,7 +100,7 @@ def prepare(corpus: Path, folder: Path) -> dict[str, Any]:
         write_atomically(folder / name, content)
     prepared: dict[str, Any] = {
         "format": FORMAT,
-        "corpus": {"sha256": sha256_of_file(corpus / MANIFEST), "documents": len(documents)},
+        "corpus": {"sha256": data_hash(corpus / MANIFEST), "documents": len(documents)},
         "tokenizer": manifest.fingerprint,
         "tokens": {"context": CONTEXT, "continuation": CONTINUATION, "example_context": EXAMPLE_CONTEXT},
         "files": {name: sha256_of_bytes(content) for name, content in sorted(contents.items())},

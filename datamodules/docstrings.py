@@ -68,7 +68,9 @@ class Docstrings:
     train: list[str]
     val: list[str]
     source: dict[str, Any]
-    """The versions that they were read from, their number and the hash of them all."""
+    """Their split, their number and the hash of them all."""
+    versions: dict[str, str | None]
+    """What they were read from; another version may have the same documents."""
 
 
 def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docstrings:
@@ -89,12 +91,12 @@ def collect(packages: Sequence[str] = PACKAGES, most: int | None = None) -> Docs
     source = {
         "name": "docstrings",
         "split": f"val: mix({SPLIT_SEED}, 'val', sha256 of the document) in the lowest {VAL_SHARE:.0%}",
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in sorted(set(packages))},
         "documents": len(ordered),
         "sha256": hashlib.sha256("".join(ordered).encode()).hexdigest(),
     }
-    return Docstrings([texts[digest] for digest in ordered if digest not in kept], [texts[d] for d in val], source)
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in sorted(set(packages))}}
+    train = [texts[digest] for digest in ordered if digest not in kept]
+    return Docstrings(train, [texts[digest] for digest in val], source, versions)
 
 
 def is_english(text: str) -> bool:

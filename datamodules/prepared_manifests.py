@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.data_hashes import data_hash
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_file
 
 T = TypeVar("T")
 
@@ -52,4 +52,4 @@ class PreparedManifest:
 
     def hashes(self, data_root: str | Path | None) -> dict[str, str]:
         """Return its SHA-256; it holds those of the files."""
-        return {"manifest": sha256_of_file(self.path(data_root))}
+        return {"manifest": data_hash(self.path(data_root))}

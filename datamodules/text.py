@@ -16,8 +16,9 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.data_hashes import data_hash
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes, sha256_of_file
+from paper_repro.base.files import sha256_of_bytes
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream, check_ids
@@ -297,7 +298,7 @@ class ShardData(TextData):
         two files.
         """
         self.prepare_data()
-        hashes = {role: sha256_of_file(self._find(role)) for role in sorted(self.files)}
+        hashes = {role: data_hash(self._find(role)) for role in sorted(self.files)}
         return hashes if self.manifest is None else {**hashes, "tokenizer": self.manifest.fingerprint}
 
 

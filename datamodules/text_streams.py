@@ -54,9 +54,17 @@ def from_folder(path: Path) -> Any:
 
 
 def names_and_sizes(path: Path) -> str:
-    """Return SHA-256 of the names and sizes of a folder's files, in place of a revision."""
+    """Return SHA-256 of the names and sizes of a folder's files, in place of a revision.
+
+    Hidden files do not count: downloads keep times there, and none is read.
+    """
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    listing = "\n".join(f"{file.relative_to(path).as_posix()} {file.stat().st_size}" for file in files)
+    names = [file.relative_to(path) for file in files]
+    listing = "\n".join(
+        f"{name.as_posix()} {file.stat().st_size}"
+        for file, name in zip(files, names, strict=True)
+        if not any(part.startswith(".") for part in name.parts)
+    )
     return hashlib.sha256(listing.encode()).hexdigest()
 
 

@@ -5,7 +5,7 @@ one shard ends and the next begins changes no window.  nanoGPT's ``train.bin`` a
 a manifest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,8 @@ MOST_IDS = 2**16
 DOCUMENTS, TOKENS, BYTES = "documents", "tokens", "bytes"
 """The counts of a shard: the bytes are those of its documents in UTF-8."""
 ARRAYS = {TOKENS: Array(DTYPE)}
+VERSIONS = frozenset({"python", "packages"})
+"""What older manifests say of the source of docstrings."""
 
 
 class TokenManifest(Manifest):
@@ -33,6 +35,13 @@ class TokenManifest(Manifest):
 
     kind: ClassVar[str] = "token shards"
     scanned: ClassVar[np.dtype[Any] | None] = DTYPE
+
+    @classmethod
+    def renewed(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the content as it is written today; the source of docstrings once named versions."""
+        if "source" not in content:
+            return content
+        return {**content, "source": {key: value for key, value in content["source"].items() if key not in VERSIONS}}
 
     @property
     def vocabulary_size(self) -> int:

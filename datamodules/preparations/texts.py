@@ -15,13 +15,16 @@ prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids
 prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
 """
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paper_repro.base.data_hashes import other_text
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
+from paper_repro.datamodules.array_shards import MANIFEST
 from paper_repro.datamodules.preparation import Preparation, Request, fetch, put, summary, verify
 from paper_repro.datamodules.token_shards import TokenManifest
 
@@ -35,6 +38,8 @@ SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 PG19_TEXTS = "pg19-texts"
+VERSIONS = "versions.json"
+"""Says beside the docstrings which versions they were read from; the manifest, which ids follow from, does not."""
 CORPUS = ("folder", "max-documents", "shard-tokens", "tokenizer")
 STREAMED = ("folder", "max-tokens", "shard-documents", "tokenizer", "from")
 
@@ -108,6 +113,9 @@ def docstrings(request: Request) -> None:
         except ValueError as error:
             raise UsageError(f"--vocabulary {size}: {error}") from error
     _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+    put(folder / VERSIONS, json.dumps(corpus.versions, indent=1).encode() + b"\n")
+    if told := other_text(folder / MANIFEST):
+        print(told)
 
 
 def _make(folder: Path) -> None:

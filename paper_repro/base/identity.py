@@ -1,9 +1,10 @@
 """What makes a cell the cell that it is: one id for its weights, and one for each probe that measures them.
 
-Three things stay out of an id, so that a change of any of them costs no training:
+Four things stay out of an id, so that a change of any of them costs no training:
 
 * what changes speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
 * a key at its neutral value, which is the default of the constructor that reads it;
+* the folder that a data file lies in, where its name is absolute: its content counts (``base.data_hashes``);
 * where a class lies: a class that moved counts under the name that it was first published with.
 
 ``identity.yaml`` beside this file holds these rules.  A record that an older version of the code has written is read by
@@ -26,6 +27,7 @@ MACHINE = "machine"
 AUTO = "auto"
 """The value of ``machine.compile`` that leaves the choice to a trial."""
 PROBES = "probes"
+FILES = "files"
 TARGET = "_target_"
 LENGTH = 16
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -52,6 +54,18 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class PublishedText:
+    """The text of published records that each user prepares anew."""
+
+    name: str
+    """What the manifest calls its source."""
+    of: str
+    """The programs whose text it is."""
+    manifests: dict[str, dict[str, Any]]
+    """The SHA-256 of a published manifest to its tokenizer and its shards."""
+
+
+@dataclass(frozen=True)
 class Rules:
     """The content of ``identity.yaml``."""
 
@@ -63,6 +77,7 @@ class Rules:
     """Other keys that change no result, wherever they stand."""
     unread: Mapping[str, frozenset[str]]
     """Keys of older configs that no code reads, by class; under "config" those of the top level."""
+    published_text: PublishedText
     timed: dict[str, "Timed"]
     """A task that measures time, to the keys of ``machine`` that its result depends on."""
     reads: dict[str, list[str]]
@@ -92,7 +107,8 @@ def rules() -> Rules:
     speed, hints = (frozenset(content[key]) for key in ("speed", "hints"))
     unread = {name: frozenset(keys) for name, keys in content["unread"].items()}
     timed = {task: Timed(**node) for task, node in content["timed"].items()}
-    return Rules(content["renamed"], speed, hints, unread, timed, content["reads"], neutral)
+    published = PublishedText(**content["published_text"])
+    return Rules(content["renamed"], speed, hints, unread, published, timed, content["reads"], neutral)
 
 
 def settings(config: Mapping[str, Any]) -> str:
@@ -156,7 +172,7 @@ def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the files that a config's task reads, by role; what measures time works on random numbers."""
     if is_timed(config):
         return {}
-    found = reader_of(config).get("files")
+    found = reader_of(config).get(FILES)
     return found if isinstance(found, Mapping) else {}
 
 
@@ -166,7 +182,7 @@ def reader_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         return {}
     source = data.get("source")
-    return source if isinstance(source, Mapping) and "files" in source else data
+    return source if isinstance(source, Mapping) and FILES in source else data
 
 
 def today(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +252,7 @@ def _canonical(node: Any, section: str) -> Any:
         for key, value in node.items():
             if key in without:
                 continue
-            found = _canonical(value, str(key))
+            found = _below_root(value) if section == FILES else _canonical(value, str(key))
             if key in neutral and canonical_json(found) == _neutral(name, key):
                 continue
             result[str(key)] = known.renamed.get(value, value) if key == TARGET else found
@@ -244,6 +260,11 @@ def _canonical(node: Any, section: str) -> Any:
     if isinstance(node, (list, tuple)):
         return [_canonical(value, "") for value in node]
     return node
+
+
+def _below_root(name: Any) -> Any:
+    """Return the name of a data file; of an absolute one the last folder and the file, as below a folder of data."""
+    return str(Path(*Path(name).parts[-2:])) if isinstance(name, str) and Path(name).is_absolute() else name
 
 
 @functools.cache
