@@ -250,8 +250,8 @@ def test_a_python_with_the_code_of_the_main_checkout_runs_that_of_a_worktree(tmp
     (tmp_path / "other/.git/worktrees/mine/commondir").write_text(str(ROOT / ".git"))
     (tmp_path / "mine/paper_repro/__init__.py").write_text(
         "import subprocess, sys\nprint(__file__, flush=True)\n"
-        "sys.exit(len(sys.argv) == 1 and subprocess.call([sys.executable, '-P', '-c', 'import paper_repro', 'child']))\n"
+        "sys.exit(len(sys.argv) == 1 and subprocess.call([sys.executable, '-P', '-c', 'import paper_repro', '']))\n"
     )
-    command = [sys.executable, str(tmp_path / "mine/scripts/train.py")]  # it starts another Python
+    command = [sys.executable, str(tmp_path / "mine/scripts/train.py")]  # which starts another
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert found.stdout.splitlines() == [str(tmp_path / "mine/paper_repro/__init__.py")] * 2, found.stderr
