@@ -22,10 +22,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("P
 sys.path.insert(0, ROOT)
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported, which torch may do at any time
 
-import pytest
+import pytest  # noqa: E402
 
-from paper_repro.base import data_files
-from paper_repro.tests.support import golden, pace, skips
+from paper_repro.base import data_files  # noqa: E402
+from paper_repro.tests.support import golden, pace, skips  # noqa: E402
 
 STARTED = pytest.StashKey[float]()
 OURS = tempfile.TemporaryDirectory(prefix="of-tests-")
