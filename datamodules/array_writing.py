@@ -34,10 +34,18 @@ def held(folder: Path, lock: str = LOCK) -> Iterator[None]:
     """Make a folder and hold one of its locks.
 
     Raises:
-        UsageError: the operating system refuses a file, now or while the lock is held.
+        UsageError: the folder holds somebody else's shards, or the operating system refuses a file, now or while the
+            lock is held.
     """
     with told_of_the_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in folder.iterdir()}
+        shards = sorted(name for name in names if name.endswith(".bin"))
+        if shards and not any(name.startswith((LOCK, MANIFEST, "progress")) for name in names):
+            raise UsageError(
+                f"{folder}: holds {shards[0]} and neither {MANIFEST} nor {PROGRESS}, so no preparation wrote it and it "
+                "is left alone; prepare into another folder with --folder"
+            )
         with locked(folder / lock):
             yield
 

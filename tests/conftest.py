@@ -1,16 +1,36 @@
+"""What all tests share: they see nothing of the checkout's data/ and runs/, nor of the settings of who starts them."""
+
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+ROOT = str(Path(__file__).resolve().parents[1])
+THEIRS = re.compile(
+    r"PAPER_REPRO_(?!GOLDEN)|WANDB_|NETRC$|NO_COLOR$|FORCE_COLOR$|COLUMNS$|LINES$|MPLBACKEND$|HYDRA_|GIT_|LANG$|LANGUAGE$|LC_|"
+    r"SLURM_|SBATCH_|SUBMITIT_|TORCHELASTIC_|MASTER_|RANK$|LOCAL_RANK$|GROUP_RANK$|WORLD_SIZE$|LOCAL_WORLD_SIZE$"
+)
+"""The variables of a user that our commands, or the libraries below them, read."""
+for name in filter(THEIRS.match, [*os.environ]):
+    del os.environ[name]
+os.environ["LC_ALL"] = "C.UTF-8"
+# Processes that tests start import the code of this checkout, whichever one the environment was built for.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+sys.path.insert(0, ROOT)
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported, which torch may do at any time
 
-import pytest
+import pytest  # noqa: E402
 
-from paper_repro.tests.support import golden, pace, skips
+from paper_repro.base import data_files  # noqa: E402
+from paper_repro.tests.support import golden, pace, skips  # noqa: E402
 
 STARTED = pytest.StashKey[float]()
-RUNS = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+OURS = tempfile.TemporaryDirectory(prefix="of-tests-")
+os.environ["PAPER_REPRO_RUNS"] = str(Path(OURS.name, "runs"))
+data_files.DATA = Path(OURS.name, "data")  # before anything else imports it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,8 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[RUNS] = tempfile.TemporaryDirectory(prefix="runs-of-tests-")
-    os.environ["PAPER_REPRO_RUNS"] = config.stash[RUNS].name  # no test reads the runs of who starts it, or adds to them
     config.addinivalue_line("markers", "golden(paper, pattern): run for every case of every golden record that matches")
     if config.getoption("--write-slow") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slow())

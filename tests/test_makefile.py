@@ -1,5 +1,6 @@
 """`make` builds its environment whole or not at all."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,36 +12,95 @@ from paper_repro.base.command_line import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 PYTHON = """#!/bin/sh
-# Stands for a Python: `-c` and `-V` tell its version, `-m venv FOLDER` builds an environment whose pip fails while the
-# file `offline` exists, and whose command names the folder that it lies in.
-case "$1" in
-    -c) [ ! -e old ]; exit ;;
-    -V) echo "Python 3.9.18"; exit ;;
+# Stands for a Python: `-c` and `-V` tell its version, `-m venv FOLDER` builds an environment whose Python installs, and
+# fails at it while the file `offline` exists; its files name the folder that they lie in.
+case "$1 $2" in
+    -c*) [ ! -e old ]; exit ;;
+    -V*) echo "Python 3.9.18"; exit ;;
+    "-m pip") shift 2; [ ! -e offline ] && echo "$@" >> installed; exit ;;
+    "-m venv") ;;
+    *) exit ;;
 esac
 mkdir -p "$3/bin"
-printf '#!/bin/sh\\n[ ! -e offline ] && echo "$@" >> installed\\n' > "$3/bin/pip"
-printf '#!%s/bin/python\\n' "$3" > "$3/bin/ruff"
-printf 'VIRTUAL_ENV=%s\\n' "$3" > "$3/bin/activate"
-printf 'command = python -m venv %s\\n' "$3" > "$3/pyvenv.cfg"
-printf '\\0%s' "$3" > "$3/bin/binary"
-printf '#!/bin/sh\\n' > "$3/bin/python"
-ln -s pip "$3/bin/link"
-chmod +x "$3/bin/pip" "$3/bin/ruff" "$3/bin/python"
+full=$(cd "$3" && pwd)
+cp "$0" "$3/bin/python"
+printf '#!%s/bin/python\\n' "$full" > "$3/bin/ruff"
+printf 'VIRTUAL_ENV=%s\\n' "$full" > "$3/bin/activate"
+printf 'command = python -m venv %s\\n' "$full" > "$3/pyvenv.cfg"
+printf '\\0%s' "$full" > "$3/bin/binary"
+ln -s python "$3/bin/link"
+chmod +x "$3/bin/ruff"
 """
+FILES = ("Makefile", "constraints.txt", "pyproject.toml", "setup.py")
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = ["make", "-s", f"PYTHON={folder / 'python'}", *(words or (".venv/.ready",))]
+    command = ["make", "-s", "PYTHON=./python", *(words or (".venv/.ready",))]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def checkout(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder)
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("Makefile", "constraints.txt", "pyproject.toml", "setup.py"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "python").write_text(PYTHON)
-    (tmp_path / "python").chmod(0o755)
-    return tmp_path
+    return checkout(tmp_path)
+
+
+ODD = ["work copy", "a  b", "a#ü", "it's", 'a "name"', "$HOME", "a;b&c|d", "[a]*", "a\\b", "-rf"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_environment_is_built_and_removed_in_any_path_and_nothing_else_is(tmp_path: Path, name: str) -> None:
+    folder = checkout(tmp_path / name)
+    for part in {"HOME", *name.split()} - {name}:  # what a shell or make would take for the path
+        for place in (tmp_path, folder):
+            (place / part / ".venv.part").mkdir(parents=True)
+            (place / part / "thesis.txt").write_text("somebody's")
+            (place / part / ".venv.part" / "thesis.txt").write_text("somebody's")
+    before = content(tmp_path)
+    made = make(folder, "environment")
+    assert made.returncode == 0, made.stderr
+    assert (folder / ".venv/bin/activate").read_text() == f"VIRTUAL_ENV={folder}/.venv\n"
+    assert len((folder / "installed").read_text().splitlines()) == 2
+    (folder / "installed").unlink()
+    assert make(folder, "clean").returncode == 0
+    assert content(tmp_path) == before
+
+
+def test_what_a_link_points_to_is_not_removed(tmp_path: Path) -> None:
+    folder = checkout(tmp_path / "checkout")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").touch()
+    for target in ("environment", "clean"):
+        for name in (".venv", ".venv.part"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / name).symlink_to("../theirs")
+        assert make(folder, target).returncode == 0
+        assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["thesis.txt"]
+    assert not (folder / ".venv").is_symlink() and not (folder / ".venv.part").is_symlink()
+
+
+def test_make_removes_nothing_in_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
+    (tmp_path / ".venv").mkdir()
+    assert "use make -C" in make(tmp_path, "-f", str(ROOT / "Makefile"), "clean").stderr
+    (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
+    assert make(tmp_path, "clean").returncode != 0 and (tmp_path / ".venv").is_dir()
+
+
+def test_a_path_that_holds_no_environment_is_named(tmp_path: Path) -> None:
+    found = make(checkout(tmp_path / "a:b"), "environment")
+    assert found.returncode != 0 and f"error: {tmp_path}/a:b: no environment can be built" in found.stderr
 
 
 def test_an_environment_that_was_half_built_is_built_anew_and_a_whole_one_is_kept(folder: Path) -> None:
@@ -145,3 +205,53 @@ def test_the_same_checkout_by_another_way_is_ours(tmp_path: Path) -> None:
 def test_scripts_beside_no_package_run_the_one_that_is_installed(tmp_path: Path) -> None:
     """As those of a wheel do."""
     assert "give one experiment" in script(tmp_path, sys.executable).stderr  # refused for its words, not for its place
+
+
+def worktree(folder: Path, main: Path) -> Path:
+    """Make what git makes of ``git worktree add``, with the scripts of this repository."""
+    private = main / ".git" / "worktrees" / "mine"
+    private.mkdir(parents=True)
+    (private / "commondir").write_text("../..\n")
+    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".git").write_text(f"gitdir: {private}\n")
+    (folder / "paper_repro").mkdir()
+    return folder
+
+
+def test_a_worktree_runs_its_own_code_in_the_environment_of_the_main_checkout(tmp_path: Path) -> None:
+    """For scripts, for make, and for what they start; nothing is built or removed in the main checkout."""
+    main, mine = tmp_path / "the main", checkout(tmp_path / "a b")
+    worktree(mine, main)
+    python = main / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "[$PYTHONPATH]"\nfor word in "$@"; do echo "[$word]"; done\n')
+    python.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, cwd=mine, env=environment, capture_output=True, text=True, check=False)
+
+    found = run(sys.executable, "-I", "-S", mine / "scripts/train.py", "a b")
+    assert found.stdout.splitlines() == [f"[{mine}]", f"[{mine}/scripts/train.py]", "[a b]"], found.stderr
+    words = ["make", "-s", f"PYTHON={sys.executable}"]
+    assert f"error: {main}/.venv lacks what tests need" in run(*words, "test").stderr
+    (main / ".venv/.dev").touch()
+    before = content(main)
+    for target, asked in (("test", "[pytest]"), ("lint", "[ruff]"), ("reproduce", "[scripts/reproduce.py]")):
+        found = run(*words, target)
+        assert found.returncode == 0, found.stderr
+        assert found.stdout.startswith(f"[{mine}]\n") and asked in found.stdout.splitlines()
+    run(*words, "clean")
+    assert content(main) == before and not (mine / ".venv").exists()
+
+
+def test_a_python_with_the_code_of_the_main_checkout_runs_that_of_a_worktree(tmp_path: Path) -> None:
+    worktree(tmp_path / "mine", tmp_path / "other")
+    (tmp_path / "other/.git/worktrees/mine/commondir").write_text(str(ROOT / ".git"))
+    (tmp_path / "mine/paper_repro/__init__.py").write_text(
+        "import subprocess, sys\nprint(__file__, flush=True)\n"
+        "sys.exit(len(sys.argv) == 1 and subprocess.call([sys.executable, '-P', '-c', 'import paper_repro', '']))\n"
+    )
+    command = [sys.executable, str(tmp_path / "mine/scripts/train.py")]  # which starts another
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.stdout.splitlines() == [str(tmp_path / "mine/paper_repro/__init__.py")] * 2, found.stderr

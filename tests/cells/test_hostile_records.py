@@ -265,7 +265,9 @@ def test_the_state_of_the_code_is_git_s_or_none(tmp_path: Path, monkeypatch: pyt
 
     git("init")
     assert read_code_state(tmp_path) == CodeState(None, None)  # no commit yet
-    (tmp_path / "code.py").write_text("x = 1\n")
+    code = tmp_path / "kernels" / "code.py"
+    code.parent.mkdir()
+    code.write_text("x = 1\n")
     git("add", "-A")
     git("commit", "-m", "first")
     commit, dirty = read_code_state(tmp_path)
@@ -275,10 +277,10 @@ def test_the_state_of_the_code_is_git_s_or_none(tmp_path: Path, monkeypatch: pyt
     assert read_code_state(tmp_path) == (commit, False)
     index = tmp_path / ".git" / "index"
     before = index.read_bytes()
-    os.utime(tmp_path / "code.py", (1, 1))
+    os.utime(code, (1, 1))
     assert read_code_state(tmp_path) == (commit, False)
     assert index.read_bytes() == before, "whoever is killed while git writes leaves a lock"
-    (tmp_path / "code.py").write_text("x = 2\n")
+    code.write_text("x = 2\n")
     assert read_code_state(tmp_path) == (commit, True)
     monkeypatch.setenv("PATH", "")
     assert read_code_state(tmp_path) == CodeState(None, None)

@@ -65,6 +65,19 @@ def refusal(*words: str) -> str:
     return str(caught.value)
 
 
+def test_shards_of_somebody_else_are_neither_removed_nor_replaced(tmp_path: Path) -> None:
+    name = next(iter(COLUMNS))
+    put(tmp_path / "web" / "part.jsonl", COLUMNS[name])
+    theirs = [tmp_path / "theirs" / file for file in ("train-00000.bin", "train-00099.bin")]
+    theirs[0].parent.mkdir()
+    for path in theirs:
+        path.write_bytes(b"theirs")
+    given = ("--tokenizer", str(tmp_path / "tokenizer.json"), "--from", str(tmp_path / "web"))
+    message = refusal(name, *given, "--folder", str(theirs[0].parent))
+    assert message.startswith(f"{theirs[0].parent}: holds train-00000.bin") and "--folder" in message
+    assert [path.read_bytes() for path in theirs] == [b"theirs"] * 2
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_folder_is_split_by_the_places_of_its_documents(tmp_path: Path, name: str) -> None:
     texts = [*TEXTS[:7], "", *TEXTS[7:40], "", *TEXTS[40:]]
