@@ -133,7 +133,7 @@ def test_an_experiment_of_ones_own_goes_on_as_code_it_was_begun_with(own: Path) 
     assert f"# {path}:6" in call(own, TRAIN, "--config")
     said = call(own, TRAIN)
     assert "other code" not in said
-    Path(*re.findall(r"^/.*record\.json$", said, re.MULTILINE)).unlink()  # what is left goes on from its last checkpoint
+    Path(*re.findall(r"^/.*record\.json$", said, re.MULTILINE)).unlink()  # it goes on from its checkpoint
     with (own / "mylab" / "model.py").open("a") as stream:
         stream.write("X = 1\n")
     assert "1 result comes from other code" in call(own, TRAIN)
