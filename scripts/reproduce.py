@@ -41,7 +41,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import catalogue, command_names
 from paper_repro.base import later
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError
@@ -68,7 +68,7 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
-    words = parse(_with_hours(arguments), (*HELP, *ACTIONS), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
@@ -134,8 +134,15 @@ def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> No
 
 
 def _chosen(words: Words) -> list[str]:
-    """Return the artifacts that the names mean, each once, in their order."""
-    return list(dict.fromkeys(name for word in words.names for name in catalogue.matching(word)))
+    """Return the artifacts that the names mean; where one is the folder of a scale, that scale is asked for.
+
+    Raises:
+        UsageError: unknown names, or ``scale=`` says another scale.
+    """
+    ids, scale = command_names.artifacts(words.names)
+    if scale and words.settings.setdefault("scale", scale) != scale:
+        raise UsageError(f"scale={words.settings['scale']} and a folder of scale {scale}: give one scale")
+    return ids
 
 
 def _plan(artifact: "Artifact", words: Words) -> "Plan":
@@ -213,17 +220,6 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
         _say_where_it_was_interrupted(result)
         return result.exit_code
     return max(result.exit_code, _show(plan, words.runs, warnings, close))
-
-
-def _with_hours(arguments: Sequence[str]) -> list[str]:
-    """Return the words with ``--hours H`` as one of them, ``hours=H``."""
-    words = list(arguments)
-    if "--hours" in words:
-        place = words.index("--hours")
-        if len(words) == place + 1:
-            raise UsageError("--hours needs a number, for example --hours 2")
-        words[place : place + 2] = [f"hours={words[place + 1]}"]
-    return words
 
 
 def _decide(artifact: "Artifact", words: Words, warnings: "Later") -> int:

@@ -7,7 +7,6 @@
 """
 
 import dataclasses
-import fnmatch
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,8 +53,9 @@ def misplaced() -> list[str]:
     """Return what is wrong with YAML files that lie beside the artifacts and are not read; raises as ``find``."""
     return [
         f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
-        for folder in _folders()
+        for folder in folders()
         for path in sorted([*folder.glob("*/*.yml"), *folder.glob("*.yml"), *folder.glob("*.yaml")])
+        if path not in (paper_claims.LIST, floors.LIST)
     ]
 
 
@@ -76,7 +76,8 @@ def _duplicate(what: str, name: str, paths: Sequence[Path]) -> str:
     return f"duplicate {what} id '{name}': {' and '.join(map(str, paths))}"
 
 
-def _folders() -> list[Path]:
+def folders() -> list[Path]:
+    """Return the folders that hold papers: the repository's, and $PAPER_REPRO_PAPERS; raises as ``find``."""
     extra = os.environ.get(EXTRA_PAPERS)
     if extra and not Path(extra).is_dir():
         raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
@@ -85,26 +86,10 @@ def _folders() -> list[Path]:
 
 def _scan(pattern: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
-    for folder in _folders():
+    for folder in folders():
         for path in sorted(folder.glob(pattern)):
             found.setdefault(f"{path.relative_to(folder).parts[0]}/{path.stem}", []).append(path)
     return found
-
-
-def matching(word: str) -> list[str]:
-    """Return the ids that a word names: an artifact, a paper with all of its artifacts, or a pattern such as ``cem/*``.
-
-    Raises:
-        UsageError: there are none; with the nearest artifact or paper.
-    """
-    found = find()
-    if word in found:
-        return [word]
-    pattern = f"{word.rstrip('/')}/*" if "/" not in word.rstrip("/") else word
-    if chosen := fnmatch.filter(found, pattern):
-        return chosen
-    papers = {name.partition("/")[0] for name in found}
-    raise UsageError(_unknown(word, [*found, *papers]))
 
 
 def load(name: str) -> Artifact:
@@ -115,15 +100,17 @@ def load(name: str) -> Artifact:
     """
     found = _scan("*/*.yaml")
     if name not in found:
-        raise UsageError(_unknown(name, list(found)))
+        raise UsageError(unknown(name, list(found)))
     if len(found[name]) > 1:
         raise UsageError(_duplicate("artifact", name, found[name]))
     return load_file(found[name][0])
 
 
-def _unknown(word: str, known: Sequence[str]) -> str:
+def unknown(word: str, known: Sequence[str]) -> str:
+    """Return the error of a word that names no artifact, with the nearest one, of the same paper where it is known."""
     beside = "".join(f"; {fault}" for fault in misplaced())
-    return f"unknown artifact {word!r}{nearest(word, known)}; --list shows them all{beside}"
+    own = [name for name in known if name.startswith(f"{word.partition('/')[0].casefold()}/")]
+    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
 
 
 def load_file(path: Path) -> Artifact:

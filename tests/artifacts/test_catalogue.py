@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, paper_claims, views
+from paper_repro.artifacts import catalogue, command_names, paper_claims, views
 from paper_repro.artifacts.catalogue import EXTRA_PAPERS
 from paper_repro.artifacts.claims import Computed
 from paper_repro.artifacts.companions import named
@@ -55,7 +55,7 @@ def test_files_in_the_wrong_place_are_named(tmp_path: Path, monkeypatch: pytest.
     for path in paths:
         path.write_text(ARTIFACT)
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
-    for told in (message_of(lambda: catalogue.load("mine/one")), message_of(lambda: catalogue.matching("two"))):
+    for told in (message_of(lambda: catalogue.load("mine/one")), message_of(lambda: command_names.matching("two"))):
         for path in paths:
             assert f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {tmp_path}" in told
     assert str(paths[0]) in listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2a"])
