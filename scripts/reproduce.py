@@ -14,6 +14,7 @@
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+    reproduce.py ngpt/table5 --prepare           prepare first the data that are missing and need no network
     reproduce.py cem/fig4 --decide --hours 2     add seeds at the planned looks, for the claim first that two hours can
                                                  most cheaply decide; the same command goes on
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
@@ -35,6 +36,7 @@ if __name__ == "__main__":  # before what another Python lacks is imported
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import gc
+import shlex
 import shutil
 import sys
 import time
@@ -45,7 +47,7 @@ from paper_repro.artifacts import catalogue, command_names
 from paper_repro.base import later
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError
-from paper_repro.launchers import group, options
+from paper_repro.launchers import group, options, preparing
 
 if TYPE_CHECKING:
     from paper_repro.artifacts.artifact import Artifact
@@ -68,12 +70,12 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
-    actions = sorted(words.flags)
+    actions = sorted(words.flags - {preparing.PREPARE})
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
@@ -112,7 +114,7 @@ def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
     Raises:
         UsageError: they do not.
     """
-    if slurm and (own := words.flags - {"--fill", "--cancel"}):
+    if slurm and (own := words.flags - {"--fill", "--cancel", preparing.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
@@ -190,6 +192,11 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if action == "--render":
         return _show(plan, words.runs, warnings)
+    commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
+    if preparing.prepare(commands, preparing.PREPARE in words.flags):
+        plan = _plan(artifact, words)
+    elif commands:
+        warnings.add(f"{preparing.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
     return _cells(plan, words, action, warnings, slurm)
 
 

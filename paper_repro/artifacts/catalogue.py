@@ -6,6 +6,7 @@
 ``typed_yaml.over``.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -27,9 +28,12 @@ from paper_repro.cells.planned import Key
 
 PAPERS = Path(__file__).parents[1] / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
-LIKE = "like"
+MORE = LIKE, CHANGE = "like", "overrides"
+"""Keys that are no field: the base, and, in the place of axes, overrides that are compared with none."""
 FOUND = ("id", "path", "bases")
 """The fields of an artifact that its file does not give."""
+PRINTED = ("published", "tolerances")
+"""Of printed tables; an ablation of ours is none."""
 DEFAULT = "default"
 """Under ``tolerances``: the one for every published number that has none of its own."""
 
@@ -108,8 +112,8 @@ def load(name: str) -> Artifact:
 
 def unknown(word: str, known: Sequence[str]) -> str:
     """Return the error of a word that names no artifact, with the nearest one, of the same paper where it is known."""
-    beside = "".join(f"; {fault}" for fault in misplaced())
-    own = [name for name in known if name.startswith(f"{word.partition('/')[0].casefold()}/")]
+    beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
+    own = [name for name in known if name.startswith(f"{paper}/")]
     return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
 
 
@@ -122,7 +126,17 @@ def load_file(path: Path) -> Artifact:
     try:
         return _load(path)
     except UsageError as error:
-        raise error if str(error).startswith(str(path)) else UsageError(f"{path}: {error}") from error
+        raise named_first(path, error) from error
+
+
+def named_first(path: Path, error: UsageError) -> UsageError:
+    """Return an error that begins with the user's file; where it names another one, with the line of ``like``."""
+    if str(error).startswith(f"{path}:"):
+        return error
+    with contextlib.suppress(UsageError):
+        if (like := typed_yaml.read(path).items().get(LIKE)) is not None:
+            return UsageError(f"{like.where}: {error}")
+    return UsageError(f"{path}: {error}")
 
 
 def where(artifact: Artifact, section: str, name: str) -> str:
@@ -142,16 +156,21 @@ def _read(path: Path) -> tuple[Node, list[Node]]:
 def _load(path: Path) -> Artifact:
     root, below = _read(path)
     entries = {key: child for key, child in root.items().items() if key != LIKE}
+    change, published = entries.pop(CHANGE, None), entries.get("published")
+    if published and published.path != path and "rows" not in published.items():
+        entries = {key: node for key, node in entries.items() if node.path == path or key not in PRINTED}
     allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
     for key, child in entries.items():
         if key not in allowed:
-            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, LIKE])}")
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, *MORE])}")
     values: dict[str, Any] = {
         key: typed_yaml.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
     }
+    if change is not None:
+        values["axes"] = axes.with_change(values.get("axes", {}), change, list(values.get("scales", ())))
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
-            raise root.error(f"missing '{required}'")
+            raise root.error(f"missing '{required}'" + (f", or '{CHANGE}'" if required == "axes" else ""))
     _fill(values, entries)
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)

@@ -1,12 +1,17 @@
 """What the commands answer to words that a user types by habit: they work, or one line names the right ones."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.command_names import artifacts
+from paper_repro.base import data_files
 from paper_repro.base.command_line import ROOT, run_main
 from paper_repro.base.overrides import parse
+from paper_repro.launchers import preparing
 from paper_repro.scripts import reproduce, train
 from paper_repro.tests.support.synthetic import ARTIFACT
 
@@ -113,3 +118,32 @@ def test_a_path_is_taken_as_it_stands(path: str) -> None:
 )
 def test_the_grammar_of_hydra_still_holds(text: str, value: object) -> None:
     assert parse(text).value == value
+
+
+def test_data_that_need_no_network_are_prepared_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    words = ["ngpt/table6", "scale=smoke", f"runs={tmp_path / 'runs'}"]
+    assert run_main(reproduce.main, words) == 1
+    assert "--prepare prepares first what needs no network: python scripts/prepare_data.py" in capsys.readouterr().err
+    done = list[list[str]]()
+
+    def prepared(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        done.append(command[2:])
+        (tmp_path / "docstrings-512").mkdir()
+        (tmp_path / "docstrings-512" / "manifest.json").write_text("{}")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(preparing.subprocess, "run", prepared)
+    monkeypatch.setattr(reproduce, "_cells", lambda plan, *_: int(any(cell.missing for cell in plan.cells)))
+    assert run_main(reproduce.main, [*words, "--prepare"]) == 0
+    assert done == [["docstrings", "--vocabulary", "512"]]
+
+
+def test_nothing_is_downloaded_by_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    plan = plans.make(catalogue.load("ngpt/table6"), "paper", [0])
+    assert all(cell.missing for cell in plan.cells) and preparing.commands(plan.cells) == []
