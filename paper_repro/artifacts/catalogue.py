@@ -33,7 +33,7 @@ MORE = LIKE, CHANGE = "like", "overrides"
 FOUND = ("id", "path", "bases")
 """The fields of an artifact that its file does not give."""
 PRINTED = ("published", "tolerances")
-"""Of printed tables; an ablation of ours is none."""
+"""Keys that describe a printed table, which an ablation of ours does not have."""
 DEFAULT = "default"
 """Under ``tolerances``: the one for every published number that has none of its own."""
 
