@@ -38,7 +38,7 @@ if __name__ == "__main__":  # before what another Python lacks is imported
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from paper_repro.base.command_line import Words, parse, run_main
 from paper_repro.base.errors import UsageError, nearest
@@ -49,7 +49,7 @@ FLAGS = ("--verify", "--download", "--help", "-h")
 
 def main(arguments: Sequence[str]) -> int:
     settings = [TO, *dict.fromkeys(option for one in known().values() for option in one.options)]
-    words = parse(list(_joined(arguments, settings)), FLAGS, settings)
+    words = parse(arguments, FLAGS, settings)
     if words.flags & {"--help", "-h"} or not arguments:
         print((__doc__ or "").format(usage=usage()))
         return 0 if arguments else 2
@@ -73,24 +73,6 @@ def _asked_for(words: Words, settings: Sequence[str]) -> Preparation:
             valid = ", ".join(f"--{option}" for option in options)
             raise UsageError(f"{name} takes no --{key} (valid: {valid})")
     return known()[name]
-
-
-def _joined(arguments: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
-    """Join ``--key value`` and ``--key=value`` to the word ``key=value``."""
-    words = iter(arguments)
-    for word in words:
-        key, equals, _ = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or key not in settings:
-            if word.startswith("-") and word not in FLAGS:
-                raise UsageError(f"unknown option {word}{nearest(word, [*FLAGS, *(f'--{name}' for name in settings)])}")
-            yield word
-        elif equals:
-            yield word.removeprefix("--")
-        else:
-            value = next(words, "--")
-            if value.startswith("--"):
-                raise UsageError(f"{word} needs a value")
-            yield f"{key}={value}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+    reproduce.py ngpt/table5 --prepare           prepare first the data that are missing and need no network
     reproduce.py cem/fig4 --decide --hours 2     add seeds at the planned looks, for the claim first that two hours can
                                                  most cheaply decide; the same command goes on
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
@@ -36,17 +37,18 @@ if __name__ == "__main__":  # before what another Python lacks is imported
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import gc
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import catalogue, command_names
 from paper_repro.base import later
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError
-from paper_repro.launchers import group, options
+from paper_repro.launchers import group, options, preparing
 
 if TYPE_CHECKING:
     from paper_repro.artifacts.artifact import Artifact
@@ -69,12 +71,12 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
-    words = parse(_with_hours(arguments), (*HELP, *ACTIONS), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
-    actions = sorted(words.flags)
+    actions = sorted(words.flags - {preparing.PREPARE})
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
@@ -113,7 +115,7 @@ def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
     Raises:
         UsageError: they do not.
     """
-    if slurm and (own := words.flags - {"--fill", "--again", "--cancel"}):
+    if slurm and (own := words.flags - {"--fill", "--again", "--cancel", preparing.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
         raise UsageError("--cancel goes with launcher=slurm; Ctrl-C stops what runs on this computer")
@@ -135,8 +137,15 @@ def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> No
 
 
 def _chosen(words: Words) -> list[str]:
-    """Return the artifacts that the names mean, each once, in their order."""
-    return list(dict.fromkeys(name for word in words.names for name in catalogue.matching(word)))
+    """Return the artifacts that the names mean; where one is the folder of a scale, that scale is asked for.
+
+    Raises:
+        UsageError: unknown names, or ``scale=`` says another scale.
+    """
+    ids, scale = command_names.artifacts(words.names)
+    if scale and words.settings.setdefault("scale", scale) != scale:
+        raise UsageError(f"scale={words.settings['scale']} and a folder of scale {scale}: give one scale")
+    return ids
 
 
 def _plan(artifact: "Artifact", words: Words) -> "Plan":
@@ -184,6 +193,11 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if action == "--render":
         return _show(plan, words.runs, warnings)
+    commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
+    if preparing.prepare(commands, preparing.PREPARE in words.flags):
+        plan = _plan(artifact, words)
+    elif commands:
+        warnings.add(f"{preparing.PREPARE} prepares first what needs no network: {shlex.join(commands[0])}")
     return _cells(plan, words, action, warnings, slurm)
 
 
@@ -217,17 +231,6 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
         _say_where_it_was_interrupted(result)
         return result.exit_code
     return max(result.exit_code, _show(plan, words.runs, warnings, close))
-
-
-def _with_hours(arguments: Sequence[str]) -> list[str]:
-    """Return the words with ``--hours H`` as one of them, ``hours=H``."""
-    words = list(arguments)
-    if "--hours" in words:
-        place = words.index("--hours")
-        if len(words) == place + 1:
-            raise UsageError("--hours needs a number, for example --hours 2")
-        words[place : place + 2] = [f"hours={words[place + 1]}"]
-    return words
 
 
 def _decide(artifact: "Artifact", words: Words, warnings: "Later") -> int:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from paper_repro.base.command_line import RESULTS, parse, run_main
 from paper_repro.base.errors import UsageError
 
-SETTINGS = ("seed", "runs")
+SETTINGS = ("seed", "runs", "experiment")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,23 +37,23 @@ def main(arguments: Sequence[str]) -> int:
         width = max(map(len, titles))
         print("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
         return 0
-    if len(words.names) != 1:
-        raise UsageError("give one experiment, for example cem/gaussian_process")
+    from paper_repro.base.config import experiment_named
 
+    experiment = experiment_named([*words.names, *filter(None, [words.settings.get("experiment")])])
     if any(word.startswith("launcher") for word in words.overrides):
         raise UsageError("launcher goes with reproduce.py; one cell runs on SLURM under srun (docs/cluster.md)")
-    _refuse_artifact(words.names[0])
+    _refuse_artifact(experiment)
     seed = words.seed() or 0
     if "--config" in words.flags:
         from paper_repro.base.origins import explained
 
-        print(explained(words.names[0], words.overrides, seed))
+        print(explained(experiment, words.overrides, seed))
         return 0
 
     from paper_repro.cells import changes, measurements, planned, records, runner
     from paper_repro.launchers import group
 
-    cell = planned.single(words.names[0], words.overrides, seed)
+    cell = planned.single(experiment, words.overrides, seed)
     if (code := group.followed()) is not None:
         return code
     with group.leading():

@@ -176,7 +176,7 @@ def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((name, text),) = [example for example in EXAMPLES if "like:" in example[1]]
+    name, text = "cem/from_identity", dict(EXAMPLES)["cem/from_identity"]
     path = tmp_path / f"{name}.yaml"
     path.parent.mkdir()
     path.write_text(text)
@@ -190,8 +190,13 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
 
 def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_records_says(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    words = ["docstrings", "--vocabulary", "2048", "--max-documents", "800", "--to", str(data)]
+    words = ["docstrings", "--vocabulary", "512", "--max-documents", "800", "--to", str(data)]
     output_of("scripts/prepare_data.py", *words)
+    assert EXAMPLES[0][0] == "ngpt/with_decay"
+    shortest = run_example("ngpt/with_decay", tmp_path / "shortest", PAPER_REPRO_DATA=str(data))
+    assert "Reproduced" not in shortest
+    for label in ("unchanged", "optimizer.weight_decay=0.1"):
+        assert re.search(rf"\| {label} +\| \d\.\d+ \| ", shortest), shortest
     printed = run_example("cem/from_identity", tmp_path, PAPER_REPRO_DATA=str(data))
     assert re.search(r"\| CEM MLP +\| 1\.31 +\|", printed), printed
     record = next((tmp_path / "runs" / "cells").glob("*/weights.safetensors"))

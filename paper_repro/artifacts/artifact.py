@@ -31,7 +31,7 @@ class Source:
     """Where the paper prints it."""
 
     paper: str
-    where: str
+    where: str = "an ablation of it"
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,13 @@ class DataNeed:
     path: str
     title: str
     command: str
+    scales: list[str] = field(default_factory=list)
+    """The scales that read them (empty: all)."""
+
+    def __post_init__(self) -> None:
+        for word in self.scales:
+            if word not in SCALES:
+                raise ValueError(f"unknown scale '{word}'{nearest(word, SCALES)}")
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,25 @@ class Axis:
         return cls(typed_yaml.convert(str, entries["title"]), values)
 
 
+CHANGED = "setting"
+"""The axis of an artifact that gives ``overrides``: without them, and with them."""
+
+
+def with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -> dict[str, Axis]:
+    """Return the axes and one more, which compares what they give with the same under some overrides.
+
+    Raises:
+        UsageError: with file and line, an axis has that name, or there is no override.
+    """
+    own = Overrides.from_yaml(change)
+    if CHANGED in axes or not own.items:
+        wrong = "it is empty" if not own.items else f"they make an axis '{CHANGED}', and there is one"
+        raise change.error(f"'overrides': {wrong}; give the values of an axis")
+    label = ", ".join(f"{item.key}={item.value}" for item in own.items)
+    values = {"default": AxisValue("unchanged"), "changed": AxisValue(label, at_scale=dict.fromkeys(scales, own))}
+    return {**axes, CHANGED: Axis("Setting", values)}
+
+
 def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
     if node.is_mapping:
         entries = typed_yaml.entries(node, optional=("label", "value", "overrides", "at_scale", "beside"))

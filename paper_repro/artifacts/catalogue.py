@@ -1,13 +1,12 @@
 """Finds every artifact by scanning, types it on loading and checks it whole.
 
-``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``.  Further folders with the same layout are
-``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package (``base.packages``).  What figures of a paper have in common
-(sizes, scales, data) stands in ``papers/<paper>/bases/<name>.yaml``; an artifact or base with ``like: <paper>/<name>``
-lies over it, see ``typed_yaml.over``.
+``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``; ``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package
+are laid out alike.  What figures of a paper have in common (sizes, scales, data) stands in
+``papers/<paper>/bases/<name>.yaml``; what has ``like: <paper>/<name>`` lies over it (``typed_yaml.over``).
 """
 
+import contextlib
 import dataclasses
-import fnmatch
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +28,12 @@ from paper_repro.cells.planned import Key
 
 PAPERS = Path(__file__).parents[1] / "papers"
 EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
-LIKE = "like"
+MORE = LIKE, CHANGE = "like", "overrides"
+"""Keys that are no field: the base, and, in the place of axes, overrides that are compared with none."""
 FOUND = ("id", "path", "bases")
 """The fields of an artifact that its file does not give."""
+PRINTED = ("published", "tolerances")
+"""Keys that describe a printed table, which an ablation of ours does not have."""
 DEFAULT = "default"
 """Under ``tolerances``: the one for every published number that has none of its own."""
 
@@ -55,8 +57,9 @@ def misplaced() -> list[str]:
     """Return what is wrong with YAML files that lie beside the artifacts and are not read; raises as ``find``."""
     return [
         f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
-        for folder in _folders()
+        for folder in folders()
         for path in sorted([*folder.glob("*/*.yml"), *folder.glob("*.yml"), *folder.glob("*.yaml")])
+        if path not in (paper_claims.LIST, floors.LIST)
     ]
 
 
@@ -77,7 +80,8 @@ def _duplicate(what: str, name: str, paths: Sequence[Path]) -> str:
     return f"duplicate {what} id '{name}': {' and '.join(map(str, paths))}"
 
 
-def _folders() -> list[Path]:
+def folders() -> list[Path]:
+    """Return the folders that hold papers: the repository's, and $PAPER_REPRO_PAPERS; raises as ``find``."""
     extra = os.environ.get(EXTRA_PAPERS)
     if extra and not Path(extra).is_dir():
         raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
@@ -87,26 +91,10 @@ def _folders() -> list[Path]:
 
 def _scan(pattern: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
-    for folder in _folders():
+    for folder in folders():
         for path in sorted(folder.glob(pattern)):
             found.setdefault(f"{path.relative_to(folder).parts[0]}/{path.stem}", []).append(path)
     return found
-
-
-def matching(word: str) -> list[str]:
-    """Return the ids that a word names: an artifact, a paper with all of its artifacts, or a pattern such as ``cem/*``.
-
-    Raises:
-        UsageError: there are none; with the nearest artifact or paper.
-    """
-    found = find()
-    if word in found:
-        return [word]
-    pattern = f"{word.rstrip('/')}/*" if "/" not in word.rstrip("/") else word
-    if chosen := fnmatch.filter(found, pattern):
-        return chosen
-    papers = {name.partition("/")[0] for name in found}
-    raise UsageError(_unknown(word, [*found, *papers]))
 
 
 def load(name: str) -> Artifact:
@@ -117,15 +105,17 @@ def load(name: str) -> Artifact:
     """
     found = _scan("*/*.yaml")
     if name not in found:
-        raise UsageError(_unknown(name, list(found)))
+        raise UsageError(unknown(name, list(found)))
     if len(found[name]) > 1:
         raise UsageError(_duplicate("artifact", name, found[name]))
     return load_file(found[name][0])
 
 
-def _unknown(word: str, known: Sequence[str]) -> str:
-    beside = "".join(f"; {fault}" for fault in misplaced())
-    return f"unknown artifact {word!r}{nearest(word, known)}; --list shows them all{beside}"
+def unknown(word: str, known: Sequence[str]) -> str:
+    """Return the error of a word that names no artifact, with the nearest one, of the same paper where it is known."""
+    beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
+    own = [name for name in known if name.startswith(f"{paper}/")]
+    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
 
 
 def load_file(path: Path) -> Artifact:
@@ -137,7 +127,17 @@ def load_file(path: Path) -> Artifact:
     try:
         return _load(path)
     except UsageError as error:
-        raise error if str(error).startswith(str(path)) else UsageError(f"{path}: {error}") from error
+        raise named_first(path, error) from error
+
+
+def named_first(path: Path, error: UsageError) -> UsageError:
+    """Return an error that begins with the user's file; where it names another one, with the line of ``like``."""
+    if str(error).startswith(f"{path}:"):
+        return error
+    with contextlib.suppress(UsageError):
+        if (like := typed_yaml.read(path).items().get(LIKE)) is not None:
+            return UsageError(f"{like.where}: {error}")
+    return UsageError(f"{path}: {error}")
 
 
 def where(artifact: Artifact, section: str, name: str) -> str:
@@ -157,16 +157,21 @@ def _read(path: Path) -> tuple[Node, list[Node]]:
 def _load(path: Path) -> Artifact:
     root, below = _read(path)
     entries = {key: child for key, child in root.items().items() if key != LIKE}
+    change, published = entries.pop(CHANGE, None), entries.get("published")
+    if published and published.path != path and "rows" not in published.items():
+        entries = {key: node for key, node in entries.items() if node.path == path or key not in PRINTED}
     allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
     for key, child in entries.items():
         if key not in allowed:
-            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, LIKE])}")
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, *MORE])}")
     values: dict[str, Any] = {
         key: typed_yaml.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
     }
+    if change is not None:
+        values["axes"] = axes.with_change(values.get("axes", {}), change, list(values.get("scales", ())))
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
-            raise root.error(f"missing '{required}'")
+            raise root.error(f"missing '{required}'" + (f", or '{CHANGE}'" if required == "axes" else ""))
     _fill(values, entries)
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)

@@ -9,7 +9,7 @@ from typing import Any
 from tabulate import tabulate
 
 from paper_repro.artifacts import catalogue
-from paper_repro.artifacts.artifact import Artifact
+from paper_repro.artifacts.artifact import Artifact, DataNeed
 from paper_repro.artifacts.axes import EXACT, SCALES
 from paper_repro.artifacts.judgements import VERDICTS
 from paper_repro.artifacts.layouts import laid_out
@@ -59,8 +59,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
             continue
         absent = [need for need in artifact.needs if find_data(need.path) is None]
         missing |= {f"{_folder(need.path)} ({need.title})": need.command for need in absent}
-        lacking = ", ".join(dict.fromkeys(_folder(need.path) for need in absent))
-        data = f"missing {lacking}" if absent else "present" if artifact.needs else "generated"
+        data = _data(artifact, absent)
         scales = ", ".join(artifact.scales)
         reference = _scales_with_results(artifact, results)
         yours = _scales_with_results(artifact, runs)
@@ -70,6 +69,20 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
     legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
     table = _written(headers, rows, columns)
     return "\n".join([table, "", *legend] if legend else [table])
+
+
+def _data(artifact: Artifact, absent: Sequence[DataNeed]) -> str:
+    """Say which scales are ready, and what the others lack."""
+    if not absent:
+        return "present" if artifact.needs else "generated"
+    lacking = {word for need in absent for word in need.scales or artifact.scales}
+    ready = [word for word in artifact.scales if word not in lacking]
+    wanted: dict[str, list[str]] = {}
+    for need in absent:
+        words = wanted.setdefault(_folder(need.path), [])
+        words += [word for word in need.scales or artifact.scales if word not in words]
+    missing = ", ".join(f"{name} ({', '.join(words)})" for name, words in wanted.items())
+    return f"{'ready: ' + ', '.join(ready) + '; ' if ready else ''}missing {missing}"
 
 
 def _folder(path: str) -> str:

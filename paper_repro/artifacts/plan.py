@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import looks
+from paper_repro.artifacts import catalogue, looks
 from paper_repro.artifacts.artifact import Agreement, Artifact
 from paper_repro.artifacts.axes import Scale, check_seeds
 from paper_repro.artifacts.floors import PlannedFloor
@@ -91,7 +91,10 @@ def make(
     cells = []
     for key in artifact.points(spec):
         layers = configs.parse_all([*artifact.overrides(key, spec), *overrides])
-        cells += _cells(artifact.experiment, key, layers, chosen)
+        try:
+            cells += _cells(artifact.experiment, key, layers, chosen)
+        except UsageError as error:
+            raise catalogue.named_first(artifact.path, error) if _names(artifact.bases, error) else error from error
     try:
         _refuse_twins(artifact, cells, overrides)
     except UsageError:
@@ -104,6 +107,10 @@ def make(
         _refuse_few(artifact, axis, fewest, cells)
     floors = tuple(_floors(artifact, name, spec, cells, overrides))
     return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells), floors)
+
+
+def _names(files: Sequence[Path], error: UsageError) -> bool:
+    return any(str(error).startswith(f"{path}:") for path in files)
 
 
 def _alters(key: str, timed: Set[str]) -> bool:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from paper_repro.artifacts.views import Point, View, column_value, values
 from paper_repro.base.files import write_atomically
 from paper_repro.cells import changes, measurements
 from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FAILED, FINISHED
 
 
 class Table:
@@ -145,6 +147,8 @@ class Table:
     def absence(self, point: Point, name: str, source: str) -> str:
         """Return what stands for a missing number, of which ``source`` is "own" or "reference"."""
         found = point.own if source == "own" else point.reference
+        if any(record.status == FAILED for record in found.values()) and point.key in self._failed:
+            return f"{FAILED} [{self._failed.index(point.key) + 1}]"
         known = verdicts.trouble(found) or verdicts.lack(found, name) or self.view.unnamed.get(name)
         return known or self.unknown(point, name, source)
 
@@ -229,10 +233,20 @@ class Table:
                 notes.append(f"{'Made' if view.own_root_is_reference else title + ', made'} {origin}.")
         for point in view.points.values():
             if text := verdicts.trouble(view.judged(point)):
-                notes.append(f"{self._place(point)}: {text}.")
-        if changed := changes.told(self.view.changed):
+                number = ""
+                if point.key in self._failed:
+                    number, text = f"[{self._failed.index(point.key) + 1}] ", textwrap.shorten(text, 300)
+                notes.append(f"{number}{self._place(point)}: {text}.")
+        if changed := changes.told(view.changed):
             notes.append(f"{CHANGED.strip()} {changed}.")
         return notes + self._lacks()
+
+    @cached_property
+    def _failed(self) -> list[Any]:
+        """The places that have no result because a cell failed; a note says why."""
+        points = self.view.points.values()
+        statuses = {point.key: {one.status for one in self.view.judged(point).values()} for point in points}
+        return [key for key, found in statuses.items() if FAILED in found and FINISHED not in found]
 
     def _unfinished_looks(self) -> list[str]:
         return [
@@ -370,6 +384,9 @@ def _wrap(text: str, marks: tuple[str, str]) -> str:
     return f"{marks[0]}{text}{marks[1]}" if text else ""
 
 
+NO_COMMIT = "unknown (no git there)"
+
+
 def _origin(found: Sequence[Record]) -> str:
     """Return device and commit of a set of records, in words; empty for none."""
     if not found:
@@ -377,6 +394,6 @@ def _origin(found: Sequence[Record]) -> str:
     devices = sorted({str(record.provenance.get("device")) for record in found})
     torches = sorted({str(record.provenance.get("versions", {}).get("torch", "none")) for record in found})
     code = [each for record in found for each in measurements.code_of(record)]
-    commits = sorted({str(each["commit"])[:10] for each in code})
+    commits = sorted({(each["commit"] or "")[:10] or NO_COMMIT for each in code})
     dirty = " with uncommitted changes" if any(each["dirty"] for each in code) else ""
     return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"

@@ -17,6 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 RUNS_VARIABLE = "PAPER_REPRO_RUNS"
 """The environment variable that names the folder of runs for every command that is not told another."""
+_SWEEP = (
+    "no command sweeps: reproduce.py takes seeds=0,1, an ablation of your own names several values "
+    "(docs/add/ablation.md)"
+)
+_CONFIG = "--config prints the resolved config and runs nothing"
+HABITS = {"-m": _SWEEP, "--multirun": _SWEEP, "-c": _CONFIG, "--cfg": _CONFIG}
+"""Options of Hydra, each with what does the same here."""
 
 
 def default_runs() -> Path:
@@ -75,24 +82,31 @@ class Words:
 
 
 def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str]) -> Words:
-    """Sort the words of a command.
+    """Sort the words of a command; a setting is written ``key=value``, ``--key value`` or ``--key=value``.
 
     Raises:
         UsageError: an unknown flag, a setting given twice, or a key that is nearly a setting's and would be taken for
             one of the config.
     """
     words = Words()
-    for word in arguments:
+    rest = iter(arguments)
+    for word in rest:
         key, equals, value = word.partition("=")
-        if word.startswith("-"):
+        if word.startswith("--") and key[2:] in settings:
+            key, value, equals = key[2:], value if equals else next(rest, "--"), "="
+            if value.startswith("--"):
+                raise UsageError(f"--{key} needs a value")
+        if word in HABITS:
+            raise UsageError(f"unknown option {word}: {HABITS[word]}")
+        if word.startswith("-") and key not in settings:
             if word not in flags:
-                raise UsageError(f"unknown option {word}{nearest(word, flags)}")
+                raise UsageError(f"unknown option {word}{nearest(word, [*flags, *(f'--{name}' for name in settings)])}")
             words.flags.add(word)
-        elif not equals:
+        elif not equals and not word.startswith("~"):
             words.names.append(word)
         elif key in settings:
             if key in words.settings:
-                raise UsageError(f"{key} is given twice: {key}={words.settings[key]} and {word}; give it once")
+                raise UsageError(f"{key} is given twice: {key}={words.settings[key]} and {key}={value}; give it once")
             if not value:
                 raise UsageError(f"{key}= needs a value")
             words.settings[key] = value

@@ -177,6 +177,19 @@ def is_experiment(name: str) -> bool:
     return file_of(f"experiment/{name}") is not None
 
 
+def experiment_named(words: Sequence[str]) -> str:
+    """Return the experiment that words of a command name: ``cem/slimpajama``, ``CEM Slimpajama`` or its file.
+
+    Raises:
+        UsageError: none, or several.
+    """
+    place = "/".join(words).rpartition("conf/experiment/")[2].removesuffix(".yaml").strip("/")
+    name = {name.casefold(): name for name in experiments()}.get(place.casefold())
+    if name is None and len(words) != 1:
+        raise UsageError("give one experiment, for example cem/gaussian_process; --list shows them all")
+    return name or place
+
+
 def lookup(config: Mapping[str, Any], key: str) -> Any:
     """Return the value under a dotted key, for example ``optimizer.lr``.
 
@@ -224,7 +237,8 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     from omegaconf import OmegaConf
 
     if experiment not in experiments():
-        raise UsageError(f"unknown experiment {experiment!r}{nearest(experiment, experiments())}")
+        own = [name for name in experiments() if name.startswith(f"{experiment.partition('/')[0].casefold()}/")]
+        raise UsageError(f"unknown experiment {experiment!r}{nearest(experiment, own or experiments())}")
     for group, choice in groups:
         choices = files_of(group)
         if choice not in choices:

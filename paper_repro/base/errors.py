@@ -12,11 +12,12 @@ class UsageError(ValueError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` with the valid name nearest to ``name``, or the valid names if none is near."""
+    """Return `` (did you mean 'x'?)`` with the valid name nearest to ``name`` in any case, else the valid names."""
     names = sorted({str(item) for item in valid})
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    folded = {item.casefold(): item for item in names}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     if close:
-        return f" (did you mean '{close[0]}'?)"
+        return f" (did you mean '{folded[close[0]]}'?)"
     if not names:
         return ""
     shown = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")

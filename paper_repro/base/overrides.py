@@ -9,7 +9,8 @@ import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +21,24 @@ COMMAND = "the command line"
 TIMES, AXIS = "times", "axis"
 MISSING = "???"
 """OmegaConf's word for a value that somebody has yet to give; to import omegaconf takes a third of a second."""
+_TARGET = "_target_"
 _OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
 """Keys whose values are of several kinds; ``cells.machine_section`` checks them."""
+
+_PLAIN = re.compile(r"(?P<adds>\+{0,2})(?P<key>[A-Za-z_][\w.]*(?:/\w+)*)=(?P<value>.+)", re.ASCII | re.DOTALL)
+_QUOTING = "[{'\""
+_PATHS = ("/", "~/", "./", "../")
+_CHECKPOINTS = "a run goes on from its last checkpoint by itself: give the same command again"
+HABITS = {
+    "trainer.max_steps": "training.steps",
+    "trainer.max_epochs": "training.steps",
+    "trainer.gradient_clip_val": "training.clip_norm",
+    "trainer.accumulate_grad_batches": "training.accumulate",
+    "trainer.num_nodes": "machine.nodes",
+    "learning_rate": "optimizer.lr",
+    "logger": "machine.logger",
+}
+"""Keys of Lightning's and Hydra's templates, each with the key that does the same here."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,8 @@ class Override:
 def parse(text: str) -> Override:
     """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``.
 
+    A value that this grammar refuses, or a path with commas, is taken as it stands.
+
     Raises:
         UsageError: it is not of the form key=value, or deletes or sweeps.
     """
@@ -69,15 +88,29 @@ def parse(text: str) -> Override:
     from hydra.errors import HydraException
 
     said = f"override {text!r}"
+    plain = _PLAIN.fullmatch(text)
     try:
         parsed = OverridesParser.create().parse_override(text)
     except HydraException as error:
+        if plain and plain["value"][0] not in _QUOTING:
+            return _checked(Override(plain["key"], plain["value"], said, adds=bool(plain["adds"])))
         reason = str(error).splitlines()[0]
         raise UsageError(f"{said} is not of the form key=value: {reason}") from error
-    if not parsed.key_or_group:
+    key = parsed.key_or_group
+    if not key:
         raise UsageError(f"{said} is not of the form key=value: it has no key")
-    if parsed.is_delete() or parsed.is_sweep_override() or parsed.package is not None:
-        raise UsageError(f"{said}: deleting, sweeping and packages are not supported; give one value for one key")
+    if parsed.is_delete():
+        raise UsageError(f"{said}: deleting is not supported; null turns off what is optional: {key}=null")
+    if parsed.package is not None:
+        raise UsageError(f"{said}: packages are not supported; write {key}={text.partition('=')[2]}")
+    if parsed.is_sweep_override():
+        if plain and plain["value"].startswith(_PATHS):
+            return _checked(Override(plain["key"], plain["value"], said, adds=bool(plain["adds"])))
+        value = text.partition("=")[2]
+        raise UsageError(
+            f"{said}: sweeping is not supported; give one value, a list as {key}=[{value}], or name the "
+            "values as an axis (docs/add/ablation.md)"
+        )
     adds = parsed.is_add() or parsed.is_force_add()
     return _checked(Override(parsed.key_or_group, parsed.value(), said, adds=adds))
 
@@ -110,6 +143,10 @@ def single(name: str, node: Node) -> Override:
 def _checked(override: Override) -> Override:
     if override.key == "seed":
         raise override.error("seeds are given apart: seeds=0,1 for an artifact, seed=0 for one run")
+    if override.key == "experiment":
+        raise override.error(
+            f"unknown key 'experiment': an artifact has its own; train.py {override.value} trains that one"
+        )
     try:
         json.dumps(override.value, allow_nan=False, sort_keys=True)
     except (ValueError, TypeError) as error:
@@ -127,7 +164,7 @@ def apply(config: dict[str, Any], override: Override) -> None:
     node: Any = config
     for depth, part in enumerate(parents):
         if part not in node:
-            raise _unknown_key(override, parents[:depth], node)
+            raise _unknown_key(override, parents[:depth], node, config)
         node = node[part]
         if not isinstance(node, dict):
             raise override.error(f"{'.'.join(parents[: depth + 1])} is a value, not a section")
@@ -138,12 +175,32 @@ def apply(config: dict[str, Any], override: Override) -> None:
     elif override.adds:
         node[last] = copy.deepcopy(override.value)
     else:
-        raise _unknown_key(override, parents, node)
+        raise _unknown_key(override, parents, node, config)
 
 
-def _unknown_key(override: Override, parents: Sequence[str], node: Mapping[str, Any]) -> UsageError:
+def _unknown_key(
+    override: Override, parents: Sequence[str], node: Mapping[str, Any], config: Mapping[str, Any]
+) -> UsageError:
+    """Name the key that does the same, else the keys of the same last part, else the nearest key of the section."""
+    if override.key in ("ckpt_path", "resume", "trainer.resume_from_checkpoint"):
+        return override.error(f"unknown key {override.key!r}: {_CHECKPOINTS}")
+    wanted = HABITS.get(override.key, override.key)
+    last = wanted.rpartition(".")[2].casefold()
+    alike = [key for key in _keys(config) if key.rpartition(".")[2].casefold() == last]
+    if wanted in alike:
+        alike = [wanted]
+    if alike:
+        shown = " or ".join(sorted(alike, key=lambda key: key.count("."))[:3])
+        return override.error(f"unknown key {override.key!r} (did you mean {shown}?)")
     valid = [".".join([*parents, str(key)]) for key in node]
     return override.error(f"unknown key {override.key!r}{nearest(override.key, valid)}")
+
+
+def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{key}.")
 
 
 def _product(override: Override, below: Any) -> int | float:
@@ -167,6 +224,11 @@ def _fitting(override: Override, default: Any) -> Any:
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not type(default):
+        if isinstance(default, dict) and _TARGET in default and isinstance(value, str):
+            raise override.error(
+                f"{override.key} takes a section, not a word: {override.key}.{_TARGET}=... names another class (now "
+                f"{default[_TARGET]}), and {override.key}.KEY=... changes a value"
+            )
         section = override.key.rpartition(".")[0]
         other = f"; where either is right, override the whole section {section}" if section else ""
         raise override.error(f"{override.key} takes {_kind(default)} (default {default!r}), not {_kind(value)}{other}")

@@ -145,7 +145,8 @@ def _provenance(kept: Kept) -> Markup:
     given: Mapping[str, Any] = record.provenance
     commit = tag("code", str(given.get("commit") or "unknown"))
     dirty = " with uncommitted changes" if given.get("dirty") else ""
-    later = sorted({str(code["commit"]) for code in code_of(record)} - {str(given.get("commit"))})
+    commits = [str(code["commit"] or "unknown") for code in code_of(record)]
+    later = sorted({*commits[1:]} - {commits[0]})
     versions = ", ".join(f"{name} {version}" for name, version in sorted((given.get("versions") or {}).items()))
     data = [
         tag("div", name, " ", tag("code", str(digest))) for name, digest in sorted((given.get("data") or {}).items())

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, paper_claims, views
+from paper_repro.artifacts import catalogue, command_names, paper_claims, views
+from paper_repro.artifacts import plan as plans
 from paper_repro.artifacts.catalogue import EXTRA_PAPERS
 from paper_repro.artifacts.claims import Computed
 from paper_repro.artifacts.companions import named
@@ -13,6 +14,7 @@ from paper_repro.artifacts.figures import Figure
 from paper_repro.artifacts.listing import counted, listing
 from paper_repro.artifacts.render import figure_of, table_of
 from paper_repro.artifacts.tables import Table
+from paper_repro.base import data_files
 from paper_repro.base.errors import UsageError
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
@@ -55,7 +57,7 @@ def test_files_in_the_wrong_place_are_named(tmp_path: Path, monkeypatch: pytest.
     for path in paths:
         path.write_text(ARTIFACT)
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
-    for told in (message_of(lambda: catalogue.load("mine/one")), message_of(lambda: catalogue.matching("two"))):
+    for told in (message_of(lambda: catalogue.load("mine/one")), message_of(lambda: command_names.matching("two"))):
         for path in paths:
             assert f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {tmp_path}" in told
     assert str(paths[0]) in listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2a"])
@@ -222,15 +224,77 @@ def test_verdicts_are_counted_once_for_each_artifact() -> None:
 def test_data_that_are_missing_are_called_by_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     found = listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2c"])
-    assert "missing docstrings-512, docstrings-2048, slimpajama-llama" in found
-    assert "docstrings-512 (docstrings (scale cpu)): python scripts/prepare_data.py docstrings" in found
+    assert "missing docstrings-512 (smoke, cpu), docstrings-2048 (gpu), slimpajama-llama (paper)" in found
+    assert "docstrings-512 (docstrings): python scripts/prepare_data.py docstrings" in found
+
+
+def test_the_list_says_which_scales_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    (tmp_path / "docstrings-512").mkdir()
+    (tmp_path / "docstrings-512" / "manifest.json").touch()
+    found = listing(tmp_path / "runs", tmp_path / "results", ["cem/fig2c", "cet/table1"])
+    assert "ready: smoke, cpu; missing docstrings-2048 (gpu), slimpajama-llama (paper)" in found
+    assert "ready: smoke, cpu, gpu; missing celeba (paper)" in found
+
+
+def test_one_preparation_serves_smoke_and_cpu() -> None:
+    for name in ("ngpt/table5", "cem/fig2c", "nrgpt/fig5", "nrgpt/table5", "cem/fig5"):
+        artifact = catalogue.load(name)
+        read = [
+            {cell.config["data"]["prepare"] for cell in plans.make(artifact, scale).cells} for scale in ("smoke", "cpu")
+        ]
+        assert read[0] == read[1], name
+        needed = {need.command for need in artifact.needs if "smoke" in need.scales}
+        assert read[0] <= needed, name
 
 
 def test_an_error_in_a_base_names_the_file_of_the_user_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_like(tmp_path, base=ARTIFACT.replace("direction: lower", "direction: down"))
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     message = message_of(lambda: catalogue.load_file(path))
-    assert message.startswith(f"{path}: {tmp_path / 'made/bases/plain.yaml'}:")
+    assert message.startswith(f"{path}:1: {tmp_path / 'made/bases/plain.yaml'}:")
+
+
+def test_an_ablation_is_a_base_a_title_and_one_override(tmp_path: Path) -> None:
+    text = "like: ngpt/ablation\ntitle: Mine\noverrides: {optimizer.weight_decay: 0.1}\n"
+    artifact = catalogue.load_file(synthetic.write_artifact(tmp_path, text))
+    assert artifact.published is None and not artifact.tolerances
+    for scale in artifact.scales:
+        cells = {dict(cell.key)["setting"]: cell for cell in plans.make(artifact, scale, [0]).cells}
+        assert cells["changed"].config["optimizer"]["weight_decay"] == 0.1
+        assert cells["default"].id in {cell.id for cell in plans.make(catalogue.load("ngpt/table6"), scale, [0]).cells}
+    wins = synthetic.write_artifact(tmp_path, text.replace("optimizer.weight_decay: 0.1", "training.steps: 3"))
+    plan = plans.make(catalogue.load_file(wins), "smoke", [0])
+    assert sorted(cell.config["training"]["steps"] for cell in plan.cells) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("own", "line", "message"),
+    [
+        ("overrides: {optimizer.lrr: 1}", 3, "override 'optimizer.lrr': unknown key 'optimizer.lrr' (did you mean"),
+        ("overrides: {}", 3, "'overrides': it is empty"),
+        ("axes: {setting: {title: T, values: [a]}}\noverrides: {a: 1}", 4, "they make an axis 'setting', and there is"),
+        ("", 1, "missing 'axes', or 'overrides'"),
+        ("axes: {a: {title: A, values: [x]}}\nscales: {cpu: {overrides: {model.widht: 3}}}", 4, "unknown key"),
+    ],
+)
+def test_an_error_of_an_ablation_begins_with_its_own_file_and_line(
+    own: str, line: int, message: str, tmp_path: Path
+) -> None:
+    path = synthetic.write_artifact(tmp_path, f"like: ngpt/ablation\ntitle: Mine\n{own}\n")
+    found = message_of(lambda: plans.make(catalogue.load_file(path), "cpu"))
+    assert found.startswith(f"{path}:{line}: ") and message in found
+
+
+def test_a_plan_that_a_base_makes_impossible_names_the_line_of_the_user_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ARTIFACT.replace("overrides: {trunk.width: 16}", "overrides: {trunk.widht: 16}")
+    path = write_like(tmp_path, base=base)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = message_of(lambda: plans.make(catalogue.load_file(path), "smoke"))
+    assert found.startswith(f"{path}:1: {tmp_path / 'made/bases/plain.yaml'}:")
 
 
 def test_a_metric_is_published_only_where_a_table_is(tmp_path: Path) -> None:

@@ -137,6 +137,27 @@ def test_diverged_and_failed_cells_are_shown_with_step_and_reason(tmp_path: Path
     assert any(reason in note for note in table.document()["notes"])
 
 
+def test_a_place_where_every_cell_failed_says_so_in_a_word_and_why_in_a_note(tmp_path: Path) -> None:
+    plan = synthetic.plan(tmp_path)
+    error = "RuntimeError: it broke, " + "and that takes many words, " * 40
+    table = table_of(tmp_path, plan, own=lambda cell: Outcome(FAILED, note=error))
+    lines = table.markdown().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "failed [" in line]
+    assert {mark for line in rows for mark in re.findall(r"failed \[\d\]", line)} == {
+        f"failed [{number}]" for number in range(1, 5)
+    }
+    assert all(len(line) < 250 and "broke" not in line for line in rows)
+    (note,) = [line for line in lines if line.startswith("* [2] ")]
+    assert "seed 0 failed: RuntimeError: it broke" in note and len(note) < 400
+
+
+def test_records_without_git_do_not_name_a_commit_none(tmp_path: Path) -> None:
+    table = table_of(tmp_path, synthetic.plan(tmp_path), own=lambda cell: synthetic.finished(error=0.9, score=1.0))
+    (found, *_) = [record for point in table.view.points.values() for record in point.own.values()]
+    zipped = dataclasses.replace(found, provenance={**found.provenance, "commit": None, "dirty": None})
+    assert tables._origin([zipped]).endswith("commit unknown (no git there)")
+
+
 def test_every_markdown_row_has_as_many_cells_as_its_header(tmp_path: Path) -> None:
     plan = synthetic.plan(tmp_path, ARTIFACT.replace("label: Hard", "label: 'Hard | er'"))
     note = "a | pipe\nand a line"

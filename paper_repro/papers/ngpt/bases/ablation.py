@@ -23,8 +23,12 @@ class AblationTable(tables.Table):
 
 
 def with_changes(view: View) -> View:
-    """Return the view with ``loss_change`` in every finished record whose seed the default has finished, too."""
-    base = view.point({AXIS: DEFAULT})
+    """Return the view with ``loss_change`` in every finished record whose seed the default, or an ablation's first
+    setting, has finished, too.
+    """
+    axis = view.artifact.axes.get(AXIS)
+    named = axis is not None and DEFAULT in axis.values
+    base = view.point({AXIS: DEFAULT} if named else dict(next(iter(view.points))))
     points = {
         key: replace(point, own=_changed(point.own, base.own), reference=_changed(point.reference, base.reference))
         for key, point in view.points.items()

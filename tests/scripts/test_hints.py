@@ -1,0 +1,149 @@
+"""What the commands answer to words that a user types by habit: they work, or one line names the right ones."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paper_repro.artifacts import catalogue
+from paper_repro.artifacts import plan as plans
+from paper_repro.artifacts.command_names import artifacts
+from paper_repro.base import data_files
+from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.overrides import parse
+from paper_repro.launchers import preparing
+from paper_repro.scripts import reproduce, train
+from paper_repro.tests.support.synthetic import ARTIFACT
+
+EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"
+PAGE = "docs/add/ablation.md"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([f"experiment={EXPERIMENT}"], "batch_size: 200"),
+        (["cem/Gaussian_Process"], "batch_size: 200"),
+        (["cem", "gaussian_process"], "batch_size: 200"),
+        ([f"paper_repro/conf/experiment/{EXPERIMENT}.yaml"], "batch_size: 200"),
+        ([EXPERIMENT, "--seed", "7"], "# the seed 7"),
+        ([EXPERIMENT, "machine.data_root=/tmp/Ü"], 'data_root: "/tmp/Ü"'),
+        (
+            [EXPERIMENT, "~training.clip_norm"],
+            "deleting is not supported; null turns off what is optional: training.clip",
+        ),
+        ([EXPERIMENT, "machine@other=cpu"], "packages are not supported; write machine=cpu"),
+        ([EXPERIMENT, "optimizer.lr=1,2"], "a list as optimizer.lr=[1,2], or name the values as an axis"),
+        ([EXPERIMENT, "-m"], PAGE),
+        ([EXPERIMENT, "--cfg", "job"], "--cfg: --config prints the resolved config"),
+        ([EXPERIMENT, "trainer.max_steps=10"], "did you mean training.steps?"),
+        ([EXPERIMENT, "trainer.devices=2"], "did you mean machine.devices?"),
+        ([EXPERIMENT, "logger=wandb"], "did you mean machine.logger?"),
+        ([EXPERIMENT, "ckpt_path=last.ckpt"], "a run goes on from its last checkpoint by itself"),
+        ([EXPERIMENT, "lr=0.1"], "did you mean optimizer.lr?"),
+        ([EXPERIMENT, "batch_size=3"], "did you mean data.batch_size?"),
+        (
+            [EXPERIMENT, "optimizer=adamw"],
+            "not a word: optimizer._target_=... names another class (now torch.optim.AdamW)",
+        ),
+    ],
+)
+def test_train_answers(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run_main(train.main, ["--config", *words])
+    _assert_answered(answer, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([TABLE, "--scale", "smoke"], "at scale smoke"),
+        ([TABLE, "--scale=smoke", "--seeds", "7"], "at scale smoke"),
+        ([TABLE, "--seeds"], "--seeds needs a value"),
+        ([TABLE, "--sede", "7"], "unknown option --sede (did you mean '--seed'?)"),
+        ([TABLE, "lr=0.1"], "did you mean optimizer.lr?"),
+        ([TABLE, f"experiment={EXPERIMENT}"], f"train.py {EXPERIMENT} trains that one"),
+        (["results/cem/table3/smoke/"], "cem/table3 at scale smoke"),
+        (["results/cem/table3/smoke", "scale=cpu"], "scale=cpu and a folder of scale smoke: give one scale"),
+        (["CEM/Tabel3"], "(did you mean 'cem/table3'?)"),
+        (["cem/table9"], "(did you mean 'cem/table"),
+        (["own_rates"], "artifact 'own_rates' lacks its paper: give cem/own_rates"),
+    ],
+)
+def test_reproduce_answers(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run_main(reproduce.main, [*words, "--cells"])
+    _assert_answered(answer, capsys)
+
+
+def _assert_answered(answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = capsys.readouterr()
+    assert answer in printed.out + printed.err
+    assert len(printed.err.splitlines()) <= 1 and "is not read" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["CEM/Table3"], [TABLE]),
+        (["cem", "table3"], [TABLE]),
+        (["cem", "Table1", "table3", "ebt/figB1"], ["cem/table1", TABLE, "ebt/figB1"]),
+        (["ebt/figb1"], ["ebt/figB1"]),
+        (["./results/cem/table3/"], [TABLE]),
+        (["results/cem/table3/cpu/table.md"], [TABLE]),
+        (["paper_repro/papers/cem/table3.yaml"], [TABLE]),
+        ([str(ROOT / "paper_repro/papers/cem/table3.yaml")], [TABLE]),
+        ([], []),
+        (["results/cem/", "cem/t*3"], artifacts(["cem"])[0]),
+    ],
+)
+def test_artifacts_are_found_as_a_user_writes_them(words: list[str], ids: list[str]) -> None:
+    assert artifacts(words)[0] == ids
+
+
+def test_a_file_of_the_same_name_elsewhere_is_not_taken_for_ours(tmp_path: Path) -> None:
+    path = tmp_path / "cem" / "table3.yaml"
+    path.parent.mkdir()
+    path.write_text(ARTIFACT)
+    with pytest.raises(ValueError, match=f"set PAPER_REPRO_PAPERS={tmp_path} and give cem/table3"):
+        artifacts([str(path)])
+
+
+@pytest.mark.parametrize("path", ["/tmp/Ü", "/a b", "/a=b", "/a,b", "~/(a)", "/it's", '/"a"', "../数据", "/a[1]{2}"])
+def test_a_path_is_taken_as_it_stands(path: str) -> None:
+    assert parse(f"machine.data_root={path}").value == path
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a=[1,2]", [1, 2]), ("a='/x,y'", "/x,y"), ("a=1e-3", 1e-3), ("++a=null", None), (r"a=/x\,y", "/x,y")],
+)
+def test_the_grammar_of_hydra_still_holds(text: str, value: object) -> None:
+    assert parse(text).value == value
+
+
+def test_data_that_need_no_network_are_prepared_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    words = ["ngpt/table6", "scale=smoke", f"runs={tmp_path / 'runs'}"]
+    assert run_main(reproduce.main, words) == 1
+    assert "--prepare prepares first what needs no network: python scripts/prepare_data.py" in capsys.readouterr().err
+    done = list[list[str]]()
+
+    def prepared(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        done.append(command[2:])
+        (tmp_path / "docstrings-512").mkdir()
+        (tmp_path / "docstrings-512" / "manifest.json").write_text("{}")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(preparing.subprocess, "run", prepared)
+    monkeypatch.setattr(reproduce, "_cells", lambda plan, *_: int(any(cell.missing for cell in plan.cells)))
+    assert run_main(reproduce.main, [*words, "--prepare"]) == 0
+    assert done == [["docstrings", "--vocabulary", "512"]]
+
+
+def test_nothing_is_downloaded_by_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    plan = plans.make(catalogue.load("ngpt/table6"), "paper", [0])
+    assert all(cell.missing for cell in plan.cells) and preparing.commands(plan.cells) == []
