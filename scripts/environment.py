@@ -42,6 +42,9 @@ def enter(script: str) -> None:
                 + PYTHON + " " + script + "; or set PYTHONPATH=" + ROOT + "\n"
             )  # fmt: skip
             sys.exit(2)
+        from paper_repro.base import entry
+
+        entry.prepare()  # before anything else is imported
         return
     inside = os.path.isdir(VENV) and os.path.realpath(sys.prefix) == os.path.realpath(VENV)  # noqa: PTH112
     if os.path.exists(PYTHON) and not inside:  # noqa: PTH110

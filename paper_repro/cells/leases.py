@@ -67,7 +67,12 @@ class Leases:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def close(self) -> None:
+        """Give up the leases that are still held, and end the heartbeat."""
         self._stop.set()
+        with self._guard:
+            held, self._held = self._held, {}
+        for path, own in held.items():
+            _remove(path, _signed(own))
 
     @contextlib.contextmanager
     def hold(self, cells: Sequence[str]) -> Iterator[None]:

@@ -127,6 +127,10 @@ class StopRequestedError(Exception):
 class Report(Protocol):
     """The task's line to whoever watches."""
 
+    saves: bool
+    """Whether the task has computed what it would save on a request to stop; where it has not, the process is ended.
+    ``progress`` sets it, until the last step."""
+
     def progress(self, step: int, steps: int, loss: float) -> None:
         """Say that ``step`` of ``steps`` are done; ``loss`` is the latest (mean over the cells of a job)."""
 

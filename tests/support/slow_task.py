@@ -40,6 +40,7 @@ class SlowTask(Task):
         self.needs = needs
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        report.saves = True
         state = folder / "state.json"
         step, sums = 0, [0.0] * len(cells)
         with contextlib.suppress(FileNotFoundError, CorruptFileError):
