@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
     from paper_repro.cells import measurements, planned, records, runner
+    from paper_repro.cells.saved import saved_steps
     from paper_repro.launchers import group
 
     cell = planned.single(words.names[0], words.overrides, seed)
@@ -66,7 +67,9 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name} {value:.6g}")
         print(records.record_path(words.runs, cell.id))
     if result.interrupted:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        step = saved_steps(words.runs, [cell.id]).get(cell.id)
+        how = f"step {step:,} is saved; the same command goes on from it" if step else "the same command begins anew"
+        print(f"interrupted: {how}", file=sys.stderr)
     return result.exit_code
 
 

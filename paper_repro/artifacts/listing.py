@@ -21,10 +21,14 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import measurements
 from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
+from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.machine_section import count_devices, on_gpu
 from paper_repro.cells.measurements import is_done
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
+from paper_repro.cells.saved import saved_steps
 
+NOT_RUN = "not run"
 LEFT_OUT = ("scales", "reference", "made from", "yours")
 """Columns of the list that a terminal is not shown."""
 
@@ -168,15 +172,17 @@ def _memory(count: float) -> str:
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
     """Show each cell of a plan, those of its floors too: id, setting, seed, status, and the path of its record.
 
-    The status is that of the user's own cell; where there is none, that of the committed reference, said so.
+    The status is that of the user's own cell, with the last saved step if it was begun; where there is none, that of
+    the committed reference, said so.
     """
+    saved = saved_steps(runs, {cell.id for cell in plan.all_cells})
     rows, absent = list[list[str]](), dict[str, None]()
     under = {cell.id: floor.common() for floor in plan.floors for cell in floor.cells.values()}
     for cell in plan.all_cells:
         place = [*cell.key, *under.get(cell.id, {}).items()]
         setting = ", ".join(f"{axis}={value}" for axis, value in place) or "-"
-        status, path = "not run", "-"
-        for root in (runs, reference):
+        status, path = _unfinished(runs, cell, saved), "-"
+        for root in (runs, reference) if status == NOT_RUN else (runs,):
             if (found := measurements.find(root, cell)) is not None:
                 lacking = f", to measure: {', '.join(found.lacking)}" if found.lacking else ""
                 whose = " (reference)" if root == reference else ""
@@ -188,6 +194,14 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
         rows.append([cell.id, setting, str(cell.seed), status, path])
     table = tabulate(rows, ["cell", "setting", "seed", "status", "record"], tablefmt="simple", disable_numparse=True)
     return "\n".join([table, *absent])
+
+
+def _unfinished(runs: Path, cell: PlannedCell, saved: Mapping[str, int]) -> str:
+    """Say how far a cell without a record is."""
+    running = holder(lease_path(runs, cell.id)) is not None
+    if cell.id not in saved:
+        return "running, no step saved" if running else NOT_RUN
+    return f"{'running' if running else 'begun'}: step {saved[cell.id]:,} of {cell.config['training']['steps']:,}"
 
 
 def _shown(path: Path) -> str:

@@ -67,8 +67,10 @@ class Leases:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def close(self) -> None:
-        """Give up the leases that are still held, and end the heartbeat."""
         self._stop.set()
+
+    def give_up(self) -> None:
+        """Release all leases, in a process that is about to end."""
         with self._guard:
             held, self._held = self._held, {}
         for path, own in held.items():

@@ -30,6 +30,7 @@ from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
 from paper_repro.cells.machine_section import on_gpu
 from paper_repro.cells.records import STACKS, record_path, work_folder
+from paper_repro.cells.saved import MEMBERS
 from paper_repro.cells.tasks import (
     FAILED,
     FINISHED,
@@ -41,9 +42,6 @@ from paper_repro.cells.tasks import (
     task_of,
     without_not_finite,
 )
-
-MEMBERS = "members.json"
-"""In the folder of cells that run together, their ids."""
 
 
 class Channel:
@@ -80,7 +78,7 @@ class Channel:
         self._stop.set()
         if not self.saves:
             if self.leases is not None:
-                self.leases.close()
+                self.leases.give_up()
             os._exit(INTERRUPTED)
 
 

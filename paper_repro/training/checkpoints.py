@@ -1,7 +1,6 @@
 """Checkpoints and final weights that survive a kill, a full disk and a flipped bit, or say that they did not."""
 
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +15,11 @@ from torch import Tensor, nn
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
 from paper_repro.cells import tasks
+from paper_repro.cells.saved import CHECKPOINT
 
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"
 WEIGHTS = tasks.WEIGHTS
-_NAME = re.compile(r"step-([0-9]{9,})\.ckpt")
 _PLAIN = (Tensor, str, bytes, bool, int, float, type(None))
 _SHOWN = 5
 _log = logging.getLogger(__name__)
@@ -288,7 +287,7 @@ def _whole(path: Path) -> bool:
 
 
 def _steps(folder: Path) -> list[int]:
-    matches = [_NAME.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
+    matches = [CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
     steps = (int(match[1]) for match in matches if match)
     named = {path.name for path in folder.glob("step-*.ckpt")}
     return sorted((step for step in set(steps) if checkpoint_path(folder, step).name in named), reverse=True)
@@ -310,7 +309,7 @@ def _local(path: Any) -> Path:
     if "://" in str(path):
         raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
     local = Path(path)
-    if _NAME.fullmatch(local.name) is None:
+    if CHECKPOINT.fullmatch(local.name) is None:
         raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
     return local
 
