@@ -10,7 +10,7 @@ import pytest
 from paper_repro.base.command_line import ROOT
 
 NOTEBOOK = {
-    "MPLBACKEND": "module://absent_package.backend",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     "JPY_PARENT_PID": "1",
     "PYTHONIOENCODING": "ascii",
     "PYTHONWARNINGS": "error",
