@@ -34,9 +34,9 @@ def prepare() -> None:
         sys.warnoptions.clear()
         warnings.resetwarnings()
     _prepare_output()
-    for name in STOPPING:
-        if signal.getsignal(name) in (signal.SIG_DFL, signal.default_int_handler):  # nohup has SIGHUP ignored
-            signal.signal(name, _stop)
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _stop)
 
 
 def harmless(environment: Mapping[str, str]) -> dict[str, str]:
