@@ -77,6 +77,13 @@ def test_a_command_that_imports_ends_at_once_without_a_traceback(
     assert "Traceback" not in "".join(path.read_text() for path in tmp_path.glob("runs/logs/*"))
 
 
+def _sleeps(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "sleep"
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize("number", STOPPING)
 def test_cells_without_a_step_end_at_once_with_what_they_have_called(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +93,7 @@ def test_cells_without_a_step_end_at_once_with_what_they_have_called(
     monkeypatch.setenv(HANGS_VARIABLE, "yes")
     process = sweeps.start(papers, runs, log)
     own = psutil.Process(process.pid)
-    _wait(lambda: sum(child.name() == "sleep" for child in own.children(recursive=True)) == 2)
+    _wait(lambda: sum(map(_sleeps, own.children(recursive=True))) == 2)
     _ended(process, number)
     assert (tmp_path / "runs.out").read_text().splitlines()[-1] == KEPT
     assert not list(runs.rglob("lease"))
