@@ -1,6 +1,5 @@
 """The commands as a user types them, the wrong ones too."""
 
-import json
 import os
 import re
 import runpy
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from paper_repro.base.command_line import ROOT
-from paper_repro.cells.leases import Leases
 from paper_repro.cells.records import Record, record_path, write
 from paper_repro.tests.support import synthetic
 
@@ -298,33 +296,6 @@ def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.Comp
         "30 settings, and two floors of 5 kernels"
     )
     assert found.stdout.startswith("cem/table3 at scale cpu\n") and "  floor=target_mean, kernel=rbf  " in found.stdout
-
-
-def test_cells_that_were_begun_say_how_far_they_are(
-    here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    words = ("reproduce.py", "cem/table3", "--cells", "seeds=0", "training.steps=3000", f"runs={tmp_path}")
-
-    def statuses() -> dict[str, str]:
-        rows = [re.split(r" {2,}", line.strip()) for line in here(*words).stdout.splitlines()[3:]]
-        return {row[0]: row[3] for row in rows}
-
-    alone, first, second, running, begun, *_ = statuses()
-    for folder, step in ((f"cells/{alone}", 1200), (f"cells/{alone}", 900), ("stacks/a", 2000), (f"cells/{begun}", 5)):
-        path = tmp_path / folder / "checkpoints" / f"step-{step:09d}.ckpt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    (tmp_path / "stacks" / "a" / "members.json").write_text(json.dumps([first, second]))
-    with Leases(tmp_path).hold([running, begun]):
-        found = statuses()
-    assert [found[cell] for cell in (alone, first, second, running, begun)] == [
-        "begun: step 1,200 of 3,000",
-        "begun: step 2,000 of 3,000",
-        "begun: step 2,000 of 3,000",
-        "running, no step saved",
-        "running: step 5 of 3,000",
-    ]
-    assert {*list(found.values())[5:]} == {"finished (reference)"}
 
 
 def test_cells_without_a_result_or_without_data_say_so(

@@ -100,3 +100,19 @@ def test_cells_without_a_step_end_at_once_with_what_they_have_called(
     monkeypatch.delenv(HANGS_VARIABLE)
     assert sweeps.start(papers, runs, log).wait(60) == 0
     assert set(sweeps.steps_by_cell(log).values()) == {1}
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_saves_stops_and_the_next_call_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
+    sweeps.write_artifact(papers, steps=60, delay=0.02)  # four seconds, so that the signal finds it at work
+    process = sweeps.start(papers, runs, log)
+    _wait(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
+    process.send_signal(signal.SIGHUP if number == signal.SIGINT else number)  # a terminal that closes sends it twice
+    _ended(process, number)
+    said = (runs.parent / f"{runs.name}.out").read_text()
+    assert said.endswith("\ninterrupted after 0 of 18 cells; the same command goes on from here\n")
+    assert not list(runs.rglob("lease")) and not list(runs.rglob("table.md")), "there is nothing to show"
+    again = sweeps.start(papers, runs, log)
+    assert again.wait(60) == 0
+    assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"

@@ -2,7 +2,6 @@ import errno
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +16,6 @@ import pytest
 
 from paper_repro.base import identity
 from paper_repro.base.code_state import read_code_state
-from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import leases, records, runner
 from paper_repro.cells.jobs import jobs
@@ -218,25 +216,6 @@ def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path, log: Path)
         thread.join()
     assert [result.by_status for result in results] == [{FINISHED: 10}] * 2
     assert sweeps.steps_by_cell(log) == {cell.id: 4 for cell in cells}
-
-
-@pytest.mark.parametrize("number", STOPPING)
-def test_a_signal_saves_stops_and_the_next_call_goes_on(tmp_path: Path, number: signal.Signals) -> None:
-    papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
-    sweeps.write_artifact(papers, steps=60, delay=0.02)  # four seconds, so that the signal finds it at work
-    process = sweeps.start(papers, runs, log)
-    _wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
-    process.send_signal(number if number != signal.SIGINT else signal.SIGHUP)  # as a terminal that is closed
-    assert process.wait(10) == 130
-    assert not psutil.wait_procs(family, timeout=1)[1]
-    said = (runs.parent / f"{runs.name}.out").read_text()
-    assert said.endswith("\ninterrupted after 0 of 18 cells; the same command goes on from here\n")
-    assert not list(runs.rglob("lease")) and not list(runs.rglob("table.md")), "there is nothing to show"
-    again = sweeps.start(papers, runs, log)
-    assert again.wait(60) == 0
-    assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"
 
 
 def _wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
