@@ -2,15 +2,12 @@
 
 import contextlib
 import json
-import re
 from collections.abc import Collection
 from pathlib import Path
 
 from paper_repro.cells.records import STACKS, record_path
+from paper_repro.cells.tasks import CHECKPOINT, CHECKPOINTS
 
-CHECKPOINTS = "checkpoints"
-"""The folder of checkpoints, in a cell's folder or in that of a stack."""
-CHECKPOINT = re.compile(r"step-([0-9]{9,})\.ckpt")
 MEMBERS = "members.json"
 """In the folder of cells that run together, their ids."""
 

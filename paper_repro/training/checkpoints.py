@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
 from paper_repro.cells import tasks
-from paper_repro.cells.saved import CHECKPOINT
 
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"
@@ -287,7 +286,7 @@ def _whole(path: Path) -> bool:
 
 
 def _steps(folder: Path) -> list[int]:
-    matches = [CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
+    matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
     steps = (int(match[1]) for match in matches if match)
     named = {path.name for path in folder.glob("step-*.ckpt")}
     return sorted((step for step in set(steps) if checkpoint_path(folder, step).name in named), reverse=True)
@@ -309,7 +308,7 @@ def _local(path: Any) -> Path:
     if "://" in str(path):
         raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
     local = Path(path)
-    if CHECKPOINT.fullmatch(local.name) is None:
+    if tasks.CHECKPOINT.fullmatch(local.name) is None:
         raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
     return local
 

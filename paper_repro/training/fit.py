@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.saved import CHECKPOINTS
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
+    CHECKPOINTS,
     DIVERGED,
     FINISHED,
     OUT_OF_MEMORY,
