@@ -140,7 +140,7 @@ class _Batches(IterableDataset[Batch]):
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """A signal that stops a command may reach all its processes; the trainer saves and ends its workers itself."""
+    """Ignore signals that stop a command and reach all its processes: the trainer saves and ends its workers itself."""
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
 

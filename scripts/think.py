@@ -242,11 +242,11 @@ def _play(
             raise UsageError(f"{name}: no blank, so there is nothing to think about: leave some cells out")
     print(_heading(parts, record, manner))
     figures: dict[str, ThoughtFigure] = {}
-    for number, (name, *board) in enumerate(boards, start=1):
+    for number, (name, givens, solution) in enumerate(boards, start=1):
         if len(boards) > 1:
             print(f"\n{name}")
         folder = f"{number}/" if len(boards) > 1 else ""
-        found = _play_one(*board, words.landscape, record, parts, steps, manner)
+        found = _play_one(givens, solution, words.landscape, record, parts, steps, manner)
         figures |= {folder + kind: figure for kind, figure in found.items()}
     return figures
 
