@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import UsageError
 from paper_repro.base.targets import instantiate, locate
 
@@ -139,8 +140,8 @@ class _Batches(IterableDataset[Batch]):
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach all processes; the trainer saves and ends its workers itself."""
-    for name in (signal.SIGINT, signal.SIGTERM):
+    """Ignore signals that stop a command and reach all its processes: the trainer saves and ends its workers itself."""
+    for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
 
 

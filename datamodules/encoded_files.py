@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paper_repro.base.arguments import at_least
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.base.processes import end_with_parent
@@ -126,6 +127,7 @@ class _Here(Executor):
 
 
 def begin_worker() -> None:
-    """Prepare a process that decodes: it leaves Ctrl-C to the one that started it, and ends when that one ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a process that decodes: it leaves signals to the one that started it, and ends when that one ends."""
+    for name in STOPPING:
+        signal.signal(name, signal.SIG_IGN)
     end_with_parent()

@@ -6,6 +6,7 @@ digit d.
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.errors import UsageError
@@ -204,8 +205,11 @@ def _other_solution(state: _State, cell: int, digit: int) -> bool:
     return False
 
 
+BLANKS = "0.*_"
+
+
 def parse_board(text: str, name: str = "board") -> Board:
-    """Read 81 characters, row by row: 1 to 9, and 0 or a dot for a blank; white space between them is ignored.
+    """Read 81 characters, row by row: 1 to 9, and 0 . * or _ for a blank; white space between them is ignored.
 
     Args:
         name: what the board is called in an error.
@@ -215,14 +219,35 @@ def parse_board(text: str, name: str = "board") -> Board:
     """
     characters = "".join(text.split())
     for place, character in enumerate(characters):
-        if character not in "0123456789.":
+        if character not in f"123456789{BLANKS}":
             where = f"row {place // SIDE + 1}, column {place % SIDE + 1}"
-            raise UsageError(f"{name}: {character!r} at {where}, expected 1 to 9, or 0 or . for a blank")
+            raise UsageError(f"{name}: {character!r} at {where}, expected 1 to 9, or 0 or . for a blank, or * or _")
     if len(characters) != CELLS:
         raise UsageError(
             f"{name}: {len(characters)} characters, expected {CELLS}: nine rows of nine, 0 or . for a blank"
         )
-    return tuple(int(character) for character in characters.replace(".", "0"))
+    return tuple(0 if character in BLANKS else int(character) for character in characters)
+
+
+def given_boards(word: str) -> list[tuple[str, Board]]:
+    """Read ``--board``, a board or a file of boards, one a line or one alone; each with what to call it in an error.
+
+    Raises:
+        UsageError: as ``parse_board``, or the file cannot be read or has no board.
+    """
+    path = Path(word).expanduser()
+    try:
+        if not path.is_file():
+            return [("--board", parse_board(word, "--board"))]
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--board {word}: cannot be read ({error}); give a text file, one board a line") from error
+    if len("".join(text.split())) == CELLS:
+        return [(str(path), parse_board(text, str(path)))]
+    lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise UsageError(f"--board {word}: no board in it, expected one a line")
+    return [(name, parse_board(line, name)) for name, line in lines]
 
 
 def check_board(board: Sequence[int], name: str = "board") -> Board:

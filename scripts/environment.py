@@ -77,6 +77,9 @@ def enter(words: "list[str]") -> None:
                 + " ".join(map(shlex.quote, [PYTHON, words[0]])) + "; or set PYTHONPATH=" + shlex.quote(ROOT) + "\n"
             )  # fmt: skip
             sys.exit(2)
+        from paper_repro.base import entry
+
+        entry.prepare()  # before anything else is imported
         return
     become(words, inside=os.path.isdir(VENV) and os.path.realpath(sys.prefix) == os.path.realpath(VENV))  # noqa: PTH112
 

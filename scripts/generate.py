@@ -93,6 +93,7 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
     from paper_repro.cells.tasks import Cell
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
     from paper_repro.models.causal import CausalLanguageModel
+    from paper_repro.probes.serving import command_for
     from paper_repro.training.finished import rebuild
 
     machine = {"accelerator": words.device, "data_root": words.data_root}
@@ -100,7 +101,8 @@ def _load(words: argparse.Namespace) -> "tuple[CausalLanguageModel, Tokenizer, R
     model = parts.module.model
     if not isinstance(model, CausalLanguageModel):
         raise UsageError(
-            f"{folder}: its model, {type(model).__name__}, generates no text; give a language model's cell"
+            f"{folder}: its model, {type(model).__name__}, generates no text; give a language model's cell; "
+            f"{command_for(model)}"
         )
     return model, trained_tokenizer(parts.data, record.provenance.get("data", {}), record.cell), record
 

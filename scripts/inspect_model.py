@@ -76,15 +76,21 @@ def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]
 
     import torch
 
+    from paper_repro.base.errors import UsageError
     from paper_repro.cells.tasks import Cell
     from paper_repro.probes.inspection.embeddings import Embeddings
     from paper_repro.probes.inspection.matrices import Matrices
     from paper_repro.probes.inspection.scales import Scales
     from paper_repro.probes.inspection.tools import branches, inspected
+    from paper_repro.probes.serving import command_for
     from paper_repro.training.finished import rebuild
 
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": {"accelerator": words.device}}))
-    layers = _layers(words.layers, len(branches(inspected(parts.module))))
+    try:
+        depth = len(branches(inspected(parts.module)))
+    except UsageError as error:
+        raise UsageError(f"{error}; {command_for(parts.module.model)}") from error
+    layers = _layers(words.layers, depth)
     probes: dict[str, Any] = {"embeddings": Embeddings(), "matrices": Matrices(layers), "scales": Scales()}
     with torch.no_grad():
         found = {name: probe.measure(parts.module, parts.data, record.seed) for name, probe in probes.items()}

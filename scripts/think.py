@@ -9,7 +9,8 @@
 CHECKPOINT is the folder of an EBT's finished cell (record.json and weights.safetensors), the weights in it, or its id.
 
     --prompt TEXT       what to think about: each of its tokens from the second on, and the one that follows
-    --board DIGITS      a Sudoku board of 81 characters, row by row, 0 or . for a blank, with one solution
+    --board DIGITS      a Sudoku board of 81 characters, row by row, 0 . * or _ for a blank, with one solution; or a
+                        file of boards, one a line
     --image FILE        an image, of which the central square is made as small as the model's, and noised
     --time T            of that noise, 0 to 999 (default: that of the training)
     --steps S,S         how many steps a prediction takes (default: the most of the training)
@@ -48,8 +49,8 @@ from paper_repro.cells.records import Record
 from paper_repro.results.lookup import trained
 
 if TYPE_CHECKING:
+    from paper_repro.datamodules.sudoku_boards import Board
     from paper_repro.papers.ebt.thoughts import ThoughtFigure
-    from paper_repro.probes.thoughts.board import BoardThought
     from paper_repro.probes.thoughts.surface import Surface
     from paper_repro.probes.thoughts.text import Place, TextThought
     from paper_repro.probes.thoughts.trace import Manner
@@ -134,25 +135,25 @@ def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
 
     from paper_repro.cells.tasks import Cell
     from paper_repro.lightning_modules.prediction_descent import PredictionDescent
-    from paper_repro.models.ebt.image import ImageEBT
-    from paper_repro.models.ebt.model import EBT
-    from paper_repro.models.ebt.sudoku import SudokuEBT
     from paper_repro.models.ebt.transformer import TransformerPlusPlus
+    from paper_repro.probes.serving import KINDS, command_for
     from paper_repro.training.finished import rebuild
 
-    kinds = {"prompt": EBT, "board": SudokuEBT, "image": ImageEBT}
     machine = {"accelerator": words.device, "data_root": words.data_root}
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
     if isinstance(parts.module.model, TransformerPlusPlus):
         raise UsageError(
             f"{folder}: a Transformer++ cannot think, it has no energy to descend: give the cell of an EBT; "
-            "generate.py continues texts with this one"
+            f"{command_for(parts.module.model)}"
         )
     if not isinstance(parts.module, PredictionDescent):
         name = type(parts.module.model).__name__
-        raise UsageError(f"{folder}: its model, {name}, is no EBT and has no predictions to optimise: give an EBT's")
-    if not isinstance(parts.module.model, kinds[words.subject]):
-        fitting = [SUBJECTS[name] for name, kind in kinds.items() if isinstance(parts.module.model, kind)]
+        raise UsageError(
+            f"{folder}: its model, {name}, is no EBT and has no predictions to optimise: give an EBT's; "
+            f"{command_for(parts.module.model)}"
+        )
+    if not isinstance(parts.module.model, KINDS[words.subject]):
+        fitting = [SUBJECTS[name] for name, kind in KINDS.items() if isinstance(parts.module.model, kind)]
         what, option = fitting[0] if fitting else ("frames", "the cell of another one")
         raise UsageError(f"{folder}: this EBT was trained on {what}: give {option}")
     return folder, record, parts
@@ -232,22 +233,42 @@ def _read(
 def _play(
     words: argparse.Namespace, record: Record, parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
 ) -> "dict[str, ThoughtFigure]":
-    """Print what is thought of a board; return the figures, by the name of their folder."""
-    from paper_repro.datamodules.sudoku_boards import check_board, parse_board
-    from paper_repro.papers.ebt.thoughts import BoardEnergies
-    from paper_repro.probes.thoughts.board import around, think_of_board
+    """Print what is thought of each board; return the figures, by the names of their folders."""
+    from paper_repro.datamodules.sudoku_boards import check_board, given_boards
 
-    givens = parse_board(words.board, "--board")
-    solution = check_board(givens, "--board")
-    if 0 not in givens:
-        raise UsageError("--board: no blank, so there is nothing to think about: leave some cells out")
+    boards = [(name, givens, check_board(givens, name)) for name, givens in given_boards(words.board)]
+    for name, givens, _ in boards:
+        if 0 not in givens:
+            raise UsageError(f"{name}: no blank, so there is nothing to think about: leave some cells out")
     print(_heading(parts, record, manner))
+    figures: dict[str, ThoughtFigure] = {}
+    for number, (name, givens, solution) in enumerate(boards, start=1):
+        if len(boards) > 1:
+            print(f"\n{name}")
+        folder = f"{number}/" if len(boards) > 1 else ""
+        found = _play_one(givens, solution, words.landscape, record, parts, steps, manner)
+        figures |= {folder + kind: figure for kind, figure in found.items()}
+    return figures
+
+
+def _play_one(
+    givens: "Board",
+    solution: "Board",
+    landscape: bool,
+    record: Record,
+    parts: "BuiltCell",
+    steps: Sequence[int],
+    manner: "Manner",
+) -> "dict[str, ThoughtFigure]":
+    from paper_repro.papers.ebt.thoughts import BoardEnergies
+    from paper_repro.probes.thoughts.board import around, print_board, think_of_board
+
     model: Any = parts.module.model
     found = [think_of_board(model, givens, count, manner) for count in steps]
     shade = _shader(energy for thought in found for energies in thought.energies for energy in energies)
     shown = _spread(steps[-1], MOST_COLUMNS)
     for thought in found:
-        _print_board(thought, givens, solution, shown if thought is found[-1] else [thought.trace.num_steps], shade)
+        print_board(thought, givens, solution, shown if thought is found[-1] else [thought.trace.num_steps], shade)
     rows = [
         {"step": step, "row": cell // 9 + 1, "column": cell % 9 + 1, "digit": digit, "given": int(givens[cell] > 0)}
         | {"energy": found[-1].energies[step][cell]}
@@ -257,7 +278,7 @@ def _play(
     figures: dict[str, ThoughtFigure] = {
         "energies": BoardEnergies(rows, f"Energies of a board's cells, givens bold, {_label(parts, record)}")
     }
-    if words.landscape:
+    if landscape:
         what = "the board's prediction"
         figures["landscape"] = _landscape(around(model, givens, found[-1]), what, parts, record, manner)
     return figures
@@ -306,30 +327,6 @@ def _spread(last: int, most: int) -> list[int]:
     """Return the steps 0 to ``last``, or so many of them, evenly."""
     count = min(last + 1, most)
     return sorted({round(index * last / max(count - 1, 1)) for index in range(count)})
-
-
-def _print_board(
-    thought: "BoardThought", givens: Sequence[int], solution: Sequence[int], steps: Sequence[int], shade: Shader
-) -> None:
-    """Print a verdict, and the board after these steps: digits, wrong ones with a star, and the energies of cells."""
-    board = thought.boards[-1]
-    blanks = [cell for cell, digit in enumerate(givens) if not digit]
-    right = sum(board[cell] == solution[cell] for cell in blanks)
-    verdict = "accepts" if thought.accepted[-1] else "does not accept"
-    print(
-        f"\nsteps {thought.trace.num_steps}, NFE {thought.trace.num_evaluations}, sample {thought.sample}: the judge "
-        f"{verdict} the board; {right} of {len(blanks)} blanks as in the solution, the others have *"
-    )
-    for step in steps:
-        board, energies = thought.boards[step], thought.energies[step]
-        said = ", accepted" if thought.accepted[step] else ""
-        print(f"after step {step}{said}: energy {sum(energies):.6g}, of each cell on the right")
-        for first in range(0, 81, 9):
-            cells = range(first, first + 9)
-            digits = (
-                shade(f"{board[cell]}{' ' if board[cell] == solution[cell] else '*'}", energies[cell]) for cell in cells
-            )
-            print(" ".join(digits), " ", " ".join(shade(f"{energies[cell]:>8.3g}", energies[cell]) for cell in cells))
 
 
 def _print_text(thought: "TextThought", first: str, shade: Shader) -> None:

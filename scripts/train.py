@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
     from paper_repro.cells import changes, measurements, planned, records, runner
+    from paper_repro.cells.saved import saved_steps
     from paper_repro.launchers import group
 
     cell = planned.single(experiment, words.overrides, seed)
@@ -69,7 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     if changed := changes.told(changes.changed(words.runs, [cell])):
         print(changed, file=sys.stderr)
     if result.interrupted:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        step = saved_steps(words.runs, [cell.id]).get(cell.id)
+        how = f"step {step:,} is saved; the same command goes on from it" if step else "the same command begins anew"
+        print(f"interrupted: {how}", file=sys.stderr)
     return result.exit_code
 
 

@@ -21,10 +21,14 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import changes, measurements
 from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
+from paper_repro.cells.leases import holder, lease_path
 from paper_repro.cells.machine_section import count_devices, on_gpu
 from paper_repro.cells.measurements import is_done
+from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
+from paper_repro.cells.saved import saved_steps
 
+NOT_RUN = "not run"
 LEFT_OUT = ("scales", "reference", "made from", "yours")
 """Columns of the list that a terminal is not shown."""
 
@@ -182,15 +186,17 @@ def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
     """Show each cell of a plan, those of its floors too: id, setting, seed, status, whether code and data are those of
     now, and the path of its record.
 
-    The status is that of the user's own cell; where there is none, that of the committed reference, said so.
+    The status is that of the user's own cell, with the last saved step if it was begun; where there is none, that of
+    the committed reference, said so.
     """
+    saved = saved_steps(runs, {cell.id for cell in plan.all_cells})
     rows, absent = list[list[str]](), dict[str, None]()
     under = {cell.id: floor.common() for floor in plan.floors for cell in floor.cells.values()}
     for cell in plan.all_cells:
         place = [*cell.key, *under.get(cell.id, {}).items()]
         setting = ", ".join(f"{axis}={value}" for axis, value in place) or "-"
-        status, code, path = "not run", "-", "-"
-        for root in (runs, reference):
+        status, code, path = _unfinished(runs, cell, saved), "-", "-"
+        for root in (runs, reference) if status == NOT_RUN else (runs,):
             if (found := measurements.find(root, cell)) is not None:
                 lacking = f", to measure: {', '.join(found.lacking)}" if found.lacking else ""
                 whose = " (reference)" if root == reference else ""
@@ -210,6 +216,14 @@ def _code(root: Path, record: Record) -> str:
     """Return whether the files that a result depends on are those of now."""
     files = changes.changed_files(root, record)
     return "not recorded" if files is None else f"other: {', '.join(files)}" if files else "as now"
+
+
+def _unfinished(runs: Path, cell: PlannedCell, saved: Mapping[str, int]) -> str:
+    """Say how far a cell without a record is."""
+    running = holder(lease_path(runs, cell.id)) is not None
+    if cell.id not in saved:
+        return "running, no step saved" if running else NOT_RUN
+    return f"{'running' if running else 'begun'}: step {saved[cell.id]:,} of {cell.config['training']['steps']:,}"
 
 
 def _shown(path: Path) -> str:

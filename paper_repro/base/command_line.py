@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from paper_repro.base import entry
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError, nearest
 from paper_repro.base.later import FORMAT
 
@@ -144,15 +145,26 @@ class Options(argparse.ArgumentParser):
 
 
 def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
-    """Call ``main``; what the user can mend becomes one line and exit code 2."""
+    """Call ``main``; what the user can mend becomes one line and exit code 2, output that fails exit code 1.
+
+    A reader that leaves early (``| head``) is no failure.
+    """
+    entry.prepare()
     logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
-        return main(sys.argv[1:] if arguments is None else arguments)
+        code = main(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(entry.STOPPED, file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        return 0
+    except OSError as error:
+        if not entry.output_failed(error):
+            raise
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"error: the output cannot be written: {error.strerror}; send it elsewhere", file=sys.stderr)
+        return 1

@@ -27,10 +27,11 @@ from typing import Any
 
 from paper_repro.base.code_files import code_of
 from paper_repro.base.code_state import CodeState, read_code_state
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.processes import end_with_parent
 from paper_repro.base.targets import modules
 from paper_repro.cells.records import versions
-from paper_repro.cells.worker import STOPPING, be_worker
+from paper_repro.cells.worker import be_worker
 
 FORK = multiprocessing.get_context("fork")
 HEARD = (*STOPPING, signal.SIGCHLD)
@@ -61,13 +62,17 @@ class ForkServer:
         for descriptor in (self._signals, self._woken):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._woken)
-        for name in HEARD:
-            signal.signal(name, lambda *_: None)  # the byte that it leaves in the pipe is what counts
+        self._hold_signals()
         self._register(self._signals, self._hear_signals)
         self._register(self._runner.fileno(), self._hear_runner)
         while self._workers or not self._stopping:
             for key, _ in self._selector.select():
                 key.data()
+
+    @staticmethod
+    def _hold_signals() -> None:
+        for name in HEARD:
+            signal.signal(name, lambda *_: None)  # the byte that it leaves in the pipe is what counts
 
     def _register(self, descriptor: int, heard: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, heard)
@@ -78,6 +83,8 @@ class ForkServer:
         for number, process in list(self._workers.items()):
             if (code := process.exitcode) is not None:
                 del self._workers[number]
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid or 0, signal.SIGKILL)  # compilers, for example, that it has called
                 process.close()
                 self._tell_end(number, code)
 
@@ -120,8 +127,12 @@ class ForkServer:
         if not self._code_changed and read_code_state() != self._code:
             self._code_changed, self._code = True, self._code._replace(dirty=True)
             self._tell({"code_changed": True})
+        if not self._workers:  # nothing is lost if this process ends in the middle of its imports
+            for name in STOPPING:
+                signal.signal(name, signal.SIG_DFL)
         with _frozen_imports():
             _import(message)
+        self._hold_signals()
         process = FORK.Process(target=self._be_worker, args=(message, pipe))
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # until the new process has handlers of its own
         try:
@@ -136,6 +147,7 @@ class ForkServer:
 
     def _be_worker(self, message: dict[str, Any], pipe: int) -> None:
         """Go on as a worker, in the new process: let go of what is the server's."""
+        os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()

@@ -69,6 +69,13 @@ class Leases:
     def close(self) -> None:
         self._stop.set()
 
+    def give_up(self) -> None:
+        """Release all leases, in a process that is about to end."""
+        with self._guard:
+            held, self._held = self._held, {}
+        for path, own in held.items():
+            _remove(path, _signed(own))
+
     @contextlib.contextmanager
     def hold(self, cells: Sequence[str]) -> Iterator[None]:
         """Hold the leases of all ``cells``, or none.

@@ -23,11 +23,13 @@ from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
     DIVERGED,
     FINISHED,
+    WEIGHTS,
     Outcome,
     check_attachment_name,
     weights_of,
     without_not_finite,
 )
+from paper_repro.cells.training_section import TRAINING
 
 _log = logging.getLogger(__name__)
 
@@ -222,8 +224,24 @@ def finished(checkpoint: Path) -> tuple[Path, Record]:
         raise UsageError(str(error)) from error
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
-    weights_of(folder)
+    check_has_weights(folder, record)
     return folder, record
+
+
+def check_has_weights(folder: Path, record: Record) -> None:
+    """Check that the weights of a finished cell are there.
+
+    Raises:
+        UsageError: they are not, or its task keeps none: a baseline's, or one that counts.
+    """
+    target = str((record.config.get("task") or {}).get("_target_", TRAINING))
+    if target != TRAINING and not (folder / WEIGHTS).is_file():
+        name = target.rpartition(".")[2]
+        raise UsageError(
+            f"{folder}: no weights: the task of this cell is {name}, a baseline or a count that trains no model; "
+            "give the cell of a model"
+        )
+    weights_of(folder)
 
 
 def attachment(root: Path, record: Record, name: str) -> bytes | None:

@@ -34,6 +34,10 @@ ATTACHMENT_BYTES = 300_000
 """The most that one file beside a record may hold."""
 WEIGHTS = "weights.safetensors"
 """The file beside the record of a cell that has trained a model."""
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints, in a cell's folder or in that of a stack."""
+CHECKPOINT = re.compile(r"step-([0-9]{9,})\.ckpt")
+"""The name of a checkpoint, with its step."""
 TAKEN = ("record.json", "begun.json", "log.txt", "logs", "lease", WEIGHTS, f"{WEIGHTS}.sha256")
 """Names in a cell's folder that no attachment may have."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
@@ -126,6 +130,10 @@ class StopRequestedError(Exception):
 
 class Report(Protocol):
     """The task's line to whoever watches."""
+
+    saves: bool
+    """Whether the task has computed what it would save on a request to stop; where it has not, the process is ended.
+    ``progress`` sets it, until the last step."""
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         """Say that ``step`` of ``steps`` are done; ``loss`` is the latest (mean over the cells of a job)."""

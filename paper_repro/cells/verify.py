@@ -80,6 +80,8 @@ class Published:
 class _FirstSteps:
     """A task's ``Report`` that keeps each step's loss and asks for a stop after ``steps`` of them (None: never)."""
 
+    saves = False
+
     def __init__(self, steps: int | None) -> None:
         self.steps = steps
         self.losses: list[float] = []

@@ -1,7 +1,7 @@
 """A process that runs one job, or counts what cells cost: a fork server starts it, and it tells the runner by a pipe.
 
-A job stops, saving what it needs to go on, when the fork server passes that wish on; it ends at once when the fork
-server has ended.
+A job stops when the fork server passes that wish on: it saves what it needs to go on, or ends at once if it has
+computed nothing that it could save.  It ends at once, too, when the fork server has ended.
 """
 
 import contextlib
@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from paper_repro.base import code_files, identity
 from paper_repro.base.code_state import CodeState
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import INTERRUPTED, UsageError
 from paper_repro.base.files import disk_refuses, sha256_of_bytes, write_atomically
 from paper_repro.cells import measurements, records
@@ -29,7 +30,9 @@ from paper_repro.cells.estimates import CannotBuildError, count_here
 from paper_repro.cells.leases import LeasedError, LeaseLostError, Leases
 from paper_repro.cells.machine_section import on_gpu
 from paper_repro.cells.records import STACKS, record_path, work_folder
+from paper_repro.cells.saved import MEMBERS
 from paper_repro.cells.tasks import (
+    CHECKPOINTS,
     FAILED,
     FINISHED,
     OUT_OF_MEMORY,
@@ -41,13 +44,8 @@ from paper_repro.cells.tasks import (
     without_not_finite,
 )
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-MEMBERS, BEGUN = "members.json", "begun.json"
-"""In the folder of cells that run together, their ids; in that of any, the code and data that they were begun with."""
-
-
-class _Left(BaseException):
-    """A job that measures was asked to stop; no probe takes it for an error of its own."""
+BEGUN = "begun.json"
+"""In the folder of cells that run together, the code and the data that they were begun with."""
 
 
 class Channel:
@@ -57,8 +55,9 @@ class Channel:
         self._events = events
         self.leases: Leases | None = None
         """Those of the running job."""
-        self.measures = False
-        """Whether the job has trained, so that its checkpoint is on the disk, and looks at no request any more."""
+        self.saves = False
+        """Whether a request to stop waits until the job has saved; else there is nothing to save, and it ends at once:
+        before the first step, while a trained model is measured, and in tasks that cannot go on."""
         self._stop = threading.Event()
 
     def emit(self, event: str, **content: Any) -> None:
@@ -67,7 +66,7 @@ class Channel:
             self._events.flush()
 
     def progress(self, step: int, steps: int, loss: float) -> None:
-        self.measures = step == steps
+        self.saves = step < steps
         self.emit("progress", step=step, steps=steps, loss=loss if math.isfinite(loss) else None)
 
     def check_lease(self) -> None:
@@ -79,15 +78,12 @@ class Channel:
         return self._stop.is_set()
 
     def request_stop(self) -> None:
-        """Ask the running job to stop; one that measures is ended here, for a repeated evaluation costs less than to
-        wait for it.
-
-        Raises:
-            _Left: in the job's own thread.
-        """
+        """Ask the running job to stop; where it does not save, end this process."""
         self._stop.set()
-        if self.measures:
-            raise _Left
+        if not self.saves:
+            if self.leases is not None:
+                self.leases.give_up()
+            os._exit(INTERRUPTED)
 
 
 @dataclass
@@ -141,7 +137,6 @@ class Worker:
         status, note = FINISHED, ""
         with _log_to(folder / "log.txt"):
             for name in wanted:
-                self.channel.measures = True
                 started = time.monotonic()
                 try:
                     findings = task.measure(local, folder, name)
@@ -149,8 +144,6 @@ class Worker:
                     traceback.print_exc()
                     status, note = FAILED, f"probes.{name}: {_last_line(error)}"
                     continue
-                finally:
-                    self.channel.measures = False
                 only = {**cell.config, identity.PROBES: {name: cell.config[identity.PROBES][name]}}
                 code = {measurements.LISTED: code_files.keep(self.runs, code_files.code_of(only))}
                 try:
@@ -185,7 +178,7 @@ class Worker:
         made_from = self._made_from(batch, folder)
         with _log_to(folder / "log.txt"):
             outcomes = self._outcomes(batch, folder, cost)
-        self.channel.measures = False
+        self.channel.saves = True  # their records are written first
         device = _device(batch[0].config)
         origin = records.provenance(device, self.code)
         wanted = {cell.id for cell in open_cells}
@@ -203,7 +196,7 @@ class Worker:
         which they were begun, if that is known.
         """
         path, found = folder / BEGUN, dict[str, dict[str, Any]]()
-        if any((folder / "checkpoints").glob("*")):
+        if any((folder / CHECKPOINTS).glob("*")):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 found = dict(json.loads(path.read_bytes()))
             return {cell.id: found.get(cell.id, {}) for cell in batch}
@@ -230,6 +223,8 @@ class Worker:
         local = [Cell(cell.id, _localised(cell, self.runs)) for cell in batch]
         try:
             task = task_of(local[0].config)
+            # Other nodes hear of a request to stop at a step.
+            self.channel.saves = int(local[0].config[identity.MACHINE].get("nodes") or 1) > 1
             outcomes = task.run(local, folder, self.channel)
         except (StopRequestedError, LeaseLostError):
             raise
@@ -289,8 +284,10 @@ def be_worker(message: Mapping[str, Any], runs: Path, pipe: int, code: CodeState
     """
     channel = Channel(os.fdopen(pipe, "w"))
     is_job = "cells" in message
+    if is_job:
+        _on_signals(channel.request_stop)
     for name in STOPPING:  # counting has nothing to save
-        signal.signal(name, (lambda *_: channel.request_stop()) if is_job else signal.SIG_DFL)
+        signal.signal(name, (lambda *_: None) if is_job else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     if is_job:
         _run(message, runs, channel, code)
@@ -298,11 +295,26 @@ def be_worker(message: Mapping[str, Any], runs: Path, pipe: int, code: CodeState
         _count(message, channel)
 
 
+def _on_signals(call: Callable[[], None]) -> None:
+    """Have a thread call ``call`` at each signal to stop: the main one may be in a compiler for minutes."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are not this process's
+
+    def listen() -> None:
+        while True:
+            if set(os.read(reading, 4096)) & set(STOPPING):
+                call()
+
+    threading.Thread(target=listen, daemon=True).start()
+
+
 def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) -> None:
     leases = channel.leases = Leases(runs)
     try:
         Worker(runs, channel, leases, code).run(job)
-    except (StopRequestedError, _Left):
+    except StopRequestedError:
         sys.exit(INTERRUPTED)
     except UsageError as error:
         channel.emit("fatal", message=str(error))

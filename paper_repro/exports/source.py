@@ -4,8 +4,8 @@ from pathlib import Path
 
 from paper_repro.base.command_line import default_runs
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import FINISHED, weights_of
+from paper_repro.cells.records import Record, check_has_weights
+from paper_repro.cells.tasks import FINISHED
 from paper_repro.results import lookup
 
 FORMAT = "paper-repro"
@@ -39,7 +39,7 @@ def find(path_or_id: str | Path, runs: str | Path | None = None) -> tuple[Path, 
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
     if "model" not in record.config or "module" not in record.config:
         raise UsageError(f"{folder}: the cell trains no model, it counts or measures: there are no weights")
-    weights_of(folder)
+    check_has_weights(folder, record)
     return folder, record
 
 

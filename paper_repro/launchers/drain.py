@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import INTERRUPTED, UsageError
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_SECONDS = 120.0
 """How long a job stays for cells that other jobs run: longer than a dead one's lease counts."""
 
@@ -101,8 +101,8 @@ class Drain:
 
 
 def main() -> int:
-    """Run the order on standard input; the first SIGINT or SIGTERM stops it in order, more of them change nothing."""
-    for name in _STOPPING:
+    """Run the order on standard input; the first signal to stop is heard, later ones change nothing."""
+    for name in STOPPING:
         signal.signal(name, _stop_once)
     order = Order(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_job, daemon=True).start()
@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def _stop_once(*_: object) -> None:
-    for name in _STOPPING:
+    for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -139,9 +139,13 @@ def embedded(table: nn.Embedding, ids: Tensor, block_length: int) -> Tensor:
     return found
 
 
+_COLD = 1e-30
+"""Below this temperature logits / temperature overflow in float32, and only the likeliest token has a probability."""
+
+
 def _next_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
     """Choose the next tokens (B, 1) from logits (B, V)."""
-    if not temperature:
+    if temperature < _COLD:
         return logits.argmax(-1, keepdim=True)
     probabilities = torch.softmax(logits.float() / temperature, -1)  # (B, V)
     if generator is None:

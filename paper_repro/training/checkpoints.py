@@ -1,7 +1,6 @@
 """Checkpoints and final weights that survive a kill, a full disk and a flipped bit, or say that they did not."""
 
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from paper_repro.cells import tasks
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"
 WEIGHTS = tasks.WEIGHTS
-_NAME = re.compile(r"step-([0-9]{9,})\.ckpt")
 _PLAIN = (Tensor, str, bytes, bool, int, float, type(None))
 _SHOWN = 5
 _log = logging.getLogger(__name__)
@@ -288,7 +286,7 @@ def _whole(path: Path) -> bool:
 
 
 def _steps(folder: Path) -> list[int]:
-    matches = [_NAME.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
+    matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
     steps = (int(match[1]) for match in matches if match)
     named = {path.name for path in folder.glob("step-*.ckpt")}
     return sorted((step for step in set(steps) if checkpoint_path(folder, step).name in named), reverse=True)
@@ -310,7 +308,7 @@ def _local(path: Any) -> Path:
     if "://" in str(path):
         raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
     local = Path(path)
-    if _NAME.fullmatch(local.name) is None:
+    if tasks.CHECKPOINT.fullmatch(local.name) is None:
         raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
     return local
 

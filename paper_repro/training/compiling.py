@@ -117,7 +117,9 @@ class Compiling:
         if not self.automatic:
             return
         if self.rank.index == 0:
+            saves, self.report.saves = self.report.saves, True  # a trial that the user stops is begun anew
             self.choice = self._chosen(step)
+            self.report.saves = saves
             _log.info("compiled: %s", self.choice.text)
         if self.rank.share(int(self.choice.compiled)):
             self._compile()

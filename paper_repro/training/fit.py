@@ -10,6 +10,7 @@ import torch
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import (
     ATTACHMENT_BYTES,
+    CHECKPOINTS,
     DIVERGED,
     FINISHED,
     OUT_OF_MEMORY,
@@ -33,7 +34,6 @@ from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
 from paper_repro.training.watch import Watch
 
-CHECKPOINTS = "checkpoints"
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import UsageError
 from paper_repro.base.group import check_started, place
 from paper_repro.cells.tasks import Cell, StopRequestedError
@@ -126,7 +127,7 @@ def _end_with_rank_0() -> None:
 def main() -> None:
     """Be one of the ranks 1, 2, ... of the job on standard input."""
     job = json.loads(sys.stdin.readline())
-    for name in (signal.SIGINT, signal.SIGTERM):  # rank 0 hears them and stops all after the same step
+    for name in STOPPING:  # rank 0 hears them and stops all after the same step
         signal.signal(name, signal.SIG_IGN)
     threading.Thread(target=_end_with_rank_0, daemon=True).start()
     machine = Machine.of(job["config"]["machine"])

@@ -25,6 +25,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
+from paper_repro.base.entry import STOPPING
 from paper_repro.base.errors import UsageError
 from paper_repro.base.group import BY_TORCHRUN, Place
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
@@ -121,7 +122,7 @@ def led(place: Place, cell: Cell, folder: Path, machine: Machine) -> Iterator[Ra
 
 def follow(place: Place) -> int:
     """Train with rank 0 what it posts, until it says that there is no more; returns the exit code."""
-    for name in (signal.SIGINT, signal.SIGTERM):  # rank 0 hears them and stops all after the same step
+    for name in STOPPING:  # rank 0 hears them and stops all after the same step
         signal.signal(name, signal.SIG_IGN)
     own = group(place)
     store = _patiently(own)

@@ -78,6 +78,7 @@ class Silence:
     """The report of a rank other than 0."""
 
     stop_requested = False
+    saves = False
 
     def progress(self, step: int, steps: int, loss: float) -> None:
         """Rank 0 reports."""

@@ -162,6 +162,7 @@ def _times(
                 times[name].append(time.perf_counter() - start)
             loss = float(found)
         report.progress(number + 1, total, loss)
+        report.saves = False  # it could not go on with times of another process
         if report.stop_requested:
             raise StopRequestedError
     return times

@@ -55,6 +55,7 @@ class Watch:
         Raises:
             StopRequestedError: after a checkpoint was saved.
         """
+        self.report.saves = True
         now = time.monotonic()
         last = step == self.log.steps
         self.journal.after_step(step, self.log.latest, self.seconds)

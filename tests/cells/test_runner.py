@@ -2,7 +2,6 @@ import errno
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -217,21 +216,6 @@ def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path, log: Path)
         thread.join()
     assert [result.by_status for result in results] == [{FINISHED: 10}] * 2
     assert sweeps.steps_by_cell(log) == {cell.id: 4 for cell in cells}
-
-
-def test_ctrl_c_saves_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"
-    sweeps.write_artifact(papers, steps=60, delay=0.02)  # four seconds, so that the signal finds it at work
-    process = sweeps.start(papers, runs, log)
-    _wait_for(lambda: sum(sweeps.steps_by_cell(log).values()) > 20)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    said = (runs.parent / f"{runs.name}.out").read_text()
-    assert said.endswith("\ninterrupted after 0 of 18 cells; the same command goes on from here\n")
-    assert not list(runs.rglob("lease")) and not list(runs.rglob("table.md")), "there is nothing to show"
-    again = sweeps.start(papers, runs, log)
-    assert again.wait(60) == 0
-    assert set(sweeps.steps_by_cell(log).values()) == {60}, "an interrupted cell repeats no step"
 
 
 def _wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:

@@ -222,6 +222,18 @@ def test_what_is_no_checkpoint(make: Callable[..., Path], capsys: Any, tmp_path:
     assert "not a run record" in capsys.readouterr().err
 
 
+def test_a_temperature_at_which_logits_overflow_is_that_of_the_likeliest_token(
+    make: Callable[..., Path], capsys: Any
+) -> None:
+    folder = make()
+    for temperature in ("0", "1e-30", "1e-40", "1e-300"):
+        assert run(folder, "--prompt", "be", "--tokens", "8", "--temperature", temperature) == 0
+        assert capsys.readouterr().out == expected(folder, "be", 8, temperature=0.0) + "\n"
+    for temperature in ("nan", "inf"):
+        assert run(folder, "--prompt", "be", "--temperature", temperature) == 2
+        assert f"--temperature {temperature}: give 0" in capsys.readouterr().err
+
+
 def test_help_is_the_scripts_own_text(capsys: Any) -> None:
     assert run_main(MAIN, ["--help"]) == 0 and run_main(MAIN, []) == 2
     assert "--settle TOL" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """think.py with EBTs on characters and on Sudoku that the tests train for a moment, and what it refuses."""
 
 import csv
+import importlib
 import importlib.util
 import os
 import re
@@ -116,6 +117,16 @@ def of_another_variant(folder: Path) -> Path:
     record = records.read(cell / "record.json")
     record.config["model"]["variant"] = "time_embed"
     records.write(cell / "record.json", record)
+    return cell
+
+
+def a_baseline(folder: Path) -> Path:
+    """Make the record one of a task that keeps no weights."""
+    cell = write(folder, SUDOKU)
+    record = records.read(cell / "record.json")
+    record.config["task"] = {"_target_": "paper_repro.probes.sudoku_floor.SudokuFloor"}
+    records.write(cell / "record.json", record)
+    (cell / checkpoints.WEIGHTS).unlink()
     return cell
 
 
@@ -289,6 +300,23 @@ def test_boards_that_are_none(player: Path, capsys: Any, given: str, message: st
     assert message in found.err and found.err.count("\n") == 1 and found.out == ""
 
 
+def test_boards_as_collections_write_them_and_a_file_of_them(player: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ("--steps", "2", "--out", str(tmp_path / "out"))
+    assert run(player, "--board", BOARD, *words) == 0
+    plain = capsys.readouterr().out
+    for blank in "0*_":
+        assert run(player, "--board", BOARD.replace(".", blank) + " ", *words) == 0
+        assert capsys.readouterr().out == plain
+    file = tmp_path / "boards.txt"
+    file.write_text(f"{BOARD} \n\n{BOARD.replace('.', '*')}\n")
+    assert run(player, "--board", str(file), *words) == 0
+    assert capsys.readouterr().out.count(plain.partition("\n")[2]) == 2
+    assert (tmp_path / "out" / "2" / "energies" / "figure.csv").is_file()
+    file.write_text(f"{BOARD}\nx{BOARD[1:]}\n")
+    assert run(player, "--board", str(file), *words) == 2
+    assert f"{file}, line 2: 'x' at row 1, column 1" in capsys.readouterr().err
+
+
 def test_texts_are_for_one_ebt_and_boards_for_the_other(trained: Path, player: Path, capsys: Any) -> None:
     assert run(trained, "--board", BOARD) == 2
     assert "this EBT was trained on texts: give --prompt TEXT" in capsys.readouterr().err
@@ -334,6 +362,8 @@ def test_wrong_words(trained: Path, tmp_path: Path, capsys: Any, words: list[str
         (lambda folder: write(folder, TRANSFORMER), "a Transformer++ cannot think, it has no energy to descend"),
         (lambda folder: write(folder, FEED_FORWARD), "its model, SudokuFeedForward, is no EBT"),
         (lambda folder: write(folder, NRGPT), "its model, NRGPT_H_FF1, is no EBT"),
+        (lambda folder: write(folder, NRGPT), "; generate.py continues texts with this one"),
+        (a_baseline, "the task of this cell is SudokuFloor, a baseline or a count that trains"),
         (lambda folder: write(folder, EBT, status="diverged"), "the cell is diverged"),
         (lambda folder: folder / "cells" / "absent", "no record.json there, expected the folder of a finished cell"),
         (of_another_variant, "weights of another model than EBTLanguage: "),
@@ -348,3 +378,13 @@ def test_what_cannot_think(tmp_path: Path, capsys: Any, change: Callable[[Path],
 def test_help_is_the_scripts_own_text(capsys: Any) -> None:
     assert run_main(THINK.main, ["--help"]) == 0 and run_main(THINK.main, []) == 2
     assert "--landscape" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["generate", "inspect_model"])
+def test_the_command_that_serves_an_ebt_is_named_by_the_others(
+    name: str, trained: Path, player: Path, capsys: Any
+) -> None:
+    other = importlib.import_module(f"paper_repro.scripts.{name}")
+    for folder, option in ((trained, "prompt"), (player, "board")):
+        assert run_main(other.main, [str(folder)]) == 2
+        assert capsys.readouterr().err.endswith(f"; think.py --{option} shows how this one thinks\n")

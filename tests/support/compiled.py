@@ -28,6 +28,8 @@ DROPOUT = {"model": {"_target_": "paper_repro.tests.training.doubles.Small", "dr
 class Stop:
     """A report that asks to stop after so many steps; Fit is asked anew for each run."""
 
+    saves = False
+
     def __init__(self, at: int) -> None:
         self.at, self.step = at, 0
 

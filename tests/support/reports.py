@@ -4,6 +4,8 @@
 class Recorder:
     """A report that asks to stop once ``stop_at`` steps are done."""
 
+    saves = False
+
     def __init__(self, stop_at: int | None = None) -> None:
         self.stop_at, self.asked = stop_at, 0
         self.seen: list[tuple[int, int, float]] = []

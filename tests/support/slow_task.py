@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from paper_repro.base.seeds import mix
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Cost, Outcome, Report, StopRequestedError, Task
 
 LOG_VARIABLE = "SLOW_TASK_LOG"
+HANGS_VARIABLE = "SLOW_TASK_HANGS"
 
 
 class SlowTask(Task):
@@ -40,6 +42,7 @@ class SlowTask(Task):
         self.needs = needs
 
     def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        report.saves = True
         state = folder / "state.json"
         step, sums = 0, [0.0] * len(cells)
         with contextlib.suppress(FileNotFoundError, CorruptFileError):
@@ -86,6 +89,17 @@ class SlowTask(Task):
         if self.mishap == "die once" and not (folder / "died").exists():
             (folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hanging(SlowTask):
+    """Waits for a child, as for a compiler, while ``HANGS_VARIABLE`` is set; its first step comes after that."""
+
+    def run(self, cells: Sequence[Cell], folder: Path, report: Report) -> list[Outcome]:
+        if os.environ.get(HANGS_VARIABLE):
+            _log("hang", cells)
+            with contextlib.suppress(Exception):
+                subprocess.run(["sleep", "60"], check=True)
+        return super().run(cells, folder, report)
 
 
 class BrokenCount(SlowTask):

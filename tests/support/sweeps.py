@@ -13,6 +13,7 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 
 TARGET = "paper_repro.tests.support.slow_task.SlowTask"
+HANGING = "paper_repro.tests.support.slow_task.Hanging"
 BROKEN = "paper_repro.tests.support.slow_task.BrokenCount"
 
 ARTIFACT = """
@@ -47,11 +48,11 @@ def cells(count: int, batch: int = 1, workers: int = 2, **task: Any) -> list[Pla
     return result
 
 
-def write_artifact(folder: Path, steps: int, delay: float) -> None:
+def write_artifact(folder: Path, steps: int, delay: float, target: str = TARGET) -> None:
     """The artifact ``test/sweep``: 18 cells in 6 batches of 3."""
     path = folder / "test" / "sweep.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(ARTIFACT.format(target=TARGET, steps=steps, delay=delay))
+    path.write_text(ARTIFACT.format(target=target, steps=steps, delay=delay))
 
 
 def start(papers: Path, runs: Path, log: Path) -> subprocess.Popen[bytes]:

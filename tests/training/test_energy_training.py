@@ -186,6 +186,8 @@ def test_the_last_step_is_told_after_its_checkpoint_was_saved():
     class Noting:
         stop_requested = False
 
+        saves = False
+
         def check_lease(self):
             pass
 
@@ -209,6 +211,8 @@ def test_a_save_that_takes_long_makes_the_next_one_rarer(monkeypatch):
 
     class Quiet:
         stop_requested = False
+
+        saves = False
 
         def check_lease(self):
             pass

@@ -124,6 +124,8 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tenso
     class Report:
         stop_requested = False
 
+        saves = False
+
         def progress(self, step: int, steps: int, loss: float) -> None:
             pass
 

@@ -25,6 +25,8 @@ TINY = (
 class Silent:
     stop_requested = False
 
+    saves = False
+
     def check_lease(self) -> None:
         """There is none."""
 

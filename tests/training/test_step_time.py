@@ -27,6 +27,8 @@ STOCK = ("optimizer._target_=torch.optim.AdamW", "machine.implementation=referen
 
 
 class Silent:
+    saves = False
+
     def __init__(self, stop_after: int | None = None) -> None:
         self.rounds, self.stop_after = 0, stop_after
 

@@ -25,6 +25,8 @@ PLACES = [(0, "rbf", 0.005), (1, "matern", 0.002), (2, "periodic", 0.005)]
 class Silent:
     stop_requested = False
 
+    saves = False
+
     def check_lease(self) -> None:
         """There is none."""
 

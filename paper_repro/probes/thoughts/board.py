@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paper_repro.base.terminal import Shader
 from paper_repro.metrics.sudoku import filled, solved
 from paper_repro.models.ebt.sudoku import SudokuEBT
 from paper_repro.probes.thoughts.surface import Surface, surfaces
@@ -61,3 +62,27 @@ def around(model: SudokuEBT, givens: Sequence[int], thought: BoardThought) -> li
 
 def _batch(model: SudokuEBT, givens: Sequence[int]) -> Tensor:
     return torch.tensor([list(givens)], device=model.prediction_embedding.weight.device)  # (1, C)
+
+
+def print_board(
+    thought: BoardThought, givens: Sequence[int], solution: Sequence[int], steps: Sequence[int], shade: Shader
+) -> None:
+    """Print a verdict, and the board after these steps: digits, wrong ones with a star, and the energies of cells."""
+    board = thought.boards[-1]
+    blanks = [cell for cell, digit in enumerate(givens) if not digit]
+    right = sum(board[cell] == solution[cell] for cell in blanks)
+    verdict = "accepts" if thought.accepted[-1] else "does not accept"
+    print(
+        f"\nsteps {thought.trace.num_steps}, NFE {thought.trace.num_evaluations}, sample {thought.sample}: the judge "
+        f"{verdict} the board; {right} of {len(blanks)} blanks as in the solution, the others have *"
+    )
+    for step in steps:
+        board, energies = thought.boards[step], thought.energies[step]
+        said = ", accepted" if thought.accepted[step] else ""
+        print(f"after step {step}{said}: energy {sum(energies):.6g}, of each cell on the right")
+        for first in range(0, 81, 9):
+            cells = range(first, first + 9)
+            digits = (
+                shade(f"{board[cell]}{' ' if board[cell] == solution[cell] else '*'}", energies[cell]) for cell in cells
+            )
+            print(" ".join(digits), " ", " ".join(shade(f"{energies[cell]:>8.3g}", energies[cell]) for cell in cells))
