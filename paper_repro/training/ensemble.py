@@ -87,8 +87,9 @@ class Ensemble:
         each = [data.train_batch(self.step) for data in self.data]
         batch = batches.place(batches.stack(each), self.device, self.dtype)
         draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
-        if self.modules[0].num_targets(each[0]) is not None:
-            self.empty.note(torch.func.vmap(self.modules[0].num_targets)(batch))
+        count: Any = self.modules[0].num_targets
+        if count(each[0]) is not None:
+            self.empty.note(torch.func.vmap(count)(batch))
         with self.forward_context(), _refusals_explained():
             tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
             losses, carry = self._losses(tensors, batch, draws, carry)

@@ -10,14 +10,17 @@ from torch import Tensor, nn
 
 from paper_repro.base import config as configs
 from paper_repro.base import identity
+from paper_repro.base.tokens import IGNORED
 from paper_repro.cells import records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED
+from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
 from paper_repro.lightning_modules.next_token import NextTokenModule
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.lightning_modules.nrgpt_owt import NRGPTOpenWebText
 from paper_repro.lightning_modules.nrgpt_shakespeare import NRGPTShakespeare
 from paper_repro.models.gpt import GPT
+from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 from paper_repro.models.nrgpt.model import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.training.schedules import Constant
 
@@ -151,3 +154,18 @@ def test_the_listops_experiments_compose_and_train_two_steps(tmp_path: Path) -> 
     content = records.attachment(tmp_path, energy, "energies.csv")
     assert content is not None and len(content.splitlines()) == 1 + (2 + 1) * 6
     assert energy.parameters is not None and energy.multiply_adds is not None
+
+
+@pytest.mark.parametrize("kind", [NRGPTShakespeare, CEMSlimPajama])
+@torch.no_grad()
+def test_padding_enters_neither_the_loss_nor_the_metrics(kind: type[NextTokenModule]) -> None:
+    torch.manual_seed(0)
+    module = module_of(Llama(64, 6, 8, 2, 1, 8, rotary_attention, gated_feed_forward), kind)
+    ids, whole = torch.randint(64, (2, 2, 6))
+    following = torch.where(torch.arange(6) < torch.tensor([[2], [5]]), whole, IGNORED)
+    expected = -module.model(ids).log_softmax(-1).gather(-1, whole[..., None])[..., 0][following != IGNORED].mean()
+    metrics = module.new_metrics()
+    module.update_metrics(metrics, (ids, following))
+    assert float(metrics["loss"].compute()) == pytest.approx(float(expected), rel=1e-6)
+    assert float(module.loss((ids, following))) == pytest.approx(float(expected), rel=1e-6)
+    assert float(module.loss((ids, torch.full_like(following, IGNORED)))) == 0

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paper_repro.base.tokens import IGNORED
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
 from paper_repro.models.cem.attention import CEMAttention
 from paper_repro.models.cem.mlp import CEMMLP
@@ -79,3 +80,13 @@ def test_wrong_numbers_of_steps_are_refused(steps: tuple[int, ...]) -> None:
 def test_a_model_without_descents_takes_no_inner_steps() -> None:
     with pytest.raises(ValueError, match="attention=cem or feed_forward=cem"):
         _module(rotary_attention, gated_feed_forward).model.set_inner_steps(2)
+
+
+def test_padding_enters_neither_perplexity_nor_energies(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, probe = _module(ATTENTION, FEED_FORWARD), InnerSteps((2,), num_batches=2)
+    whole = list(Windows().evaluation_batches("val"))
+    monkeypatch.setattr(Windows, "evaluation_batches", lambda *_: iter([(i[:, :4], f[:, :4]) for i, f in whole]))
+    expected = _measured(module, probe)
+    padded = [(ids, torch.where(torch.arange(7) < 4, following, IGNORED)) for ids, following in whole]
+    monkeypatch.setattr(Windows, "evaluation_batches", lambda *_: iter(padded))
+    assert _measured(module, probe) == pytest.approx(expected, rel=1e-5)
