@@ -289,8 +289,8 @@ def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.Comp
     found = here("reproduce.py", "cem/table3", "--cells", "seeds=0", "scale=cpu")
     assert found.returncode == 0
     (row,) = [line for line in found.stdout.splitlines() if "kernel=rbf, model=t2 " in line]
-    identity, _, seed, status, path = re.split(r" {2,}", row.strip())
-    assert (identity, seed, status) == ("95071d22e59ea75a", "0", "finished (reference)")
+    identity, _, seed, status, code, path = re.split(r" {2,}", row.strip())
+    assert (identity, seed, status, code) == ("95071d22e59ea75a", "0", "finished (reference)", "not recorded")
     assert path.endswith(f"results/cells/{identity}/record.json")
     assert len(re.findall("^[0-9a-f]{16} ", found.stdout, re.MULTILINE)) == 40, (
         "30 settings, and two floors of 5 kernels"
@@ -303,7 +303,7 @@ def test_cells_without_a_result_or_without_data_say_so(
 ) -> None:
     found = here("reproduce.py", "cem/table3", "--cells", "training.steps=7", f"runs={tmp_path}")
     of_models = [line for line in found.stdout.splitlines() if "model=" in line]
-    assert len(of_models) == 120 and all(re.search(r" not run +-$", line) for line in of_models)
+    assert len(of_models) == 120 and all(re.search(r" not run +- +-$", line) for line in of_models)
     monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path)
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     found = here("reproduce.py", "ngpt/fig7", "--cells", "seeds=77", f"runs={tmp_path}")

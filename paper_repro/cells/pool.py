@@ -101,11 +101,9 @@ class Pool:
         interrupted = False
         while True:
             try:
-                self._turn()
-                if not self._running and not (self._todo or self._elsewhere):
-                    break
-                if not self._running and (self._stopping or self._fatal):
-                    break
+                while self._running or (not (self._stopping or self._fatal) and (self._todo or self._elsewhere)):
+                    self._turn()
+                break
             except OSError as error:
                 if not disk_refuses(error):
                     raise

@@ -190,6 +190,8 @@ class Worker:
                 self.channel.emit("done", cell=cell.id, status=kept.status, note=kept.note)
         if len(batch) > 1:
             shutil.rmtree(folder, ignore_errors=True)
+        elif not (folder / CHECKPOINTS).is_dir():
+            (folder / BEGUN).unlink(missing_ok=True)
 
     def _made_from(self, batch: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
         """Return for each cell the list of its code and its data files; where cells go on from a checkpoint, those with

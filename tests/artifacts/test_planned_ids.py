@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, plan
+from paper_repro.artifacts import catalogue, command_names, plan
 from paper_repro.base import data_files
 
 KNOWN = Path(__file__).with_name("planned_ids.json")
@@ -35,7 +35,7 @@ def test_no_planned_cell_has_another_id(paper: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(data_files, "DATA", tmp_path)
     monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
     found = {}
-    for name in catalogue.matching(paper):
+    for name in command_names.matching(paper)[0]:
         artifact = catalogue.load(name)
         for scale in [scale for scale in SCALES if scale in artifact.scales]:
             cells = plan.make(artifact, scale, [0]).all_cells
