@@ -23,10 +23,12 @@ FOLDER = "code"
 Hashes = dict[str, str]
 _LIMIT_BYTES = 1_000_000
 _IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(?P<home>[\w.]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#;]+)"
-    r"|import[ \t]+(?P<plain>[^\n#;]+))",
+    r"(?:^|;)[ \t]*(?:from[ \t]+(?P<home>[\w.]+)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n;]+)"
+    r"|import[ \t]+(?P<plain>[^\n;]+))",
     re.MULTILINE,
 )
+_COMMENT = re.compile(r"#[^\n]*|\\\n")
+"""A comment, or the end of a line that goes on."""
 _TYPES_ONLY = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 
 
@@ -108,7 +110,7 @@ def _read(name: str) -> tuple[str, tuple[str, ...]] | None:
     if path is None:
         return None
     content = path.read_bytes()
-    text = _TYPES_ONLY.sub("", content.decode(errors="replace"))
+    text = _TYPES_ONLY.sub("", _COMMENT.sub("", content.decode(errors="replace")))
     parents = () if name.startswith("paper_repro.") else (name.rpartition(".")[0],)
     imported = {*parents, *_imported(text, name, path.name == "__init__.py")} - {""}
     return sha256_of_bytes(content)[:LENGTH], tuple(sorted(imported))

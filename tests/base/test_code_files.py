@@ -9,10 +9,11 @@ SOURCES = {
     "__init__.py": "",
     "a.py": "if TYPE_CHECKING:\n    from ours.types_only import T\n\nfrom ours import b\n",
     "b.py": "import os, ours.c as c\n\n\ndef late():\n    from .d import (\n        one,\n        two,\n    )\n",
-    "c.py": "from . import e as other\n",
+    "c.py": "from . import e as other, \\\n    h; import ours.i\nfrom . import(  # (by name)\n    j,  # one\n    k,\n)\n",
     "d.py": "one = two = 1\n",
     "e/__init__.py": "from .f import g\n",
     "e/f.py": "g = 1\n",
+    **dict.fromkeys(("h.py", "i.py", "j.py", "k.py"), ""),
     "types_only.py": "T = int\n",
     "unused.py": "",
 }
@@ -25,7 +26,7 @@ def test_every_import_counts_and_nothing_else(tmp_path: Path, monkeypatch: pytes
         path.write_text(text)
     monkeypatch.setenv(packages.VARIABLE, str(tmp_path / "ours"))
     found = code_files.imported_by(["ours.a"])
-    assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f"}
+    assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f", *"hijk"}
 
 
 def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> None:
