@@ -55,3 +55,21 @@ def test_the_files_of_a_folder_are_data(tmp_path: Path) -> None:
     assert [*known] == [str(folder)] and code_files.other_data(config, known) == []
     (folder / "b.txt").write_text("b")
     assert code_files.other_data(config, known) == [str(folder)]
+
+
+def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "texts").mkdir()
+    for name in "ab":
+        (folder / f"{name}.txt").write_text(name)
+    config = {"data": {"path": str(folder), "between": "/", "after": "..."}}
+    known = code_files.data_files(config)
+    assert [*known] == [str(folder)]
+    read, whole = list[Path](), code_files.sha256_of_file
+    monkeypatch.setattr(code_files, "sha256_of_file", lambda path: read.append(path) or whole(path))
+    assert code_files.other_data(config, known) == [] and not read
+    (folder / "a.txt").touch()
+    assert code_files.other_data(config, known) == [] and len(read) == 2
+    (folder / "a.txt").write_text("c")
+    assert code_files.other_data(config, known) == [str(folder)]
