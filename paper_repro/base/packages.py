@@ -43,7 +43,7 @@ def _found(given: str) -> Mapping[str, Path]:
 def _one(word: str, where: str) -> tuple[str, Path]:
     path = Path(word).expanduser()
     if path.is_dir() and (os.sep in word or not word.isidentifier()):
-        folder = Path(os.path.abspath(path))  # a link gives the package its name
+        folder = path.absolute()  # a link gives the package its name
         name = folder.name
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))

@@ -9,7 +9,7 @@ SOURCES = {
     "__init__.py": "",
     "a.py": "if TYPE_CHECKING:\n    from ours.types_only import T\n\nfrom ours import b\n",
     "b.py": "import os, ours.c as c\n\n\ndef late():\n    from .d import (\n        one,\n        two,\n    )\n",
-    "c.py": "from . import e as other, \\\n    h; import ours.i\nfrom . import(  # (by name)\n    j,  # one\n    k,\n)\n",
+    "c.py": "from . import e as other, \\\n    h; import ours.i\nfrom . import(  # (a)\n    j,  # b\n    k,\n)\n",
     "d.py": "one = two = 1\n",
     "e/__init__.py": "from .f import g\n",
     "e/f.py": "g = 1\n",
