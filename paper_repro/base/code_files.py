@@ -23,10 +23,12 @@ FOLDER = "code"
 Hashes = dict[str, str]
 _LIMIT_BYTES = 1_000_000
 _IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(?P<home>[\w.]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#;]+)"
-    r"|import[ \t]+(?P<plain>[^\n#;]+))",
+    r"(?:^|;)[ \t]*(?:from[ \t]+(?P<home>[\w.]+)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n;]+)"
+    r"|import[ \t]+(?P<plain>[^\n;]+))",
     re.MULTILINE,
 )
+_COMMENT = re.compile(r"#[^\n]*|\\\n")
+"""A comment, or the end of a line that goes on."""
 _TYPES_ONLY = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
 
 
@@ -108,7 +110,7 @@ def _read(name: str) -> tuple[str, tuple[str, ...]] | None:
     if path is None:
         return None
     content = path.read_bytes()
-    text = _TYPES_ONLY.sub("", content.decode(errors="replace"))
+    text = _TYPES_ONLY.sub("", _COMMENT.sub("", content.decode(errors="replace")))
     parents = () if name.startswith("paper_repro.") else (name.rpartition(".")[0],)
     imported = {*parents, *_imported(text, name, path.name == "__init__.py")} - {""}
     return sha256_of_bytes(content)[:LENGTH], tuple(sorted(imported))
@@ -150,7 +152,7 @@ def _shown(name: str) -> str:
 
 
 def _paths(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """Yield each text of the data section that is the path of something, and that path."""
+    """Yield each text of the data section that is the path of a file or folder, and that path."""
     data = config.get("data")
     root = (config.get(MACHINE) or {}).get("data_root")
     left_out = {*files_of(config).values()}
@@ -162,26 +164,36 @@ def _paths(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _texts(node: Any) -> set[str]:
-    if isinstance(node, str):
-        return {node} if os.sep in node or "." in node else set()
+    if isinstance(node, str):  # a separator, as "." and "/" are, names no data
+        return {node} if (os.sep in node or "." in node) and Path(node).name.strip(".") else set()
     if isinstance(node, Mapping):
         return set().union(*(_texts(value) for key, value in node.items() if key not in ("_target_", "prepare")))
     return set().union(*map(_texts, node)) if isinstance(node, list | tuple) else set()
 
 
 def _state(path: Path) -> list[Any]:
+    return [*_status(path), _digest(path)]
+
+
+def _status(path: Path) -> list[int]:
+    """Return size and time of change; of a folder the sum of its sizes, and a number for all names and times."""
     if path.is_file():
         status = path.stat()
-        return [status.st_size, status.st_mtime_ns, sha256_of_file(path)]
-    inner = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    states = [[file.relative_to(path).as_posix(), *_state(file)] for file in inner]
-    size, changed = sum(state[1] for state in states), max((state[2] for state in states), default=0)
-    return [size, changed, fingerprint([[name, digest] for name, _, _, digest in states])]
+        return [status.st_size, status.st_mtime_ns]
+    inner = [[file.relative_to(path).as_posix(), *_status(file)] for file in _files(path)]
+    return [sum(size for _, size, _ in inner), int(fingerprint(inner), 16) // 2]
+
+
+def _digest(path: Path) -> str:
+    if path.is_file():
+        return sha256_of_file(path)
+    return fingerprint([[file.relative_to(path).as_posix(), sha256_of_file(file)] for file in _files(path)])
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.is_file()]
 
 
 def _is_same(path: Path, known: Sequence[Any]) -> bool:
-    """Compare a file with a state; it is read only where its time of change is another one."""
-    status = path.stat()
-    if path.is_file() and [status.st_size, status.st_mtime_ns] == list(known[:2]):
-        return True
-    return bool(_state(path)[2] == known[2])
+    """Compare a file or folder with a state; it is read only where sizes or times of change are others."""
+    return _status(path) == list(known[:2]) or _digest(path) == known[2]

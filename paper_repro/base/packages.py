@@ -43,7 +43,8 @@ def _found(given: str) -> Mapping[str, Path]:
 def _one(word: str, where: str) -> tuple[str, Path]:
     path = Path(word).expanduser()
     if path.is_dir() and (os.sep in word or not word.isidentifier()):
-        name, folder = path.resolve().name, path.resolve()
+        folder = path.absolute()  # a link gives the package its name
+        name = folder.name
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
     else:
@@ -58,6 +59,6 @@ def _one(word: str, where: str) -> tuple[str, Path]:
         raise UsageError(
             f"{where}: there is no package {name}; give its folder, /path/to/{name}, or install it with pip install -e"
         )
-    if path.is_dir() and os.sep in word and Path(places[0]).resolve() != folder:
+    if path.is_dir() and os.sep in word and Path(places[0]).resolve() != folder.resolve():
         raise UsageError(f"{where}: Python takes {name} from {places[0]}; give your package another name")
     return name, Path(places[0]).resolve()

@@ -9,10 +9,11 @@ SOURCES = {
     "__init__.py": "",
     "a.py": "if TYPE_CHECKING:\n    from ours.types_only import T\n\nfrom ours import b\n",
     "b.py": "import os, ours.c as c\n\n\ndef late():\n    from .d import (\n        one,\n        two,\n    )\n",
-    "c.py": "from . import e as other\n",
+    "c.py": "from . import e as other, \\\n    h; import ours.i\nfrom . import(  # (a)\n    j,  # b\n    k,\n)\n",
     "d.py": "one = two = 1\n",
     "e/__init__.py": "from .f import g\n",
     "e/f.py": "g = 1\n",
+    **dict.fromkeys(("h.py", "i.py", "j.py", "k.py"), ""),
     "types_only.py": "T = int\n",
     "unused.py": "",
 }
@@ -25,7 +26,7 @@ def test_every_import_counts_and_nothing_else(tmp_path: Path, monkeypatch: pytes
         path.write_text(text)
     monkeypatch.setenv(packages.VARIABLE, str(tmp_path / "ours"))
     found = code_files.imported_by(["ours.a"])
-    assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f"}
+    assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f", *"hijk"}
 
 
 def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> None:
@@ -53,4 +54,22 @@ def test_the_files_of_a_folder_are_data(tmp_path: Path) -> None:
     known = code_files.data_files(config)
     assert [*known] == [str(folder)] and code_files.other_data(config, known) == []
     (folder / "b.txt").write_text("b")
+    assert code_files.other_data(config, known) == [str(folder)]
+
+
+def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "texts").mkdir()
+    for name in "ab":
+        (folder / f"{name}.txt").write_text(name)
+    config = {"data": {"path": str(folder), "between": "/", "after": "..."}}
+    known = code_files.data_files(config)
+    assert [*known] == [str(folder)]
+    read, whole = list[Path](), code_files.sha256_of_file
+    monkeypatch.setattr(code_files, "sha256_of_file", lambda path: read.append(path) or whole(path))
+    assert code_files.other_data(config, known) == [] and not read
+    (folder / "a.txt").touch()
+    assert code_files.other_data(config, known) == [] and len(read) == 2
+    (folder / "a.txt").write_text("c")
     assert code_files.other_data(config, known) == [str(folder)]
