@@ -133,10 +133,14 @@ def test_an_experiment_of_ones_own_goes_on_as_code_it_was_begun_with(own: Path) 
     assert f"# {path}:6" in call(own, TRAIN, "--config")
     said = call(own, TRAIN)
     assert "other code" not in said
-    Path(*re.findall(r"^/.*record\.json$", said, re.MULTILINE)).unlink()  # it goes on from its checkpoint
-    with (own / "mylab" / "model.py").open("a") as stream:
-        stream.write("X = 1\n")
-    assert "1 result comes from other code" in call(own, TRAIN)
+    record, model = Path(*re.findall(r"^/.*record\.json$", said, re.MULTILINE)), own / "mylab" / "model.py"
+    before, found = model.read_text(), list[bool]()
+    for content in (before, before + "X = 1\n", before):  # the last of them was not the only one
+        record.unlink()  # it goes on from its checkpoint
+        model.write_text(content)
+        said = call(own, TRAIN)
+        found.append(f"1 result comes from other code or data than there is now ({model})" in said)
+    assert found == [False, True, True]
     assert "other code" not in call(own, TRAIN, "--again")
 
 

@@ -103,6 +103,21 @@ def other_data(config: Mapping[str, Any], known: Mapping[str, Sequence[Any]]) ->
     return [text for text, state in known.items() if text not in found or not _is_same(found[text], state)]
 
 
+def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hashes or states of files that a run has read twice; where the two differ, a hash that no file has."""
+    other = {name: state for name, state in before.items() if name not in now or _hash(now[name]) != _hash(state)}
+    return {**now, **{name: _of_none(state) for name, state in other.items()}}
+
+
+def _hash(state: Any) -> Any:
+    return state if isinstance(state, str) else state[2]
+
+
+def _of_none(state: Any) -> Any:
+    mixed = fingerprint([_hash(state)])
+    return mixed if isinstance(state, str) else [0, 0, mixed]
+
+
 @functools.cache
 def _read(name: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the hash of a module's file and the modules that it names in imports; None where no file of ours is it."""

@@ -194,18 +194,25 @@ class Worker:
             (folder / BEGUN).unlink(missing_ok=True)
 
     def _made_from(self, batch: Sequence[Cell], folder: Path) -> dict[str, dict[str, Any]]:
-        """Return for each cell the list of its code and its data files; where cells go on from a checkpoint, those with
-        which they were begun, if that is known.
+        """Return for each cell the list of its code and its data files; where cells go on from a checkpoint, of all
+        that they have been trained with, if that is known.
         """
-        path, found = folder / BEGUN, dict[str, dict[str, Any]]()
-        if any((folder / CHECKPOINTS).glob("*")):
+        path, known, found = folder / BEGUN, dict[str, Any](), dict[str, dict[str, Any]]()
+        goes_on = any((folder / CHECKPOINTS).glob("*"))
+        if goes_on:
             with contextlib.suppress(OSError, ValueError, TypeError):
-                found = dict(json.loads(path.read_bytes()))
-            return {cell.id: found.get(cell.id, {}) for cell in batch}
+                known = dict(json.loads(path.read_bytes()))
         for cell in batch:
-            files = code_files.data_files(cell.config)
-            code = code_files.keep(self.runs, code_files.code_of(cell.config))
-            found[cell.id] = {measurements.LISTED: code, **({"files": files} if files else {})}
+            code, files = code_files.code_of(cell.config), code_files.data_files(cell.config)
+            if goes_on:
+                begun = known.get(cell.id, {})
+                before = code_files.read(self.runs, str(begun.get(measurements.LISTED)))
+                if before is None:
+                    found[cell.id] = {}
+                    continue
+                code, files = code_files.joined(before, code), code_files.joined(begun.get("files", {}), files)
+            listed = {measurements.LISTED: code_files.keep(self.runs, code)}
+            found[cell.id] = listed | ({"files": files} if files else {})
         write_atomically(path, json.dumps(found).encode())
         return found
 

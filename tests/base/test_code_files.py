@@ -73,3 +73,16 @@ def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
     assert code_files.other_data(config, known) == [] and len(read) == 2
     (folder / "a.txt").write_text("c")
     assert code_files.other_data(config, known) == [str(folder)]
+
+
+def test_a_run_that_has_read_two_files_of_one_name_comes_from_neither(tmp_path: Path) -> None:
+    path = tmp_path / "points.txt"
+    config, states = {"data": {"path": str(path)}}, []
+    for text in "aba":
+        path.write_text(text)
+        states.append(code_files.data_files(config))
+    first, second, again = states
+    assert code_files.other_data(config, code_files.joined(first, again)) == []
+    assert code_files.other_data(config, code_files.joined(first, second)) == [str(path)]
+    assert code_files.other_data(config, code_files.joined(code_files.joined(first, second), again)) == [str(path)]
+    assert code_files.joined({"m": "1", "gone": "2"}, {"m": "1", "n": "3"}).items() >= {"m": "1", "n": "3"}.items()
