@@ -187,9 +187,12 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if action == "--publish":
         from paper_repro.artifacts.publish import publish
+        from paper_repro.cells import changes
 
         for path in publish(plan, words.runs, RESULTS):
             print(path)
+        if changed := changes.told(changes.changed(words.runs, plan.all_cells)):
+            warnings.add(changed)
         return 0
     if action == "--render":
         return _show(plan, words.runs, warnings)

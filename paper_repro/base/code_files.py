@@ -195,8 +195,8 @@ def _status(path: Path) -> list[int]:
     if path.is_file():
         status = path.stat()
         return [status.st_size, status.st_mtime_ns]
-    inner = [[file.relative_to(path).as_posix(), *_status(file)] for file in _files(path)]
-    return [sum(size for _, size, _ in inner), int(fingerprint(inner), 16) // 2]
+    inner = [(file.relative_to(path).as_posix(), _status(file)) for file in _files(path)]
+    return [sum(status[0] for _, status in inner), int(fingerprint(inner), 16) // 2]
 
 
 def _digest(path: Path) -> str:

@@ -1,11 +1,11 @@
 """Results that come from other code or data than there is now: which files differ, and how to run them again."""
 
+import contextlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from paper_repro.base import code_files
-from paper_repro.base.errors import UsageError
 from paper_repro.cells import measurements, records
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.measurements import Planned
@@ -49,22 +49,20 @@ def told(found: Mapping[str, Sequence[str]]) -> str:
 
 def set_aside(root: Path, cells: Iterable[str]) -> None:
     """Move what lies in the folders of cells to the folder ``replaced``, so that they are run again; what an earlier
-    call left there is removed.
-
-    Raises:
-        UsageError: another runner runs one of them.
+    call left there is removed.  A cell that another runner is running, or has run anew meanwhile, stays as it is.
     """
     leases = Leases(root)
     try:
         for cell in cells:
             home, target = record_path(root, cell).parent, root / ASIDE / cell
-            with leases.hold([cell]):
+            with contextlib.suppress(LeasedError), leases.hold([cell]):
+                record = records.find(root, cell)
+                if record is None or not changed_files(root, measurements.whole(root, record)):
+                    continue
                 shutil.rmtree(target, ignore_errors=True)
                 target.mkdir(parents=True)
                 own = [path for path in home.iterdir() if path.name != "lease" and not path.name.startswith(".")]
                 for path in sorted(own, key=lambda path: path.name == "record.json"):  # who is cut off finds it again
                     path.rename(target / path.name)
-    except LeasedError as error:
-        raise UsageError(f"{error}: wait until it has ended, then use --again") from error
     finally:
         leases.close()
