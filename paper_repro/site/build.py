@@ -211,14 +211,15 @@ class Site:
         kept, uses = self.source.records[cell], self.source.uses.get(cell, ())
         config, record = leaves(kept.record.config), kept.record
         found = next((known for use in uses if (known := self.origins_of(config, use))), {})
-        texts = {
-            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for key, value in config.items()
-        }
+        sections: dict[str, list[tuple[str, str, str]]] = {}
+        for name, value in config.items():
+            section, _, key = name.partition(".")
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            sections.setdefault(section if key else "", []).append((key or name, text, found.get(name, "")))
         commits = [str(code["commit"] or "unknown") for code in code_of(record)]
         given = {"kept": kept, "record": record, "uses": uses, "papers": papers_of(use.result for use in uses)}
-        given["curves"] = {name: points for name, of in sorted(record.curves.items()) if (points := finite(of))}
-        given["config"] = [(key, text, found.get(key, "")) for key, text in texts.items()]
+        given["curves"] = {name: shown for name, of in sorted(record.curves.items()) if (shown := curve(of))}
+        given |= {"sections": sections, "known": bool(found)}
         given["later"] = sorted({*commits[1:]} - {commits[0]})
         return self.page(f"records/{cell}.html", "record.html", cell=cell, **given)
 
@@ -364,9 +365,23 @@ def deviation(text: str) -> str:
     return " ".join(line.lstrip("# ").strip() for line in found[1].splitlines()) if found else ""
 
 
-def finite(points: Mapping[str, Any]) -> list[tuple[float, float]]:
+def curve(points: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the finite points of a curve, each with its place in a drawing of 320 by 130; nothing for none."""
     pairs = zip(points.get("step", ()), points.get("value", ()), strict=False)
-    return [pair for pair in pairs if all(map(math.isfinite, pair))]
+    kept = [(float(step), float(value)) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
+    steps, values = [step for step, _ in kept], [value for _, value in kept]
+    if not kept:
+        return {}
+    left, low, wide, high = min(steps), min(values), max(steps) - min(steps), max(values) - min(values)
+    dots = [
+        (
+            f"{8 + 304 * (step - left) / wide if wide else 160:.1f}",
+            f"{112 - 102 * (value - low) / high if high else 61:.1f}",
+            f"step {number(step)}: {value:.6g}",
+        )
+        for step, value in kept
+    ]
+    return {"dots": dots, "steps": steps, "values": values}
 
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:

@@ -30,7 +30,8 @@ NUMBER = re.compile(r"(-?[\d,]*\.?\d+(?:e-?\d+)?)\s?([kMGBTmµ%]?)")
 POWER = re.compile(r"(-?)10(-?\d+)")
 FACTORS = {"": 1.0, "%": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "m": 1e-3, "µ": 1e-6}
 NEAR, EXACT = 0.1, 0.003
-"""Points between a mark and its row: where two numbers of the row agree with the mark, and where one does."""
+"""Points between a mark and its row: of both numbers, and of one number that only this row has there."""
+ALONE = "alone"
 MOST_MARKS, MOST_OF_LINE, MOST_ALIKE, LONGEST = 3_000, 400, 3, 60
 
 
@@ -169,7 +170,7 @@ class Row(NamedTuple):
 
 
 def _row(row: Mapping[str, str]) -> Row:
-    values = {name: value for name, value in row.items() if value and len(value) <= LONGEST}
+    values = {name: value.replace("\n", "\\n") for name, value in row.items() if value and len(value) <= LONGEST}
     numbers = {name: number for name, value in values.items() if (number := _float(value)) is not None}
     text = "\n".join(f"{name}: {value}" for name, value in values.items())
     return Row(text, frozenset(value.lower() for value in values.values()), numbers)
@@ -274,7 +275,7 @@ def _shown(places: Collection[Point], rows: Sequence[Row], x: Axis, y: Axis) -> 
                 others = [x.place(value) for other, value in row.numbers.items() if other != name and x.scale]
                 labels = [(label.lower(), 0.0) for _, label in x.labels if not x.scale and label.lower() in row.words]
                 spots = [(round(one / NEAR), one) for one in others if abs(one) < 1e5]
-                for key, across in (*labels, *spots, ("alone", 0.0)):
+                for key, across in (*labels, *spots, (ALONE, 0.0)):
                     placed.setdefault((key, level), []).append((across, at, row.text))
     found = []
     for across, up in here:
@@ -283,10 +284,10 @@ def _shown(places: Collection[Point], rows: Sequence[Row], x: Axis, y: Axis) -> 
         levels = [round(up / NEAR) + step for step in (-1, 0, 1)]
         near = [one for key in keys for level in levels for one in placed.get((key, level), ())]
         close = [(abs(height - up) + (abs(at - across) if x.scale else 0.0), text) for at, height, text in near]
-        alone = [one for level in levels for one in placed.get(("alone", level), ())]
-        close = [one for one in close if one[0] < NEAR] or [
-            (0.0, text) for _, at, text in alone if abs(at - up) < EXACT
-        ]
+        close = [one for one in close if one[0] < NEAR]
+        alone = {text for level in levels for _, at, text in placed.get((ALONE, level), ()) if abs(at - up) < EXACT}
+        if not close and len(alone) == 1:  # a mark that is moved aside, so as not to cover another
+            close = [(0.0, alone.pop())]
         least = min(close, default=(0.0, ""))[0] + EXACT
         texts = dict.fromkeys(text for away, text in close if away < least)
         if 0 < len(texts) <= MOST_ALIKE:
