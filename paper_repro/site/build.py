@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -201,7 +201,7 @@ class Site:
         ]
         given = {"grid": shown, "drawn": drawn, "about": scale.about if scale else "", "records": records}
         given["others"] = [one for one in self.source.results if one.id == result.id and one.scale != result.scale]
-        return self.page(result.page, "artifact.html", result=result, summary=list(summary(result)), **given)
+        return self.page(result.page, "artifact.html", result=result, **given)
 
     def _derived(self, result: Result, cell: str) -> Record | None:
         kept = self.source.records.get(cell)
@@ -305,17 +305,6 @@ def own_text(quantity: Quantity, record: Record) -> str:
     if value is None and spec is not None and not isinstance(spec, Metric):
         value = {"parameters": record.parameters, "multiply_adds": record.multiply_adds}.get(spec.source)
     return "" if value is None else number(value)
-
-
-def summary(result: Result) -> Iterator[tuple[str, str, str, str]]:
-    """Yield title, the paper's number, ours and the verdict of what is computed from a table."""
-    for name, found in result.document["summary"].items():
-        item = result.artifact.summary.get(name) if result.artifact else None
-        paper, ours = (
-            "" if value is None else f"{value:.{item.digits}f}{item.unit}" if item else number(value)
-            for value in (found.get("paper"), found.get("ours"))
-        )
-        yield item.title if item else name, paper, f"{found.get('sign', '')}{ours}", str(found.get("verdict") or "")
 
 
 def place(use: Use) -> str:

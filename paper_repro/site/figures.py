@@ -279,10 +279,9 @@ def _shown(places: Collection[Point], rows: Sequence[Row], x: Axis, y: Axis) -> 
                     placed.setdefault((key, level), []).append((across, at, row.text))
     found = []
     for across, up in here:
-        key: Any = round(across / NEAR) if x.scale else x.label(across)
-        keys = [key - 1, key, key + 1] if x.scale else [key]
+        nearby = [round(across / NEAR) + step for step in (-1, 0, 1)] if x.scale else [x.label(across)]
         levels = [round(up / NEAR) + step for step in (-1, 0, 1)]
-        near = [one for key in keys for level in levels for one in placed.get((key, level), ())]
+        near = [one for key in nearby for level in levels for one in placed.get((key, level), ())]
         close = [(abs(height - up) + (abs(at - across) if x.scale else 0.0), text) for at, height, text in near]
         close = [one for one in close if one[0] < NEAR]
         alone = {text for level in levels for _, at, text in placed.get((ALONE, level), ()) if abs(at - up) < EXACT}
