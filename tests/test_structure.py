@@ -295,7 +295,7 @@ def test_the_wheel_holds_one_package_with_every_module_config_and_table(wheel: P
     expected = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "paper_repro").rglob("*")
-        if path.suffix in (".py", ".yaml", ".css", ".js")
+        if path.suffix in (".py", ".yaml", ".css", ".js", ".html")
     }
     expected |= {f"paper_repro/{path.relative_to(ROOT).as_posix()}" for path in files(*SIBLINGS, "scripts")}
     assert {name for name in names if ".dist-info/" not in name} == expected
