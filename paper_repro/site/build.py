@@ -145,9 +145,9 @@ class Site:
     def index(self) -> dict[str, Any]:
         source, papers = self.source, papers_of(self.source.results)
         cards = [(one, counted(number_words(one)), claim_words(one)) for one in source.results]
-        words = counted(word for _, numbers, claims in cards for word in (*claims, *(word for word, _ in numbers)))
+        words = counted(word for one in source.results for word in (*claim_words(one), *number_words(one)))
         missing = sorted(source.artifacts.keys() - {result.id for result in source.results})
-        others = dict.fromkeys(name.partition("/")[0] for name in (*missing, *source.faults))
+        others = [name.partition("/")[0] for name in (*missing, *source.faults)]
         return {
             "papers": list(dict.fromkeys([*papers, *((paper, paper_name(paper)) for paper in others)])),
             "known": sum(paper in PAPERS for paper, _ in papers),
@@ -209,7 +209,7 @@ class Site:
 
     def record(self, cell: str) -> bytes:
         kept, uses = self.source.records[cell], self.source.uses.get(cell, ())
-        config, record = leaves(kept.record.config), kept.record
+        config, record = dict(origins.leaves(kept.record.config)), kept.record
         found = next((known for use in uses if (known := self.origins_of(config, use))), {})
         sections: dict[str, list[tuple[str, str, str]]] = {}
         for name, value in config.items():
@@ -252,7 +252,7 @@ class Site:
             return {}, {}
         written = {name: one.value for name, one in files.items()}
         for item in (one for one in overrides if not configs.chooses(one)):
-            written |= {item.key: MULTIPLE} if item.times else leaves(item.value, item.key)
+            written |= {item.key: MULTIPLE} if item.times else dict(origins.leaves(item.value, item.key))
         return written, {name: source.replace(f"{origins.ROOT}/", "") for name, source in found.items()}
 
 
@@ -371,13 +371,3 @@ def curve(points: Mapping[str, Any]) -> dict[str, Any]:
         for step, value in kept
     ]
     return {"dots": dots, "steps": steps, "values": values}
-
-
-def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return every value of a nested mapping by its dotted key; an empty mapping is a value."""
-    if not isinstance(node, Mapping) or (not node and prefix):
-        return {prefix: node}
-    found: dict[str, Any] = {}
-    for key, child in node.items():
-        found |= leaves(child, f"{prefix}.{key}".removeprefix("."))
-    return found
