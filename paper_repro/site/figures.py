@@ -284,9 +284,10 @@ def _shown(places: Collection[Point], rows: Sequence[Row], x: Axis, y: Axis) -> 
         near = [one for key in nearby for level in levels for one in placed.get((key, level), ())]
         close = [(abs(height - up) + (abs(at - across) if x.scale else 0.0), text) for at, height, text in near]
         close = [one for one in close if one[0] < NEAR]
-        alone = {text for level in levels for _, at, text in placed.get((ALONE, level), ()) if abs(at - up) < EXACT}
-        if not close and len(alone) == 1:  # a mark that is moved aside, so as not to cover another
-            close = [(0.0, alone.pop())]
+        if not close:  # a mark may be moved aside, so as not to cover another
+            here_alone = [one for level in levels for one in placed.get((ALONE, level), ())]
+            alone = {text for _, at, text in here_alone if abs(at - up) < EXACT}
+            close = [(0.0, text) for text in alone if len(alone) == 1]
         least = min(close, default=(0.0, ""))[0] + EXACT
         texts = dict.fromkeys(text for away, text in close if away < least)
         if 0 < len(texts) <= MOST_ALIKE:
