@@ -28,7 +28,7 @@ from paper_repro.base.command_line import RESULTS, parse, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.kernels.static import summary
 from paper_repro.kernels.static.gpus import GPUS
-from paper_repro.report.source import bench_commit, read_bench
+from paper_repro.site.source import bench_commit, read_bench
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
 

@@ -31,7 +31,7 @@ def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -
     """
     parsed = configs.parse_all(overrides)
     (config,) = configs.compose_seeds(experiment, parsed, [seed])
-    written = dict(_leaves(configs.unresolved(experiment, parsed)))
+    written = dict(leaves(configs.unresolved(experiment, parsed)))
     sources = origins(experiment, parsed, seed)
     lines = list(_lines(config, written, sources))
     return "\n".join(lines)
@@ -45,7 +45,7 @@ def origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[s
             continue
         factor = f"{item.value} times the value of {found.get(item.key)}, by " if item.times else ""
         _clear(found, item.key)
-        found.update((key, f"{factor}{item.source}") for key, _ in _leaves(item.value, item.key))
+        found.update((key, f"{factor}{item.source}") for key, _ in leaves(item.value, item.key))
     found["seed"] = f"the seed {seed}"
     return found
 
@@ -112,13 +112,13 @@ def _places(node: Node, prefix: str) -> Iterator[tuple[str, Node]]:
             yield name, child
 
 
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value of a nested mapping with its dotted key; an empty mapping is a value."""
     if not isinstance(value, Mapping) or (not value and prefix):
         yield prefix, value
         return
     for key, child in value.items():
-        yield from _leaves(child, f"{prefix}.{key}".removeprefix("."))
+        yield from leaves(child, f"{prefix}.{key}".removeprefix("."))
 
 
 def _lines(

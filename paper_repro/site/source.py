@@ -1,12 +1,11 @@
-"""What a report is built from: published tables with their figures, records, benches and the catalogue."""
+"""Reads what a site shows: published tables with their figures, records, benches and the catalogue."""
 
+import contextlib
 import json
-import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paper_repro.artifacts import catalogue
 from paper_repro.artifacts.artifact import Artifact
@@ -21,15 +20,19 @@ MOST_BYTES = 20_000_000
 """The size of a table or figure above which it is not read."""
 CELL = re.compile(r"[0-9a-f]{16}")
 FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
-WHOSE = ("paper", "own", "reference")
-"""Whose numbers a row may have."""
 TABLES = ("table.csv", "table.md", "table.tex")
+KINDS = {
+    **dict.fromkeys(("artifact", "title", "source", "scale", "made_of", "total"), str),
+    **dict.fromkeys(("rows", "claims", "notes"), list),
+    **dict.fromkeys(("cells", "summary"), dict),
+}
+"""What pages read of a table.json."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """One published table with what lies beside it."""
+class Result(NamedTuple):
+    """One published table with the files beside it."""
 
+    path: Path
     id: str
     """The artifact's id, for example cem/table3."""
     scale: str
@@ -38,7 +41,6 @@ class Result:
     artifact: Artifact | None
     """None where the catalogue has no such artifact, or a faulty one."""
     files: Mapping[str, bytes]
-    """Table and figure in their other forms, by file name."""
 
     @property
     def paper(self) -> str:
@@ -50,45 +52,20 @@ class Result:
 
     @property
     def most_seeds(self) -> int:
-        """The seeds of the number that has most: planned looks add to those of the scale."""
-        return max((int(row.get("own_seeds") or 0) for row in self.document.get("rows", ())), default=0)
+        """The seeds of the number that has most: planned looks add to the seeds of the scale."""
+        return max((int(row.get("own_seeds") or 0) for row in self.document["rows"]), default=0)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A record as it lies on the disk."""
+class Kept(NamedTuple):
+    """A record on the disk."""
 
     record: Record
     seal: str
     attachments: Mapping[str, bytes]
-    """What lies beside it and has the hash that the record names."""
+    """Files beside it that have the hash that the record names."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """All that a report says."""
-
-    results: tuple[Result, ...]
-    records: Mapping[str, Kept]
-    damaged: Mapping[str, str]
-    """Ids of cells whose record cannot be read, with the reason."""
-    artifacts: Mapping[str, Artifact]
-    faults: Mapping[str, str]
-    """Ids of artifacts whose file has an error, with the error."""
-    benches: Mapping[str, Mapping[str, Any]]
-    uses: Mapping[str, tuple["Use", ...]] = field(default_factory=dict)
-    """For each cell, the tables that it stands in."""
-    is_reference: bool = True
-    """Whether it is the committed reference, not somebody's runs."""
-
-    @property
-    def counted_claims(self) -> list[Mapping[str, Any]]:
-        """The claims whose verdicts are counted: of each artifact, those of its largest scale."""
-        return [claim for table in counted(result.document for result in self.results) for claim in table["claims"]]
-
-
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """A place of a cell in a table."""
 
     result: Result
@@ -96,8 +73,30 @@ class Use:
     """The values of the axes and the seed, or floor and seed."""
 
 
+class Source(NamedTuple):
+    """Everything that a site shows."""
+
+    results: tuple[Result, ...]
+    records: Mapping[str, Kept]
+    damaged: Mapping[str, str]
+    """Reasons why records cannot be read, by cell."""
+    artifacts: Mapping[str, Artifact]
+    faults: Mapping[str, str]
+    """Errors of YAML files, by artifact."""
+    benches: Mapping[str, Mapping[str, Any]]
+    uses: Mapping[str, Sequence[Use]]
+    """The places of each cell in tables."""
+    is_reference: bool
+    """Whether it is the committed reference, not a user's runs."""
+
+    @property
+    def counted_claims(self) -> list[Mapping[str, Any]]:
+        """The claims whose verdicts are counted: of each artifact, those of its largest scale."""
+        return [claim for table in counted(result.document for result in self.results) for claim in table["claims"]]
+
+
 def read(root: Path) -> Source:
-    """Return what lies below a folder of results.
+    """Read a folder of results.
 
     Raises:
         UsageError: there is no table, or a table or bench is damaged; the message names it.
@@ -116,13 +115,11 @@ def read(root: Path) -> Source:
         for cell, place in result.document["cells"].items():
             uses.setdefault(cell, []).append(Use(result, place))
     benches = {path.stem: read_bench(path) for path in sorted((root / "bench").glob("*.json"))}
-    found = {cell: tuple(places) for cell, places in uses.items()}
-    is_reference = root.resolve() == RESULTS.resolve()
-    return Source(results, kept, damaged, artifacts, faults, benches, found, is_reference)
+    return Source(results, kept, damaged, artifacts, faults, benches, uses, root.resolve() == RESULTS.resolve())
 
 
 def _catalogue() -> tuple[dict[str, Artifact], dict[str, str]]:
-    """Return every artifact, and of those whose file has an error that error: it must not hide the others."""
+    """Return every artifact, and the errors of those whose file has one."""
     found, faults = {}, {}
     for name in catalogue.find():
         try:
@@ -136,69 +133,34 @@ def _result(path: Path, artifacts: Mapping[str, Artifact]) -> Result:
     name, scale = f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
     try:
         document = json.loads(read_regular(path, MOST_BYTES))
-        for problem in _problems(document, name, scale):
-            raise ValueError(problem)
-    except (OSError, ValueError, RecursionError) as error:
-        root, command = path.parents[3], f"python scripts/reproduce.py {name} scale={scale} --render"
-        advice = f"render it again with '{command} runs={root}'"
-        if root.resolve() == RESULTS.resolve():
-            advice = f"bring it back with 'git checkout -- FILE', or render it again with '{command}'"
-        raise UsageError(f"{path}: damaged: {error}; {advice}") from error
+        for key, kind in KINDS.items():
+            if not isinstance(document[key], kind):
+                raise ValueError(f"'{key}' is no {kind.__name__}")
+        if (document["artifact"], document["scale"]) != (name, scale.partition("+")[0]):
+            raise ValueError(f"it is the table of {document['artifact']} at scale {document['scale']}")
+        if wrong := next((cell for cell in document["cells"] if CELL.fullmatch(cell) is None), ""):
+            raise ValueError(f"{wrong[:80]!r} is no id of a cell (16 digits of base 16)")
+        if not all(isinstance(one["verdict"], str) for one in (*document["rows"], *document["claims"])):
+            raise ValueError("a row or claim whose verdict is no text")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise damaged(path, error) from error
     files = {}
     for other in (*FIGURES, *TABLES):
-        try:
+        with contextlib.suppress(FileNotFoundError, CorruptFileError):
             files[other] = read_regular(path.with_name(other), MOST_BYTES)
-        except (FileNotFoundError, CorruptFileError):
-            continue
     artifact = artifacts.get(name)
     known = None if artifact is None or scale.partition("+")[0] not in artifact.scales else artifact
-    return Result(name, scale, document, known and known.at_scale(scale.partition("+")[0]), files)
+    return Result(path, name, scale, document, known and known.at_scale(scale.partition("+")[0]), files)
 
 
-def _problems(document: Any, name: str, scale: str) -> Iterator[str]:
-    """Yield what a table.json lacks of what pages read; what follows the first may not be asked for."""
-    if not isinstance(document, dict):
-        yield "expected an object with artifact, rows, claims and cells"
-        return
-    for key in ("artifact", "title", "source", "scale", "made_of", "total"):
-        if not isinstance(document.get(key), str):
-            yield f"'{key}' is no text"
-    if document["artifact"] != name or document["scale"] != scale.partition("+")[0]:
-        yield f"it is the table of {document['artifact']} at scale {document['scale']}"
-    for key, kind in (("rows", list), ("claims", list), ("notes", list), ("cells", dict), ("summary", dict)):
-        if not isinstance(document.get(key), kind):
-            yield f"'{key}' is no {'list' if kind is list else 'mapping'}"
-    for claim in document["claims"]:
-        yield from _claim_problems(claim, ("id", "verdict", "whose", "where", "says", "because"))
-    yield from _row_problems(document)
-
-
-def _row_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    for row in document["rows"]:
-        if not isinstance(row, dict) or not isinstance(row.get("quantity"), str):
-            yield f"a row without a quantity: {str(row)[:80]}"
-        elif not all(_is_number(row.get(f"{whose}_{what}")) for whose in WHOSE for what in ("mean", "std")):
-            yield f"a row whose numbers are none: {str(row)[:200]}"
-    if not all(isinstance(note, str) for note in document["notes"]):
-        yield "a note that is no text"
-    for cell, place in document["cells"].items():
-        if CELL.fullmatch(cell) is None or not isinstance(place, dict):
-            yield f"{cell[:80]!r} is no id of a cell (16 digits of base 16)"
-    for item in document["summary"].values():
-        if not isinstance(item, dict) or not all(_is_number(item.get(key)) for key in ("paper", "ours")):
-            yield "a summary whose numbers are none"
-
-
-def _claim_problems(claim: Any, keys: tuple[str, ...]) -> Iterator[str]:
-    if not isinstance(claim, dict) or not all(isinstance(claim.get(key), str) for key in keys):
-        yield f"a claim without {', '.join(keys)}: {str(claim)[:80]}"
-        return
-    for part in claim.get("parts", ()):
-        yield from _claim_problems(part, ("at", "verdict", "because"))
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and math.isfinite(value))
+def damaged(path: Path, error: Exception) -> UsageError:
+    """Return the error of a table.json that cannot be shown, with the command that mends it."""
+    root, name, scale = path.parents[3], f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
+    command = f"python scripts/reproduce.py {name} scale={scale} --render"
+    advice = f"render it again with '{command} runs={root}'"
+    if root.resolve() == RESULTS.resolve():
+        advice = f"bring it back with 'git checkout -- FILE', or render it again with '{command}'"
+    return UsageError(f"{path}: damaged: {type(error).__name__}: {error}; {advice}")
 
 
 def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
@@ -216,15 +178,11 @@ def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
         except CorruptFileError as error:
             damaged[folder.name] = str(error).replace(f"{root}/", "")
             continue
-        beside = {}
-        record = measurements.whole(root, record)
+        beside, record = {}, measurements.whole(root, record)
         for name in sorted(record.attachments):
-            try:
-                content = records.attachment(root, record, name)
-            except CorruptFileError:
-                continue
-            if content is not None:
-                beside[name] = content
+            with contextlib.suppress(CorruptFileError):
+                if (content := records.attachment(root, record, name)) is not None:
+                    beside[name] = content
         found[folder.name] = Kept(record, json.loads(path.read_bytes())[SEAL], beside)
     return found, damaged
 

@@ -117,7 +117,7 @@ function numbersBehindMarks() {
       let least = Infinity;
       for (const mark of marks) {
         const away = Math.hypot(mark[0] - at.x, mark[1] - at.y);
-        if (away < least && away < Math.max(nearEnough / matrix.a, mark[3] || 0)) [best, least] = [mark, away];
+        if (away < least && away < Math.max(nearEnough / matrix.a, mark[3])) [best, least] = [mark, away];
       }
       if (!best) return hide();
       tip.textContent = best[2];

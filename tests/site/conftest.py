@@ -1,8 +1,6 @@
-import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +17,10 @@ class Built:
     printed: str
 
 
-def _build(folder: Path, hash_seed: int) -> Built:
-    """Build the report of the committed results by the command, in a process of its own."""
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The site of the committed results, built by the command in a process of its own, which imports no torch."""
+    folder = tmp_path_factory.mktemp("report") / "site"
     code = f"import runpy, sys; sys.argv[0] = 'report.py'; sys.path.insert(0, {str(ROOT)!r})"
     code += f"\ntry:\n    runpy.run_path({str(ROOT / 'scripts' / 'report.py')!r}, run_name='__main__')"
     code += "\nexcept SystemExit as end:\n    assert not end.code, end.code"
@@ -28,19 +28,7 @@ def _build(folder: Path, hash_seed: int) -> Built:
     code += "\nassert not heavy & set(sys.modules), heavy & set(sys.modules)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-c", code, f"to={folder}"]
-    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Built(folder, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout)
-
-
-@pytest.fixture(scope="session")
-def build_anew(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Built]:
-    return lambda hash_seed: _build(tmp_path_factory.mktemp("report") / "site", hash_seed)
-
-
-@pytest.fixture(scope="session")
-def site(build_anew: Callable[[int], Built]) -> Built:
-    """The report of the committed results."""
-    return build_anew(1)
