@@ -76,7 +76,7 @@ def test_completions_are_what_the_command_takes_in_that_place() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_bash_asks_the_command(tmp_path: Path) -> None:
     program = tmp_path / "paper-repro"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m paper_repro "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m paper_repro "$@"\n')
     program.chmod(0o755)
     asked = (
         'eval "$(paper-repro completion)"; complete -p paper-repro\n'

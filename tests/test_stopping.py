@@ -67,9 +67,10 @@ def test_a_command_that_imports_ends_at_once_without_a_traceback(
         words = [str(tmp_path)]
     command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *words]
     environment = {**os.environ, "PAPER_REPRO_RUNS": str(tmp_path / "runs")}
-    heard = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    heard = {each: signal.signal(each, signal.SIG_DFL) for each in STOPPING}  # nohup, or a shell, may ignore some
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    signal.signal(signal.SIGINT, heard)
+    for each, handler in heard.items():
+        signal.signal(each, handler)
     _wait(lambda: _imports_torch(psutil.Process(process.pid)))
     _ended(process, number)
     out, err = process.communicate()

@@ -60,12 +60,13 @@ def start(papers: Path, runs: Path, log: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PAPER_REPRO_PAPERS": str(papers), LOG_VARIABLE: str(log)}
     command = [sys.executable, str(ROOT / "scripts" / "reproduce.py"), "test/sweep", "scale=smoke", f"runs={runs}"]
     with (runs.parent / f"{runs.name}.out").open("ab") as stream:
-        # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
-        heard = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP; children inherit that.
+        heard = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGHUP)}
         try:
             return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True)
         finally:
-            signal.signal(signal.SIGINT, heard)
+            for each, handler in heard.items():
+                signal.signal(each, handler)
 
 
 def steps_by_cell(log: Path) -> dict[str, int]:
