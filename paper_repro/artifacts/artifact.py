@@ -31,7 +31,13 @@ class Source:
     """Where the paper prints it."""
 
     paper: str
-    where: str = "an ablation of it"
+    where: str = ""
+
+    def placed(self, node: Node, is_ablation: bool) -> "Source":
+        """Return the same with a place; only an artifact over a base that prints no numbers may leave it out."""
+        if not self.where and not is_ablation:
+            raise node.error("missing 'where' in 'source'")
+        return self if self.where else dataclasses.replace(self, where="an ablation of it")
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ MORE = LIKE, CHANGE = "like", "overrides"
 """Keys that are no field: the base, and, in the place of axes, overrides that are compared with none."""
 FOUND = ("id", "path", "bases")
 """The fields of an artifact that its file does not give."""
-PRINTED = ("published", "tolerances")
-"""Keys that describe a printed table, which an ablation of ours does not have."""
+PRINTED = ("published", "tolerances")  # they describe a printed table, which an ablation of ours does not have
 DEFAULT = "default"
 """Under ``tolerances``: the one for every published number that has none of its own."""
 
@@ -81,7 +80,7 @@ def _duplicate(what: str, name: str, paths: Sequence[Path]) -> str:
 
 
 def folders() -> list[Path]:
-    """Return the folders that hold papers: the repository's, and $PAPER_REPRO_PAPERS; raises as ``find``."""
+    """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages; raises as ``find``."""
     extra = os.environ.get(EXTRA_PAPERS)
     if extra and not Path(extra).is_dir():
         raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
@@ -172,6 +171,7 @@ def _load(path: Path) -> Artifact:
     for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
         if required not in values:
             raise root.error(f"missing '{required}'" + (f", or '{CHANGE}'" if required == "axes" else ""))
+    values["source"] = values["source"].placed(entries["source"], bool(below) and "published" not in entries)
     _fill(values, entries)
     bases = tuple(base.path for base in below)
     artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)

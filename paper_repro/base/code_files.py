@@ -152,7 +152,7 @@ def _file(name: str) -> Path | None:
     homes = sys.modules[top].__path__ if top == "paper_repro" else filter(None, [own_packages().get(top)])
     for home in homes:
         path = Path(home, *rest)
-        for found in (path / "__init__.py", path.with_name(f"{path.name}.py") if rest else path / "__init__.py"):
+        for found in (path / "__init__.py", path.with_name(f"{path.name}.py")):
             if found.is_file():
                 return found
     return None

@@ -65,7 +65,7 @@ MISTAKES = {
     "unknown predicate": ("      close: {", "      clsoe: {", "clsoe", "a predicate has one of the keys order", ""),
     "unknown key in a predicate": ("within: 0.05", "wihtin: 0.05", "wihtin", "unknown key 'wihtin'", "within"),
     "missing title": ("title: Old against new\n", "", "source:", "missing 'title'", ""),
-    "missing source": ("  paper: A paper\n", "", "where: Table 1\nexp", "missing 'paper' in 'source'", ""),
+    "missing source": ("  where: Table 1\nexp", "exp", "paper: A", "missing 'where' in 'source'", ""),
     "missing column source": ("    from: trunk.layers\n", "", "title: Layers", "missing 'from' in 'layers'", ""),
     "missing claim text": ("    says: Old is above new, on every task\n", "", "id: old_a", "missing 'says'", ""),
     "missing side": (", lesser: {model: new}", "", "order:", "missing 'lesser' in 'order'", ""),
