@@ -410,11 +410,12 @@ def _round_places(canvas: "Canvas") -> None:
     for part in canvas.subfigs:
         part.bbox_relative.set_points(part.bbox_relative.get_points().round(6))
     for axes in canvas.axes:
-        axes.set_position([round(bound, 6) for bound in axes.get_position().bounds])
+        left, bottom, width, height = (round(bound, 6) for bound in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def _marks(canvas: "Canvas") -> dict[str, Any]:
-    """Return the marks of lines and dots: places in points from the upper left, label and values, for a page's hover."""
+    """Return the marks of lines and dots for a page: places in points from the upper left, label and values."""
     width, height = (72 * float(inches) for inches in canvas.get_size_inches())
     scale, found = 72 / canvas.dpi, list[list[Any]]()
     for label, axes, values in _drawn(canvas):
@@ -430,13 +431,11 @@ def _drawn(canvas: "Canvas") -> Iterator[tuple[str, "Axes", list[tuple[float, fl
     from matplotlib.collections import PathCollection
 
     for axes in canvas.axes:
-        for line in axes.lines:
-            if line.get_transform() is axes.transData or line.get_transform() == axes.transData:
-                values = [(float(x), float(y)) for x, y in zip(*line.get_data(orig=False), strict=True)]
-                yield _named(line.get_label()), axes, values
-        for cloud in axes.collections:
-            if isinstance(cloud, PathCollection):
-                yield _named(cloud.get_label()), axes, [(float(x), float(y)) for x, y in cloud.get_offsets()]
+        clouds = [cloud for cloud in axes.collections if isinstance(cloud, PathCollection)]
+        drawn: list[tuple[Any, Any]] = [(cloud, cloud.get_offsets()) for cloud in clouds]
+        drawn += [(line, line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
+        for artist, places in drawn:
+            yield _named(artist.get_label()), axes, [(float(x), float(y)) for x, y in places]
 
 
 def _named(label: object) -> str:

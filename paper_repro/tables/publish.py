@@ -94,7 +94,8 @@ def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder:
     others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
     cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
     words = _verdicts(json.loads((folder / "table.json").read_text())["claims"])
-    return f"{artifact}: {cells}, {duration(seconds)}{f'; claims: {words}' if words else ''}; look at {folder / 'table.md'}"
+    claims = f"; claims: {words}" if words else ""
+    return f"{artifact}: {cells}, {duration(seconds)}{claims}; look at {folder / 'table.md'}"
 
 
 def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
@@ -369,8 +370,7 @@ def _memory(count: float) -> str:
 
 
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
-    """Show each cell of a plan, those of its baselines too: id, setting, seed, status, whether code and data are those of
-    now, and the path of its record.
+    """Show each cell of a plan and of its baselines: id, setting, seed, status, whether code and data changed, record.
 
     The status is that of the user's own cell, with the last saved step if it was begun; where there is none, that of
     the committed reference, said so.
