@@ -89,8 +89,8 @@ class ScalingTable(Table):
             each = base[0].tokens / base[0].parameters
             found.append(f"Training tokens for each non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
         estimates = {f"Over {name}": exponent_ratio({"": _sides(self.view, name)}) for name in LAWS}
-        estimates |= {f"At {name}": at_equal_cost(self.view, cost) for name, cost in cost_ratios(self.view).items()}
-        return found + [f"{where}: {one.text}." for where, one in estimates.items() if one.interval is not None]
+        estimates |= {name: at_equal_cost(self.view, name, cost) for name, cost in cost_ratios(self.view).items()}
+        return found + [f"{what[0].upper()}{what[1:]}: {one.text}." for what, one in estimates.items() if one.interval]
 
 
 def flops_ratio(view: View, by_rule: bool = False) -> float | None:
@@ -103,7 +103,7 @@ def flops_ratio(view: View, by_rule: bool = False) -> float | None:
 
 
 def cost_ratios(view: View) -> dict[str, float]:
-    """Return the cost of EBT's step over that of Transformer++'s, by the name of the cost; unknown ones are left out."""
+    """Return EBT's cost of a step over Transformer++'s, by the name of the cost; unknown ones are left out."""
     times = view.samples("ratio_own", {"model": "times", "budget": "one", **BASE})
     known = {
         "equal tokens": 1.0,
@@ -114,8 +114,8 @@ def cost_ratios(view: View) -> dict[str, float]:
     return {name: factor for name, factor in known.items() if factor is not None}
 
 
-def at_equal_cost(view: View, factor: float) -> Estimate:
-    """Return EBT's loss over that of a Transformer++ that trains ``factor`` times as long, at the base size.
+def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
+    """Return EBT's loss over that of a Transformer++ that trains ``factor`` times as long to cost ``what``.
 
     Transformer++'s log loss is interpolated linearly over log steps, seed by seed; beyond its longest run there is no
     estimate.
@@ -127,7 +127,7 @@ def at_equal_cost(view: View, factor: float) -> Estimate:
         if points and points[0][0] - ROUNDING <= wanted <= points[-1][0] + ROUNDING:
             ours[own.seed] = own.loss
             theirs[own.seed] = math.exp(float(np.interp(wanted, *zip(*points, strict=True))))
-    to = f"loss of Transformer++ after {factor:.3g} times the steps"
+    to = f"loss of Transformer++ at {what} ({factor:.3g} times the steps)"
     return claims.ratio("loss of EBT", to, {"": (ours, theirs)})
 
 
@@ -139,7 +139,7 @@ def estimate_rate_over_parameters_and_flops(view: View) -> Estimate:
 def estimate_better_at_equal_flops(view: View) -> Estimate:
     """EBT's loss over Transformer++'s at equal counted FLOPs."""
     factor = flops_ratio(view)
-    return claims.nothing("not run") if factor is None else at_equal_cost(view, factor)
+    return claims.nothing("not run") if factor is None else at_equal_cost(view, "equal FLOPs", factor)
 
 
 def _exponents(view: View, model: str, law: str) -> dict[int, float]:
@@ -155,5 +155,5 @@ def _draw_costs(axes: "Axes", rows: Sequence[Row]) -> None:
     """Draw EBT's loss where Transformer++ has cost as much, with a line at each cost."""
     color = plots.model("ebt", S1)
     plots.seeds_and_mean(axes, [(row["x"], row[LOSS]) for row in rows], color, line="")
-    for (place, note), style in zip(sorted({(row["x"], row["note"]) for row in rows}), COSTS, strict=False):
+    for (place, note), style in zip(sorted({(one["x"], one["note"]) for one in rows}), COSTS, strict=False):
         axes.axvline(place, color=color, linestyle=style, linewidth=0.9, label=note)

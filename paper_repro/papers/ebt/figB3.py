@@ -47,7 +47,9 @@ class FigureB3(Figure):
             energies = {(row["step"], row["place"]): row["value"] for row in own}
             names = {row["place"]: row["token"].replace("\n", "\\n").replace("$", r"\$") for row in own}
             values = [[energies[step, place] for place in places] for step in steps]
-            image = plots.heat(axes, values, [names[place] for place in places], [str(step) for step in steps], "energy")
+            image = plots.heat(
+                axes, values, [names[place] for place in places], [str(step) for step in steps], "energy"
+            )
             image.set_clim(*ends)
             axes.tick_params(axis="x", rotation=60, labelsize=7)
             axes.set_ylabel("steps")

@@ -80,7 +80,9 @@ class FigureB4(Figure):
         for axes in (left, right) if measured else ():
             plots.zero_line(axes)
             axes.set_xscale("log")
-            plots.log_ticks(axes.xaxis)
+        if measured:
+            plots.log_ticks(left.xaxis)
+            right.xaxis.set_major_formatter(left.xaxis.get_major_formatter())
 
 
 def estimate_less_adversarial_with_data(view: View) -> Estimate:

@@ -20,8 +20,8 @@ TRANSFORMER, S1, S2 = "transformer", "s1", "s2"
 MARKS = "Faint dots: seeds; marks and lines: means over seeds."
 FEWEST_SIZES = 3
 """Different sizes that a power law is fitted to."""
-MOST_TICKS = 4
-"""A panel with at most so many different places has a tick at each."""
+MOST_TICKS, LARGEST_TICK = 4, 10_000
+"""A panel with at most so many different places, none of them larger, has a tick at each."""
 LATE = 0.5
 """A curve is fitted from this share of its run on."""
 
@@ -103,7 +103,9 @@ def curves(view: View, place: Place) -> dict[int, Curve]:
 def late_exponents(found: Mapping[int, Curve]) -> dict[int, float]:
     """Return each run's exponent over data, of the evaluations from the middle of the run on, or of the last three."""
     late = {seed: [point for point in curve if point[0] >= LATE * curve[-1][0]] for seed, curve in found.items()}
-    return _fitted({seed: own if len(own) >= FEWEST_SIZES else found[seed][-FEWEST_SIZES:] for seed, own in late.items()})
+    return _fitted(
+        {seed: own if len(own) >= FEWEST_SIZES else found[seed][-FEWEST_SIZES:] for seed, own in late.items()}
+    )
 
 
 def _fitted(points: Mapping[int, Curve]) -> dict[int, float]:
@@ -148,7 +150,7 @@ def draw_panel(axes: "Axes", rows: Sequence[Row], view: View, label: str) -> Non
         plots.seeds_and_mean(axes, points, plots.model(view.artifact.id, model), spec.label)
     axes.set(xscale="log", xlabel=label)
     places = {row["x"] for row in rows}
-    if len(places) > MOST_TICKS:
+    if len(places) > MOST_TICKS or max(places, default=0) > LARGEST_TICK:
         plots.log_ticks(axes.xaxis)
     else:
         plots.ticks_at(axes, places)

@@ -58,7 +58,8 @@ class TableD1(Table):
 
     def summary(self) -> dict[str, float]:
         rebuilt, printed = (
-            {model: points(self.view, model, of_printed) for model in (TRANSFORMER, EBT)} for of_printed in (False, True)
+            {model: points(self.view, model, of_printed) for model in (TRANSFORMER, EBT)}
+            for of_printed in (False, True)
         )
         if not all(rebuilt.values()):
             return {}
@@ -159,5 +160,7 @@ def _law(runs: Sequence[Point], irreducible_loss: float = 0.0) -> PowerLaw:
 def _gap(
     runs: dict[str, list[Point]], kept: Callable[[Point], bool] = lambda _: True, irreducible_loss: float = 0.0
 ) -> ExponentGap:
-    ebt, transformer = (_law([run for run in runs[model] if kept(run)], irreducible_loss) for model in (EBT, TRANSFORMER))
+    ebt, transformer = (
+        _law([run for run in runs[model] if kept(run)], irreducible_loss) for model in (EBT, TRANSFORMER)
+    )
     return exponent_gap(ebt, transformer)

@@ -18,7 +18,7 @@ class TableD2(Table):
 
 
 def estimate_step_costs_as_the_rule_says(view: View) -> Estimate:
-    """Counted FLOPs with the trunk's weights, over Transformer++'s, relative to the rule; both streams in every step."""
+    """Counted FLOPs with the trunk's weights over Transformer++'s, relative to the rule; concatenated streams."""
     axes, found = view.artifact.axes, dict[str, float | None]()
     for model, rule in RULE.items():
         for size, spec in axes["size"].values.items():

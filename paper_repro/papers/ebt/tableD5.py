@@ -27,4 +27,6 @@ def estimate_step_cost(view: View) -> Estimate:
 
 
 def _ratios(view: View) -> dict[str, dict[int, float]]:
-    return {f"{kind}_{name}": view.samples(metric, {"model": name}) for kind, metric in RATIOS.items() for name in MODELS}
+    return {
+        f"{kind}_{name}": view.samples(metric, {"model": name}) for kind, metric in RATIOS.items() for name in MODELS
+    }

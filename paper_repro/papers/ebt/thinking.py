@@ -93,9 +93,7 @@ def perplexities(found: Mapping[int, Grid], at: Chosen) -> dict[str, dict[int, f
     return by_set
 
 
-def by_set(
-    left: Mapping[str, Samples], right: Mapping[str, Samples]
-) -> dict[str, tuple[Samples, Samples]]:
+def by_set(left: Mapping[str, Samples], right: Mapping[str, Samples]) -> dict[str, tuple[Samples, Samples]]:
     """Return both sides of each set that both have."""
     return {name: (left[name], right[name]) for name in left if right.get(name)}
 
