@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from paper_repro.artifacts.plan import Plan
+from paper_repro.tables.plan import Plan
 from paper_repro.base.command_line import Words
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
