@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
 from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, context_of, named, runs
@@ -217,7 +217,7 @@ class Figure2(figure.Figure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         contexts = self._contexts() or chosen(self.view, "context")
-        panels = canvas.subplots(2, len(contexts), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
+        panels = canvas.subplots(2, len(contexts), squeeze=False, sharex="col", height_ratios=(3, 2))
         for column, context in enumerate(contexts):
             upper, lower = panels[:, column]
             for model in chosen(self.view, "model"):
@@ -225,9 +225,10 @@ class Figure2(figure.Figure):
                 for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
                     line = [row for row in own if row["size"] == size]
                     _losses(upper, line, plots.model("ngpt", model), style, named(self.view, model, size))
-                _speedups(lower, [row for row in own if row["kind"] == "speedup"], plots.model("ngpt", model))
+                _speedups(lower, [row for row in own if row["kind"] == "speedup"], model)
             upper.set(xscale="log", title=context_of(self.view, context))
             lower.set(xlabel="training tokens", yscale="log")
+            lower.margins(x=0.1, y=0.25)
             lower.axhline(1.0, color=plots.RULE, linewidth=0.8)
             plots.log_ticks(lower.xaxis)
             plots.log_ticks(lower.yaxis)
@@ -265,12 +266,16 @@ def _losses(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: st
     axes.errorbar(*points, errors, fmt=f"o{style}", color=color, markersize=4, linewidth=1.2, capsize=2, label=label)
 
 
-def _speedups(axes: "Axes", rows: Sequence[Row], color: str) -> None:
+def _speedups(axes: "Axes", rows: Sequence[Row], model: str) -> None:
+    """Draw the speedups over a baseline, with their numbers above those over GPT and below the others."""
+    color, up = plots.model("ngpt", model), 6 if model == "gpt" else -12
     for row in rows:
         value = float(row["speedup"])
         low, high = (float(row[end] or value) for end in ("low", "high"))
-        mark = {"=": "o", ">": "^", "<": "v"}[row["bound"]]
+        mark, sign = {"=": ("o", ""), ">": ("^", "> "), "<": ("v", "< ")}[row["bound"]]
         axes.errorbar(row["tokens"], value, [[value - low], [high - value]], fmt=mark, color=color, markersize=4)
+        place: Any = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+        axes.annotate(f"{sign}{value:.2f}x", (row["tokens"], value), color=color, **place)
 
 
 def _row(kind: str, place: Mapping[str, object], tokens: float, rate: object, seed: object, loss: float | None) -> Row:

@@ -1,5 +1,6 @@
 """nGPT, figure 6 with 14: eigen learning rates and scaling factors by layer, and their histograms over four sweeps."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -97,31 +98,31 @@ class Figure6(InspectionFigure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(PANELS))
-        labels = list(by_series(rows))
+        styles = dict(zip(by_series(rows), itertools.cycle(LINES), strict=False))
         for axes, (title, vectors) in zip(panels, PANELS.items(), strict=True):
             for vector, color in vectors.items():
-                own = by_series(row for row in rows if row["vector"] == vector)
-                for label, found in own.items():
-                    self._vector(axes, found, color, LINES[labels.index(label) % len(LINES)])
-                axes.plot([], [], color=color, label=f"_{NAMES[vector]}")
-            handles = axes.lines[-len(vectors) :] if len(vectors) > 1 else []
-            if handles:
+                for label, own in by_series(row for row in rows if row["vector"] == vector).items():
+                    _draw_vector(axes, own, color, styles[label])
+            if len(vectors) > 1:
+                handles = [axes.plot([], [], color=color)[0] for color in vectors.values()]
                 axes.legend(handles, [NAMES[vector] for vector in vectors], fontsize=8)
             axes.set_title(title)
-        for label, line in zip(labels, LINES, strict=False):
+        for label, line in styles.items():
             panels[0].plot([], [], line, color=plots.INK, label=label)
         panels[0].set_ylabel("mean over the vector")
         panels[-1].set(xlabel=NAMES["s_z"], ylabel="density")
 
-    def _vector(self, axes: "Axes", rows: Sequence[Row], color: str, line: str) -> None:
-        means = [row for row in rows if row["quantity"] == "mean" and row["vector"] != "s_z"]
-        if means:
-            points = [row["layer"] for row in means], [row["value"] for row in means]
-            axes.plot(*points, line, color=color, marker="o", markersize=3, linewidth=1.2)
-            count_layers(axes)
-        else:
-            shown = [row for row in rows if row["quantity"] == "histogram"]
-            draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
+
+def _draw_vector(axes: "Axes", rows: Sequence[Row], color: str, line: str) -> None:
+    """Draw the mean of a vector by layer; of s_z, which no layer has, the histogram."""
+    means = [row for row in rows if row["quantity"] == "mean"]
+    if means[0]["vector"] == "s_z":
+        shown = [row for row in rows if row["quantity"] == "histogram"]
+        draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
+    else:
+        points = [row["layer"] for row in means], [row["value"] for row in means]
+        axes.plot(*points, line, color=color, marker="o", markersize=3, linewidth=1.2)
+        count_layers(axes)
 
 
 class Appendix6(InspectionFigure):

@@ -1,4 +1,4 @@
-"""Inspected models, for figures 4, 5 and 6: the files of the inspections, averaged over seeds, as rows and as panels."""
+"""Figures 4, 5 and 6: the files of the inspections, averaged over seeds, as rows and as panels."""
 
 import itertools
 import json
