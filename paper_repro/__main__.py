@@ -109,9 +109,9 @@ def _beginning(start: str, words: Sequence[str]) -> list[str]:
 
 def _names(command: str) -> list[str]:
     if command == "reproduce":
-        from paper_repro.artifacts import catalogue
+        from paper_repro.tables import spec
 
-        found = catalogue.find()
+        found = spec.find()
         return [*dict.fromkeys(name.partition("/")[0] for name in found), *found]
     if command == "train":
         from paper_repro.base.config import experiments
@@ -124,7 +124,7 @@ def _names(command: str) -> list[str]:
 
 
 def _values(key: str) -> list[str]:
-    from paper_repro.artifacts.axes import SCALES
+    from paper_repro.tables.axes import SCALES
 
     return list(SCALES) if key == "scale" else []
 

@@ -14,9 +14,9 @@
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+    reproduce.py cem/table3 scale=paper --published
+                                                 take published cells as done, and run only the others
     reproduce.py ngpt/table5 --prepare           prepare first the data that are missing and need no network
-    reproduce.py cem/fig4 --decide --hours 2     add seeds at the planned looks, for the claim first that two hours can
-                                                 most cheaply decide; the same command goes on
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
                                                  no result yet
     reproduce.py cem/table3 --again              run anew what comes from other code or data than there is now
@@ -44,47 +44,49 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import catalogue, command_names
 from paper_repro.base import later
 from paper_repro.base.command_line import RESULTS, Words, parse, run_main
 from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError
 from paper_repro.launchers import group, options, preparing
+from paper_repro.tables import spec
 
 if TYPE_CHECKING:
-    from paper_repro.artifacts.artifact import Artifact
-    from paper_repro.artifacts.plan import Plan
     from paper_repro.base.later import Later
     from paper_repro.cells.runner import Result
+    from paper_repro.tables.plan import Plan
+    from paper_repro.tables.spec import Artifact
 
 HELP = ("--help", "-h")
+PUBLISHED = "--published"
 ACTIONS = (
-    *("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--decide"),
-    *("--again", "--cancel"),
+    *("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--again", "--cancel"),
 )
-SETTINGS = ("scale", "seeds", "seed", "runs", "hours")
+SETTINGS = ("scale", "seeds", "seed", "runs")
 RARELY = 50_000
 """New objects between two collections of garbage, of which plans, tables and figures make little."""
-READERS = ("paper_repro.cells", "paper_repro.artifacts")
+READERS = ("paper_repro.cells", "paper_repro.tables")
 """The packages that read records, and warn of damaged ones."""
 INSTEAD = "--render shows the committed results where there are any"
 
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE, PUBLISHED), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
-    actions = sorted(words.flags - {preparing.PREPARE})
+    actions = sorted(words.flags - {preparing.PREPARE, PUBLISHED})
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
-        from paper_repro.artifacts.listing import listing
+        from paper_repro.tables.publish import listing
 
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(listing(words.runs, RESULTS, _chosen(words), columns))
         return 0
+    if PUBLISHED in words.flags and actions:
+        raise UsageError(f"{PUBLISHED} goes with a run, not with {actions[0]}; --plan shows how many are published")
     if "--verify" in words.flags:
         return _verify(words)
     if not words.names:
@@ -92,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     action = actions[0] if actions else ""
     if action == "--render":
         gc.set_threshold(RARELY)
-    artifacts = [catalogue.load(name) for name in _chosen(words)]
+    artifacts = [spec.load(name) for name in _chosen(words)]
     if action == "--render" and "runs" in words.settings and not words.runs.is_dir():
         raise UsageError(f"runs={words.settings['runs']}: there is no such folder, so --render has nothing to read")
     if len(artifacts) > 1:
@@ -130,7 +132,7 @@ def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> No
     if action in ("", "--fill", "--again", "--render", "--publish"):
         plans = [_plan(artifact, words) for artifact in artifacts]
         if action == "--publish":
-            from paper_repro.artifacts.publish import content
+            from paper_repro.tables.publish import content
 
             for plan in plans:
                 content(plan, words.runs, RESULTS)
@@ -142,17 +144,15 @@ def _chosen(words: Words) -> list[str]:
     Raises:
         UsageError: unknown names, or ``scale=`` says another scale.
     """
-    ids, scale = command_names.artifacts(words.names)
+    ids, scale = spec.artifacts(words.names)
     if scale and words.settings.setdefault("scale", scale) != scale:
         raise UsageError(f"scale={words.settings['scale']} and a folder of scale {scale}: give one scale")
     return ids
 
 
 def _plan(artifact: "Artifact", words: Words) -> "Plan":
-    from paper_repro.artifacts import plan as plans
+    from paper_repro.tables import plan as plans
 
-    if "hours" in words.settings:
-        raise UsageError("--hours goes with --decide")
     if "seed" in words.settings:
         raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
     return _checked(plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides))
@@ -160,7 +160,7 @@ def _plan(artifact: "Artifact", words: Words) -> "Plan":
 
 def _checked(plan: "Plan") -> "Plan":
     """Return a plan whose Python code, too, can be used once its cells are done."""
-    from paper_repro.artifacts.render import check
+    from paper_repro.tables.publish import check
 
     check(plan.artifact)
     return plan
@@ -168,26 +168,24 @@ def _checked(plan: "Plan") -> "Plan":
 
 def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
     if action == "--config":
-        from paper_repro.artifacts.explain import explain
+        from paper_repro.tables.publish import explain
 
         print(explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
         return 0
-    if action == "--decide":
-        return _decide(artifact, words, warnings)
     plan = _plan(artifact, words)
     if action == "--cells":
-        from paper_repro.artifacts.listing import cells_table
+        from paper_repro.tables.publish import cells_table
 
         print(f"{artifact.id} at scale {plan.scale_name}", cells_table(plan, words.runs, RESULTS), sep="\n")
         return 0
     if action == "--plan":
-        from paper_repro.artifacts.listing import plan_table
+        from paper_repro.tables.publish import plan_table
 
         print(plan_table(plan, [words.runs, RESULTS]))
         return 0
     if action == "--publish":
-        from paper_repro.artifacts.publish import publish
         from paper_repro.cells import changes
+        from paper_repro.tables.publish import publish
 
         for path in publish(plan, words.runs, RESULTS):
             print(path)
@@ -196,6 +194,10 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if action == "--render":
         return _show(plan, words.runs, warnings)
+    if PUBLISHED in words.flags:
+        from paper_repro.tables.publish import adopt
+
+        adopt(plan, words.runs, RESULTS)
     commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
     if preparing.prepare(commands, preparing.PREPARE in words.flags):
         plan = _plan(artifact, words)
@@ -223,7 +225,7 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
         return result.exit_code
     if all(cell.missing for cell in plan.cells):
         return _without_data(plan, result, warnings)
-    from paper_repro.artifacts.closing import closing
+    from paper_repro.tables.publish import closing
 
     def close() -> None:
         taken = time.monotonic() - started
@@ -236,33 +238,6 @@ def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: op
     return max(result.exit_code, _show(plan, words.runs, warnings, close))
 
 
-def _decide(artifact: "Artifact", words: Words, warnings: "Later") -> int:
-    from paper_repro.artifacts import deciding
-    from paper_repro.artifacts import plan as plans
-
-    if "seeds" in words.settings or "seed" in words.settings:
-        raise UsageError("--decide takes no seeds: they follow from the looks that the YAML plans")
-    plan = _checked(plans.make(artifact, words.settings.get("scale", "cpu"), None, words.overrides))
-    hours = deciding.hours(words.settings.get("hours"))
-    results: list[Result] = []
-
-    def run(more: "Plan") -> "Result":
-        results.append(_run(more, words.runs, warnings))
-        return results[-1]
-
-    code = deciding.decide(plan, words.runs, RESULTS, hours, run)
-    if results and results[-1].fatal:
-        return code
-    if all(cell.missing for cell in plan.cells):
-        return _without_data(plan, results[-1], warnings)
-
-    def close() -> None:
-        for result in results[-1:]:
-            _say_where_it_was_interrupted(result)
-
-    return max(code, _show(plan, words.runs, warnings, close))
-
-
 def _without_data(plan: "Plan", result: "Result", warnings: "Later") -> int:
     """Say what the data of all cells lack; return the exit code."""
     warnings.print()
@@ -271,18 +246,18 @@ def _without_data(plan: "Plan", result: "Result", warnings: "Later") -> int:
 
 
 def _verify(words: Words) -> int:
-    from paper_repro.artifacts import verification
     from paper_repro.cells.verify import DIFFERS, Published, verify
+    from paper_repro.tables import publish
 
     if given := [*words.overrides, *(f"{key}=" for key in words.settings if key not in ("scale", "runs"))]:
         raise UsageError(f"--verify takes artifacts and scale=, not {given[0]}: it compares what is published")
     published = Published(RESULTS)
-    chosen = verification.choose(_chosen(words), words.settings.get("scale"), published)
+    chosen = publish.choose(_chosen(words), words.settings.get("scale"), published)
     rows = []
     for number, one in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {one.artifact.id} {one.place} seed {one.cell.seed}", file=sys.stderr)
         rows.append((one, verify(one.cell, published)))
-    print(verification.table(rows))
+    print(publish.verified(rows))
     return int(any(found.verdict == DIFFERS for _, found in rows))
 
 
@@ -314,13 +289,12 @@ def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None]
     Returns:
         0, or the exit code of a wrong config where the YAML names metrics that no cell has.
     """
-    from paper_repro.artifacts.layouts import FILE, TerminalLayout
-    from paper_repro.artifacts.render import render
     from paper_repro.cells import changes
+    from paper_repro.tables.publish import render
 
     table, written = render(plan, runs, RESULTS)
-    layout = TerminalLayout(shutil.get_terminal_size().columns) if sys.stdout.isatty() else FILE
-    print(table.markdown(layout), flush=True)  # before what goes to stderr, where both go to one file
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(table.markdown(width), flush=True)  # before what goes to stderr, where both go to one file
     print("\n".join(str(path) for path in written), file=sys.stderr)
     if changed := changes.told(table.view.changed):
         warnings.add(changed)
@@ -328,7 +302,7 @@ def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None]
     close()
     wrong = {} if plan.altered else table.view.unnamed  # an altered run may measure less
     for name, why in wrong.items():
-        place = catalogue.where(plan.artifact, "metrics", name)
+        place = spec.where(plan.artifact, "metrics", name)
         print(f"error: {place}: '{name}': the finished cells have {why}; correct it and --render", file=sys.stderr)
     return MISUSE if wrong else 0
 

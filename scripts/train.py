@@ -82,10 +82,10 @@ def _refuse_artifact(name: str) -> None:
     Raises:
         UsageError: with the command that runs it.
     """
-    from paper_repro.artifacts import catalogue
     from paper_repro.base.config import is_experiment
+    from paper_repro.tables import spec
 
-    if not is_experiment(name) and name in catalogue.find():
+    if not is_experiment(name) and name in spec.find():
         raise UsageError(
             f"{name} is an artifact, not an experiment: run scripts/reproduce.py {name}; --list shows the experiments"
         )

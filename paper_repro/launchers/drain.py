@@ -106,11 +106,11 @@ def main() -> int:
         signal.signal(name, _stop_once)
     order = Order(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_job, daemon=True).start()
-    from paper_repro.artifacts import catalogue
-    from paper_repro.artifacts import plan as plans
     from paper_repro.cells import runner
+    from paper_repro.tables import plan as plans
+    from paper_repro.tables import spec
 
-    plan = plans.make(catalogue.load(order.artifact), order.scale, order.seeds, order.overrides)
+    plan = plans.make(spec.load(order.artifact), order.scale, order.seeds, order.overrides)
     runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)
     try:
         result = runner.run_cells(plan.all_cells, runs, [runs, Path(order.results)], order.fill, share)

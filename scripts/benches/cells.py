@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from paper_repro.artifacts import catalogue, plan
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import Cell
+from paper_repro.tables import plan, spec
 from paper_repro.training import compile_trial, cost
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.compiled_code import kept_code
@@ -147,7 +147,7 @@ def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int =
 
 
 def _cell(name: str, place: dict[str, str], scale: str) -> PlannedCell:
-    for cell in plan.make(catalogue.load(name), scale, [0]).cells:
+    for cell in plan.make(spec.load(name), scale, [0]).cells:
         if place.items() <= dict(cell.key).items():
             return cell
     raise LookupError(f"{name} has no cell {place} at scale {scale}")

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from paper_repro.artifacts import catalogue, plan
-from paper_repro.artifacts.axes import EXACT
+from paper_repro.tables import plan, spec
+from paper_repro.tables.axes import EXACT
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 5
@@ -72,7 +72,7 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
     Raises:
         SystemExit: an artifact lacks its data, or a command ended with another exit code than it should.
     """
-    scales = {name: _scale(name) for name in (sorted(catalogue.find()) if artifacts is None else artifacts)}
+    scales = {name: _scale(name) for name in (sorted(spec.find()) if artifacts is None else artifacts)}
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name)
         for case, words, code in QUICK:
@@ -94,7 +94,7 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
 
 
 def _scale(artifact: str) -> str:
-    loaded = catalogue.load(artifact)
+    loaded = spec.load(artifact)
     scale = "smoke" if "smoke" in loaded.scales else EXACT
     if missing := next((cell.missing for cell in plan.make(loaded, scale).cells if cell.missing), ""):
         raise SystemExit(f"error: {artifact} at scale {scale} lacks its data: {missing}")

@@ -26,6 +26,7 @@ EXACT = "exact"
 """The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
 COMPARABLE = ("paper", EXACT)
 """The scales whose numbers may be held against the paper's, where the YAML does not say otherwise."""
+MOST_SEEDS = 1000
 MOST_POINTS = 100_000
 """How many points the product of an artifact's axes may have; the largest here has 2,268."""
 
@@ -51,6 +52,8 @@ class AxisValue:
     """Further overrides by scale, for example a smaller width; they win over the scale's own."""
     beside: dict[str, dict[str, Overrides]] = field(default_factory=dict)
     """Further overrides by axis and value of another axis, for what follows from both."""
+    experiment: str | None = None
+    """The experiment of its cells; None: the artifact's."""
 
     @property
     def number(self) -> int | float | None:
@@ -112,7 +115,7 @@ def with_change(axes: Mapping[str, Axis], change: Node, scales: Sequence[str]) -
 
 def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
     if node.is_mapping:
-        entries = typed_yaml.entries(node, optional=("label", "value", "overrides", "at_scale", "beside"))
+        entries = typed_yaml.entries(node, optional=("label", "value", "overrides", "at_scale", "beside", "experiment"))
         label = typed_yaml.convert(str, entries["label"]) if "label" in entries else name
         value = entries.get("value")
     else:
@@ -124,7 +127,8 @@ def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
         raise entries["value"].error("'value' needs the key that the axis sets: give the axis 'sets'")
     at_scale = typed_yaml.convert(dict[str, Overrides], entries["at_scale"]) if "at_scale" in entries else {}
     beside = typed_yaml.convert(dict[str, dict[str, Overrides]], entries["beside"]) if "beside" in entries else {}
-    return AxisValue(label, Overrides(own), at_scale, beside)
+    experiment = typed_yaml.convert(str, entries["experiment"]) if "experiment" in entries else None
+    return AxisValue(label, Overrides(own), at_scale, beside, experiment)
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,18 @@ class Restriction:
 
 
 @dataclass(frozen=True)
+class MoreSeeds:
+    """Places that have more seeds than others of their scale."""
+
+    at: dict[str, list[str]]
+    seeds: int
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"seeds is a number above 0, not {self.seeds}")
+
+
+@dataclass(frozen=True)
 class Scale(Restriction):
     """What is run under one scale word, and whether its numbers may be held against the paper's."""
 
@@ -162,20 +178,22 @@ class Scale(Restriction):
     comparable: bool = field(kw_only=True)
     """In YAML, not given: at the scales ``paper`` and ``exact``."""
     seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
-    looks: list[int] = field(default_factory=list, kw_only=True)
-    """Numbers of seeds at which claims may be judged, planned beforehand; none: at whatever seeds there are."""
+    """In YAML their number, for 0, 1, 2, or the list that a paper prints."""
+    more_seeds: list[MoreSeeds] = field(default_factory=list, kw_only=True)
     overrides: Overrides = field(default=Overrides(), kw_only=True)
     over_axes: Overrides = field(default=Overrides(), kw_only=True)
     """Overrides that win over those of the axes."""
     notes: list[str] = field(default_factory=list, kw_only=True)
-    """Printed below the notes of the artifact, at this scale alone: what its verdicts likely come from."""
+    """Printed below the notes of the artifact, at this scale alone."""
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Scale":
         hints = typing.get_type_hints(cls)
         found = typed_yaml.entries(node, ("about",), [name for name in hints if name != "about"])
-        values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items()}
+        values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
         try:
+            if "seeds" in found:
+                values["seeds"] = _seeds(found["seeds"])
             return cls(**{"comparable": node.name in COMPARABLE, **values})
         except ValueError as error:
             named = found.get(str(error).partition(" ")[0], node)  # it may stand in a base's file
@@ -183,30 +201,39 @@ class Scale(Restriction):
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
-        check_looks(self.looks, self.seeds)
+
+    def seeds_at(self, key: Key) -> list[int]:
+        """Return the seeds of a point: those of the scale, and the whole numbers above them where it has more."""
+        place, count = dict(key), len(self.seeds)
+        for more in self.more_seeds:
+            if all(place.get(axis) in values for axis, values in more.at.items()):
+                count = more.seeds
+        return [*self.seeds, *range(max(self.seeds) + 1, max(self.seeds) + 1 + count - len(self.seeds))][:count]
+
+    def places(self) -> Iterator[tuple[str, dict[str, str]]]:
+        yield from super().places()
+        for more in self.more_seeds:
+            yield from (("more_seeds", {axis: value}) for axis, values in more.at.items() for value in values or [""])
 
 
-def check_looks(looks: Sequence[int], seeds: Sequence[int]) -> None:
-    """Raises ValueError for looks that do not rise from the number of seeds on, or that begin below two seeds."""
-    if looks and (looks[0] != len(seeds) or len(looks) < 2 or looks[0] < 2):
-        raise ValueError(
-            f"looks {looks}: the first is at the scale's own {len(seeds)} seeds, two or more, and others follow"
-        )
-    if any(later <= earlier for earlier, later in itertools.pairwise(looks)):
-        raise ValueError(f"looks {looks}: each is at more seeds than the one before")
+def _seeds(node: Node) -> list[int]:
+    if node.is_sequence:
+        return [typed_yaml.convert(int, child) for child in node.elements()]
+    count = typed_yaml.convert(int, node)
+    if not 0 < count <= MOST_SEEDS:
+        raise ValueError(f"seeds is a number from 1 to {MOST_SEEDS}, or a list, not {count}")
+    return [*range(count)]
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raises ValueError for an empty list, a negative seed, one that no record can hold or one given twice."""
     if not seeds:
-        raise ValueError("at least one seed is needed")
+        raise ValueError("seeds: at least one is needed")
     for seed in seeds:
-        if seed < 0:
-            raise ValueError(f"seed {seed} is negative")
-        if seed > LARGEST:
-            raise ValueError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
+        if not 0 <= seed <= LARGEST:
+            raise ValueError(f"seeds are from 0 to {LARGEST}, not {seed}")
         if list(seeds).count(seed) > 1:
-            raise ValueError(f"seed {seed} is given twice: a repeated seed is no further evidence")
+            raise ValueError(f"seeds: {seed} is given twice, and a repeated seed is no further evidence")
 
 
 def points(axes: Mapping[str, Axis]) -> list[Key]:
@@ -285,3 +312,12 @@ def _undecided(first: Override, second: Override) -> bool:
     if first.times or second.times or not first.touches(second) or chooses(first) != chooses(second):
         return False
     return (first.key, first.value) != (second.key, second.value)
+
+
+def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with a partial place."""
+    for axis, value in place.items():
+        if axis not in axes:
+            yield f"unknown axis '{axis}'{nearest(axis, axes)}"
+        elif value not in axes[axis].values:
+            yield f"unknown value '{value}' of axis '{axis}'{nearest(value, axes[axis].values)}"

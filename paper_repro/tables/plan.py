@@ -1,15 +1,11 @@
 """The cells of an artifact: every point of its axes times every seed, with the identity of each."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.artifacts import catalogue, looks
-from paper_repro.artifacts.artifact import Agreement, Artifact
-from paper_repro.artifacts.axes import Scale, check_seeds
-from paper_repro.artifacts.floors import PlannedFloor
 from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
@@ -17,6 +13,10 @@ from paper_repro.base.identity import MACHINE
 from paper_repro.base.overrides import COMMAND, Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 from paper_repro.cells.training_section import TRAINING
+from paper_repro.tables import spec
+from paper_repro.tables.axes import Scale, check_seeds
+from paper_repro.tables.baselines import PlannedBaseline
+from paper_repro.tables.spec import Agreement, Artifact
 
 TOKENS = "tokens"
 TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "data.window")
@@ -34,18 +34,13 @@ class Plan:
     overrides: tuple[str, ...]
     """The user's own, on top of the scale's; a plan that they alter is never judged."""
     cells: tuple[PlannedCell, ...]
-    floors: tuple[PlannedFloor, ...] = ()
+    baselines: tuple[PlannedBaseline, ...] = ()
 
     @property
     def all_cells(self) -> tuple[PlannedCell, ...]:
-        """The artifact's own cells and those of its floors, each once."""
-        found = {cell.id: cell for floor in self.floors for cell in floor.cells.values()}
+        """The artifact's own cells and those of its baselines, each once."""
+        found = {cell.id: cell for one in self.baselines for cell in one.cells.values()}
         return (*self.cells, *found.values())
-
-    @property
-    def trains_without_floor(self) -> bool:
-        """Whether it trains models and nothing says what they must be better than."""
-        return not self.floors and any(map(_is_trained, self.cells))
 
     @property
     def altering(self) -> list[str]:
@@ -59,11 +54,6 @@ class Plan:
     @property
     def altered(self) -> bool:
         return bool(self.altering)
-
-    @property
-    def has_looks(self) -> bool:
-        """Whether points may have further seeds, of planned looks."""
-        return bool(self.scale.looks) and not self.altered and list(self.seeds) == self.scale.seeds
 
     @property
     def folder(self) -> Path:
@@ -81,20 +71,22 @@ def make(
         UsageError: a scale that the artifact lacks, bad seeds, overrides that do not fit the config, cells that are
             compared and differ in what they must have in common, or too few values of an axis.
     """
-    name, spec = artifact.scale(scale)
+    name, scale_spec = artifact.scale(scale)
     as_written, artifact = artifact, artifact.at_scale(name)
-    chosen = list(spec.seeds if seeds is None else seeds)
+    chosen = list(scale_spec.seeds if seeds is None else seeds)
     try:
         check_seeds(chosen)
     except ValueError as error:
         raise UsageError(f"seeds: {error}") from error
+    as_planned = seeds is None and not any(_alters(parse(text).key, set()) for text in overrides)
     cells = []
-    for key in artifact.points(spec):
-        layers = configs.parse_all([*artifact.overrides(key, spec), *overrides])
+    for key in artifact.points(scale_spec):
+        layers = configs.parse_all([*artifact.overrides(key, scale_spec), *overrides])
+        own = scale_spec.seeds_at(key) if as_planned else chosen
         try:
-            cells += _cells(artifact.experiment, key, layers, chosen)
+            cells += _cells(artifact.experiment_at(key), key, layers, own)
         except UsageError as error:
-            raise catalogue.named_first(artifact.path, error) if _names(artifact.bases, error) else error from error
+            raise spec.named_first(artifact.path, error) if _names(artifact.bases, error) else error from error
     try:
         _refuse_twins(artifact, cells, overrides)
     except UsageError:
@@ -105,8 +97,8 @@ def make(
         _refuse_disagreement(artifact, rule, cells)
     for axis, fewest in artifact.fewest.items():
         _refuse_few(artifact, axis, fewest, cells)
-    floors = tuple(_floors(artifact, name, spec, cells, overrides))
-    return Plan(artifact, name, spec, tuple(chosen), tuple(overrides), tuple(cells), floors)
+    trivial = tuple(_baselines(artifact, name, scale_spec, [cell for cell in cells if cell.seed in chosen], overrides))
+    return Plan(artifact, name, scale_spec, tuple(chosen), tuple(overrides), tuple(cells), trivial)
 
 
 def _names(files: Sequence[Path], error: UsageError) -> bool:
@@ -153,35 +145,38 @@ def _refusal(experiment: str, layers: Sequence[Override], seed: int) -> str:
     return ""
 
 
-def _floors(
+def _baselines(
     artifact: Artifact, word: str, scale: Scale, cells: Sequence[PlannedCell], overrides: Sequence[str]
-) -> Iterator[PlannedFloor]:
-    """Yield each floor once for each different data of the models."""
+) -> Iterator[PlannedBaseline]:
+    """Yield each baseline once for each different data of the models."""
     trained: dict[Key, dict[int, PlannedCell]] = {}
     for cell in filter(_is_trained, cells):
         trained.setdefault(cell.key, {})[cell.seed] = cell
-    for name, floor in artifact.floors.items() if trained else ():
-        if floor.metrics and floor.metrics.keys().isdisjoint(artifact.metrics):
+    for name, baseline in artifact.baselines.items() if trained else ():
+        if baseline.metrics and baseline.metrics.keys().isdisjoint(artifact.metrics):
             continue  # the scale measures nothing that it bounds
-        if floor.values:
-            yield PlannedFloor(name, floor, frozenset(trained), {})
+        if baseline.values:
+            yield PlannedBaseline(name, baseline, frozenset(trained), {})
             continue
         seeds = sorted({seed for own in trained.values() for seed in own})
-        given = configs.parse_all([*scale.overrides.items, *scale.over_axes.items, *overrides, *floor.overrides(word)])
+        given = configs.parse_all(
+            [*scale.overrides.items, *scale.over_axes.items, *overrides, *baseline.overrides(word)]
+        )
         layers = [item for item in given if item.key.split(".")[0] != identity.PROBES]
-        below = dict(zip(seeds, configs.compose_seeds(artifact.experiment, layers, seeds), strict=True))
         by_data: dict[str, list[Key]] = {}
-        measured = {key: trained.get(_moved(key, floor.at), own) for key, own in trained.items()}
+        measured = {key: trained.get(_moved(key, baseline.at), own) for key, own in trained.items()}
         for key, own in measured.items():
             by_data.setdefault(identity.canonical_json([cell.config["data"] for cell in own.values()]), []).append(key)
         for keys in by_data.values():
+            composed = configs.compose_seeds(artifact.experiment_at(keys[0]), layers, seeds)
+            below = dict(zip(seeds, composed, strict=True))
             planned = {
                 seed: plan_cell(
-                    (("floor", name),), seed, {**below[seed], "data": cell.config["data"], identity.PROBES: {}}
+                    (("baseline", name),), seed, {**below[seed], "data": cell.config["data"], identity.PROBES: {}}
                 )
                 for seed, cell in measured[keys[0]].items()
             }
-            yield PlannedFloor(name, floor, frozenset(keys), planned)
+            yield PlannedBaseline(name, baseline, frozenset(keys), planned)
 
 
 def _moved(key: Key, place: Mapping[str, str]) -> Key:
@@ -190,49 +185,6 @@ def _moved(key: Key, place: Mapping[str, str]) -> Key:
 
 def _is_trained(cell: PlannedCell) -> bool:
     return bool(cell.config["task"][identity.TARGET] == TRAINING)
-
-
-def with_looks(plan: Plan, folders: Sequence[Path]) -> Plan:
-    """Return the plan with the further seeds that were run for planned looks, as ``looks.json`` in folders of tables
-    says.
-
-    Raises:
-        UsageError: a file is damaged, or says other looks than the plan.
-    """
-    if not plan.has_looks:
-        return plan
-    counts: dict[str, int] = {}
-    for folder in folders:
-        if (kept := looks.taken(folder, plan.scale.looks)) is not None:
-            counts |= {place: max(count, counts.get(place, 0)) for place, count in kept.seeds.items()}
-    return with_seeds(plan, counts)
-
-
-def of_finished_looks(plan: Plan, done: Collection[str]) -> Plan:
-    """Return the plan without the further seeds of looks that were begun and are not finished.
-
-    Args:
-        done: the ids of the cells that have a result.
-    """
-    if not plan.has_looks:
-        return plan
-    have: dict[Key, set[int]] = {}
-    for cell in plan.cells:
-        have.setdefault(cell.key, set()).update({cell.seed} if cell.id in done else ())
-    kept = {key: looks.finished(plan.scale.looks, plan.scale.seeds, seeds) for key, seeds in have.items()}
-    return replace(plan, cells=tuple(cell for cell in plan.cells if cell.seed in kept[cell.key]))
-
-
-def with_seeds(plan: Plan, counts: Mapping[str, int]) -> Plan:
-    """Return the plan with so many seeds at the points of those places (``looks.place_text``)."""
-    cells = list(plan.cells)
-    for key in plan.artifact.points(plan.scale):
-        count = counts.get(looks.place_text(dict(key)), 0)
-        known = {cell.seed for cell in cells if cell.key == key}
-        if further := [seed for seed in looks.seeds_of(plan.scale.seeds, count) if seed not in known]:
-            layers = configs.parse_all([*plan.artifact.overrides(key, plan.scale), *plan.overrides])
-            cells += _cells(plan.artifact.experiment, key, layers, further)
-    return replace(plan, cells=tuple(cells))
 
 
 def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: Sequence[str]) -> None:

@@ -1,0 +1,557 @@
+"""Claims: one estimate with both sides named, a threshold, an interval of 95 % and a word.
+
+An estimate pools over places (sizes, kernels) by the geometric mean of ratios or the mean of differences, paired by
+seed.  Its parts are shown beside it and judge nothing.  At scale ``paper`` and for exact counts a claim ``holds`` or
+``fails``; at reduced scales the same is ``seen here`` or ``opposite here``, because it says little of the paper's
+models.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paper_repro.base import typed_yaml
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.typed_yaml import Node
+from paper_repro.cells.planned import Key
+from paper_repro.tables import baselines, stats
+from paper_repro.tables.axes import place_problems
+from paper_repro.tables.stats import Bound, Interval, Samples
+
+LIST = Path(__file__).parents[1] / "papers" / "claims.yaml"
+HOLDS, FAILS, SEEN, OPPOSITE = "holds", "fails", "seen here", "opposite here"
+NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN = "no difference", "cannot tell", "baseline not beaten"
+VERDICTS = (HOLDS, FAILS, SEEN, OPPOSITE, NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN)
+RATIO, DIFFERENCE, NUMBER, SHARE, COUNT = "ratio", "difference", "number", "share", "count"
+SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
+FORMS = (RATIO, DIFFERENCE, COUNT, "computed")
+LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
+Place = dict[str, str]
+Records = Any
+"""A ``view.View``, whose module imports this one."""
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """The smallest effect that matters to a claim, with the reason for it."""
+
+    reason: str
+    ratio: float | None = None
+    """Of a ratio: 0.02 is 2 %.  Of a difference where ``absolute`` is not given: a share of the second side."""
+    absolute: float | None = None
+    """In the unit of a difference or number."""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size in (self.ratio, self.absolute) if size is not None]
+        if not sizes or min(sizes) <= 0:
+            raise ValueError("'smallest' takes ratio (0.02 is 2 %), absolute (in the metric's unit), or both, above 0")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The range in which a claim wants its estimate."""
+
+    low: float
+    high: float
+    text: str
+
+    @classmethod
+    def from_yaml(cls, word: str, node: Node) -> "Threshold":
+        if word == "between":
+            low, high = typed_yaml.convert(list[float], node) if len(node.plain()) == 2 else (1.0, 0.0)
+            if low >= high:
+                raise node.error("'between' takes two numbers, the lower one first")
+            return cls(low, high, f"between {low:g} and {high:g}")
+        value = typed_yaml.convert(float, node)
+        ends = {"equals": (value, value), "above": (value, math.inf), "at_least": (value, math.inf)}
+        low, high = ends.get(word, (-math.inf, value))
+        return cls(low, high, f"{word.replace('_', ' ')} {value:g}")
+
+    @property
+    def limits(self) -> list[float]:
+        return [limit for limit in (self.low, self.high) if math.isfinite(limit)]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A metric or column at a place."""
+
+    metric: str
+    place: Place
+
+    @classmethod
+    def read(cls, node: Node, metric: str | None) -> "Side":
+        place = {key: child.text() for key, child in node.items().items()}
+        own = place.pop("metric", metric)
+        if own is None:
+            raise node.error("missing 'metric'")
+        return cls(own, place)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The ratio or difference of two sides, or a count, over all values of some axes."""
+
+    kind: str
+    of: Side
+    to: Side | None
+    over: tuple[str, ...] = ()
+    only: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def from_yaml(cls, kind: str, node: Node) -> "Contrast":
+        named = "column" if kind == COUNT else "metric"
+        required = ("of",) if kind == COUNT else ("of", "to")
+        found = typed_yaml.entries(node, required, (named, "to", "over", "only"))
+        metric = typed_yaml.convert(str, found[named]) if named in found else None
+        over = tuple(typed_yaml.convert(list[str], found["over"])) if "over" in found else ()
+        only = typed_yaml.convert(dict[str, list[str]], found["only"]) if "only" in found else {}
+        sides = [Side.read(found[name], metric) if name in found else None for name in ("of", "to")]
+        assert sides[0] is not None
+        return cls(kind, sides[0], sides[1], over, only)
+
+    def problems(self, artifact: Any) -> Iterator[str]:
+        """Yield what is wrong with it in an artifact."""
+        known = artifact.columns if self.kind == COUNT else [n for n, spec in artifact.metrics.items() if spec.measured]
+        what = "column" if self.kind == COUNT else "metric"
+        for axis in (*self.over, *self.only):
+            if axis not in artifact.axes or axis not in self.over:
+                yield f"'over' lacks axis '{axis}', or the artifact does{nearest(axis, artifact.axes)}"
+        for axis, values in self.only.items():
+            for value in values:
+                yield from place_problems(artifact.axes, {axis: value})
+        for side in (self.of, self.to):
+            if side is None:
+                continue
+            if side.metric not in known:
+                yield f"unknown {what} '{side.metric}'{nearest(side.metric, known)}"
+            yield from place_problems(artifact.axes, side.place)
+            for axis in artifact.axes:
+                if (axis in side.place) == (axis in self.over):
+                    yield f"give the value of axis '{axis}', or put it in 'over'"
+
+    def places(self, view: "Records") -> Iterator[tuple[str, Place]]:
+        """Yield the values of ``over`` of which the scale runs both sides, each with its label."""
+        axes = view.artifact.axes
+        chosen = [[(axis, value) for value in self.only.get(axis, axes[axis].values)] for axis in self.over]
+        for values in itertools.product(*chosen):
+            place = dict(values)
+            if all(view.covers({**place, **side.place}) for side in (self.of, self.to) if side is not None):
+                yield baselines.label(view.artifact, values), place
+
+    def estimate(self, view: "Records") -> "Estimate":
+        """Return the estimate from records."""
+        places = list(self.places(view))
+        if not places:
+            return nothing("the scale runs no such cells")
+        of, to = self._names(view)
+        if self.kind == COUNT:
+            return count(of, {label: self._counted(view, place) for label, place in places}, to)
+        assert self.to is not None
+        parts: dict[str, tuple[Samples, Samples]] = {}
+        for label, place in places:
+            sides = [(side.metric, {**place, **side.place}) for side in (self.of, self.to)]
+            left, right = (view.samples(*side) for side in sides)
+            for side, found in zip(sides, (left, right), strict=True):
+                if not found:
+                    return nothing(view.absence(*side))
+            parts[label] = left, right
+        return (ratio if self.kind == RATIO else difference)(of, to, parts)
+
+    def _counted(self, view: "Records", place: Place) -> float | None:
+        values = [view.counted(side.metric, {**place, **side.place}) for side in (self.of, self.to) if side is not None]
+        if None in values:
+            return None
+        return values[0] if len(values) == 1 else values[0] / values[1]  # type: ignore[operator]
+
+    def _names(self, view: "Records") -> tuple[str, str]:
+        """Return the names of both sides: the metric of the labels in which they differ."""
+        artifact = view.artifact
+
+        def name(side: Side, other: Side | None) -> str:
+            spec = artifact.columns.get(side.metric) or artifact.metrics.get(side.metric)
+            title = spec.title if spec is not None else side.metric
+            differing = {
+                axis: value for axis, value in side.place.items() if other is None or other.place.get(axis) != value
+            }
+            labels = [_labelled(artifact, axis, value) for axis, value in differing.items()]
+            title = title if title[:2].isupper() else title[0].lower() + title[1:]
+            return f"{title} of {', '.join(labels)}" if labels else title
+
+        return name(self.of, self.to), name(self.to, self.of) if self.to is not None else ""
+
+
+def _labelled(artifact: Any, axis: str, value: str) -> str:
+    spec = artifact.axes[axis]
+    label = spec.values[value].label
+    return f"{spec.title} {label}" if spec.values[value].number is not None else label
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval and the names of what it compares."""
+
+    kind: str
+    of: str
+    to: str = ""
+    interval: Interval | None = None
+    """None where there is no estimate; of logarithms where ``logs``."""
+    logs: bool = False
+    unit: str = ""
+    parts: tuple[tuple[str, Interval], ...] = ()
+    items: str = SEEDS_ONLY
+    base: float | None = None
+    """The mean of the second side of a difference."""
+    because: str = ""
+    """Why there is no estimate."""
+
+    def shown(self, value: float) -> float:
+        """Return a value of an interval in the unit that is printed."""
+        return math.exp(min(value, 700.0)) if self.logs else value
+
+    @property
+    def no_effect(self) -> float | None:
+        """The value that stands for no effect; None where there is none."""
+        return {RATIO: 1.0, DIFFERENCE: 0.0, NUMBER: 1.0 if self.logs else 0.0}.get(self.kind)
+
+    def numbers(self, interval: Interval) -> str:
+        """Write an estimate with its interval."""
+        mean, low, high = (_number(self.shown(end), self.kind) for end in (interval.mean, interval.low, interval.high))
+        unit = f" {self.unit}" if self.unit else ""
+        if self.kind == COUNT:
+            return (low if low == high else f"{low} to {high}") + unit
+        return f"{mean}{unit} [{low}, {high}]" if interval.count > 1 or self.kind == SHARE else f"{mean}{unit}"
+
+    @property
+    def named(self) -> str:
+        """What is estimated: "loss of A / loss of B, geometric mean of 6"."""
+        joined = {RATIO: " / ", COUNT: " / ", DIFFERENCE: " - "}.get(self.kind, " - ").join(
+            filter(None, (self.of, self.to))
+        )
+        pooled = ("geometric mean" if self.logs else "mean") + f" of {len(self.parts)}"
+        return f"{joined}, {pooled}" if len(self.parts) > 1 and self.kind != COUNT else joined
+
+    @property
+    def text(self) -> str:
+        """The sentence of a table: names, number, interval and seeds."""
+        if self.interval is None:
+            return self.because
+        found = f"{self.named} = {self.numbers(self.interval)}"
+        if self.kind == COUNT:
+            return found
+        return f"{found}, {self.interval.count} seed{'s' if self.interval.count != 1 else ''}" + (
+            "" if self.interval.paired else ", unpaired"
+        )
+
+
+def _number(value: float, kind: str) -> str:
+    if kind == COUNT:
+        return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+    if not math.isfinite(value) or not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3g}"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
+
+
+def ratio(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]]) -> Estimate:
+    """Return the geometric mean over parts of ``of`` / ``to``, by seed.
+
+    Args:
+        of, to: the names of both sides.
+        parts: the values of both sides by seed, by the label of the part.
+    """
+    if any(value <= 0 for part in parts.values() for side in part for value in side.values()):
+        return nothing("a ratio needs values above 0")
+    return _contrast(RATIO, of, to, {label: (_logs(left), _logs(right)) for label, (left, right) in parts.items()})
+
+
+def difference(of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]], unit: str = "") -> Estimate:
+    """Return the mean over parts of ``of`` - ``to``, by seed; see ``ratio``."""
+    return _contrast(DIFFERENCE, of, to, parts, unit)
+
+
+def _contrast(kind: str, of: str, to: str, parts: Mapping[str, tuple[Samples, Samples]], unit: str = "") -> Estimate:
+    if not parts or not all(left and right for left, right in parts.values()):
+        return nothing("not run")
+    each = tuple((label, stats.compare(left, right)) for label, (left, right) in parts.items())
+    base = stats.mean([stats.mean(list(right.values())) for _, right in parts.values()])
+    found = stats.pooled(list(parts.values()))
+    return Estimate(kind, of, to, found, kind == RATIO, unit, each if len(each) > 1 else (), base=base)
+
+
+def number(
+    of: str, parts: Mapping[str, Samples], *, geometric: bool = False, unit: str = "", bound: Bound = "="
+) -> Estimate:
+    """Return the mean over seeds of one quantity, averaged over parts.
+
+    Args:
+        of: its name.
+        parts: the values by seed, by the label of the part.
+        geometric: whether it is the geometric mean, of values above 0.
+        bound: whether the values are only known to be at least (>) or at most (<) so much.
+    """
+    if not parts or not all(parts.values()):
+        return nothing("not run")
+    if geometric and any(value <= 0 for part in parts.values() for value in part.values()):
+        return nothing("a geometric mean needs values above 0")
+    samples = {label: _logs(part) if geometric else part for label, part in parts.items()}
+    zero = {label: dict.fromkeys(part, 0.0) for label, part in samples.items()}
+    each = tuple((label, stats.of(list(part.values()))) for label, part in samples.items())
+    found = stats.pooled([(samples[label], zero[label]) for label in samples]).opened(bound)
+    return Estimate(NUMBER, of, "", found, geometric, unit, each if len(each) > 1 else ())
+
+
+def share(of: str, counts: Mapping[int, tuple[int, int]]) -> Estimate:
+    """Return a share with its binomial interval, from hits and cases by seed."""
+    cases = sum(number for _, number in counts.values())
+    return Estimate(SHARE, of, "", stats.share(counts)) if cases else nothing("no cases to count")
+
+
+def items(of: str, to: str, values: Mapping[int, Sequence[float]], unit: str = "") -> Estimate:
+    """Return the mean over seeds and test items of a quantity, or of a difference ``of`` - ``to``.
+
+    Args:
+        of, to: the names of both sides; ``to`` may be empty.
+        values: by seed, one value for each item, the same items in the same order.
+    """
+    if not values or not all(len(own) for own in values.values()):
+        return nothing("not run")
+    kind = DIFFERENCE if to else NUMBER
+    return Estimate(kind, of, to, stats.over_items(values), False, unit, items=SEEDS_AND_ITEMS)
+
+
+def count(of: str, values: Mapping[str, float | None], to: str = "", unit: str = "") -> Estimate:
+    """Return exact values, by the label of the part; the claim holds if all of them lie in its range."""
+    known = {label: float(value) for label, value in values.items() if value is not None}
+    if len(known) < len(values) or not known:
+        return nothing("not run")
+    low, high = min(known.values()), max(known.values())
+    each = tuple((label, Interval(value, value, value, 1)) for label, value in known.items())
+    found = Interval((low + high) / 2, low, high, 1)
+    return Estimate(COUNT, of, to, found, False, unit, each if len(each) > 1 else (), EXACT)
+
+
+def nothing(because: str) -> Estimate:
+    """Return that there is no estimate, and why."""
+    return Estimate("", "", because=because)
+
+
+def _logs(values: Samples) -> dict[int, float]:
+    return {seed: math.log(value) for seed, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper or a question of ours."""
+
+    id: str
+    """In YAML, not given: that of the paper's claim."""
+    says: str
+    where: str
+    form: Contrast | str
+    """The estimate, or the name of the function that computes it."""
+    threshold: Threshold
+    catalogue: str | None = None
+    """The id in ``papers/claims.yaml`` of the paper's claim that it tests; None: none there."""
+    ours: bool = False
+    scales: list[str] = field(default_factory=list)
+    """The scales at which it is judged (empty: all); at others it is not shown."""
+    smallest: Smallest | None = None
+    without_baseline: str | None = None
+    """Why it is judged whether or not the models beat their baselines."""
+    line: str = field(default="", compare=False)
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Claim":
+        plain = ("id", "catalogue", "ours", "scales", "smallest", "without_baseline")
+        found = typed_yaml.entries(node, ("says", "where"), (*plain, *FORMS, *LIMITS))
+        hints = cls.__annotations__
+        values: dict[str, Any] = {
+            name: typed_yaml.convert(hints[name], found[name]) for name in ("says", "where", *plain) if name in found
+        }
+        if "id" not in values and "catalogue" not in values:
+            raise node.error("missing 'id' in a claim")
+        forms, limits = ([name for name in names if name in found] for names in (FORMS, LIMITS))
+        name = values.get("id") or values["catalogue"]
+        if len(forms) != 1:
+            raise node.error(f"claim '{name}' has one estimate, of {', '.join(FORMS)}; found {len(forms)}")
+        if len(limits) != 1:
+            raise node.error(f"claim '{name}' has one threshold, of {', '.join(LIMITS)}; found {len(limits)}")
+        (kind,), (limit,) = forms, limits
+        form = typed_yaml.convert(str, found[kind]) if kind == "computed" else Contrast.from_yaml(kind, found[kind])
+        threshold = Threshold.from_yaml(limit, found[limit])
+        return cls(**{"id": values.get("catalogue"), **values}, form=form, threshold=threshold, line=node.where)
+
+    def problems(self, artifact: Any) -> Iterator[str]:
+        """Yield what is wrong with it in its artifact."""
+        if self.catalogue is not None and self.catalogue not in (known := listed()):
+            yield f"unknown claim '{self.catalogue}' of papers/claims.yaml{nearest(self.catalogue, known)}"
+        if self.ours and self.catalogue is not None:
+            yield "a claim is the paper's ('catalogue') or ours ('ours'): give one"
+        for word in self.scales:
+            if word not in artifact.scales:
+                yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"
+        if isinstance(self.form, Contrast):
+            yield from self.form.problems(artifact)
+            no_effect = {RATIO: 1.0, DIFFERENCE: 0.0}.get(self.form.kind)
+            if no_effect in self.threshold.limits and self.smallest is None:
+                yield f"claim '{self.id}' asks for an effect: {NO_SMALLEST}"
+
+    def is_of(self, scale: str) -> bool:
+        return not self.scales or scale in self.scales
+
+
+NO_SMALLEST = (
+    "give 'smallest', the smallest effect that matters: {ratio: 0.02, reason: ...} or {absolute: 0.1, reason: ...}"
+)
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """One sentence of a paper, in our words."""
+
+    paper: str
+    says: str
+    where: str
+
+
+@functools.cache
+def listed(path: Path = LIST) -> dict[str, PaperClaim]:
+    """Return every claim of every paper by its id.
+
+    Raises:
+        UsageError: an entry without its two texts, an unknown key, or an id given twice, with file and line.
+    """
+    found: dict[str, PaperClaim] = {}
+    for paper, claims in typed_yaml.read(path).items().items():
+        for name, node in claims.items().items():
+            if name in found:
+                raise node.error(f"duplicate claim id '{name}' (also of {found[name].paper})")
+            texts = {key: child.text() for key, child in typed_yaml.entries(node, ("says", "where")).items()}
+            found[name] = PaperClaim(paper, texts["says"], texts["where"])
+    return found
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with its estimate and the word for it."""
+
+    claim: Claim
+    estimate: Estimate
+    verdict: str
+    because: str = ""
+    """Why the word is ``cannot tell`` or ``baseline not beaten``."""
+    size: str = ""
+    """The smallest effect that matters, where there is no difference of it."""
+    p_value: float | None = None
+
+    @property
+    def word(self) -> str:
+        return f"{self.verdict} of {self.size}" if self.size else self.verdict
+
+    @property
+    def text(self) -> str:
+        """The estimate, and why it decides nothing."""
+        return "; ".join(dict.fromkeys(filter(None, (self.estimate.text, self.because))))
+
+    @property
+    def sentence(self) -> str:
+        """The headline: estimate, threshold and word."""
+        return f"{self.text}; claim: {self.claim.threshold.text}: {self.word}"
+
+
+def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | None = None) -> Judgement:
+    """Judge a claim from records.
+
+    Args:
+        claim: one that may be judged at the view's scale.
+        view: the records.
+        function: of a computed claim.
+
+    Raises:
+        UsageError: with file and line, it reads a metric that no record has, or lacks its smallest effect.
+    """
+    noted, read = view.noting()
+    form = claim.form
+    estimate = form.estimate(noted) if isinstance(form, Contrast) else (function or _missing(claim))(noted)
+    if estimate.interval is None and (unknown := view.unknown_metric(name for _, name in read)):
+        raise UsageError(f"{claim.line}: claim '{claim.id}' reads {unknown}")
+    if (reason := _unfit(claim, view, read, estimate)) is not None:
+        return Judgement(claim, estimate, *reason)
+    found, wanted = estimate.interval, claim.threshold
+    assert found is not None
+    ends = sorted((estimate.shown(found.low), estimate.shown(found.high)))
+    exact = estimate.kind == COUNT
+    yes, no = (HOLDS, FAILS) if exact or view.plan.scale.comparable else (SEEN, OPPOSITE)
+    if exact:
+        return Judgement(claim, estimate, yes if wanted.low <= ends[0] and ends[1] <= wanted.high else no)
+    p_value = max(found.p_value(math.log(limit) if estimate.logs else limit) for limit in _positive(estimate, wanted))
+    if (size := _no_difference(claim, estimate, ends)) is not None:
+        return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)
+    if wanted.low < ends[0] and ends[1] < wanted.high:
+        return Judgement(claim, estimate, yes, p_value=p_value)
+    if ends[1] < wanted.low or ends[0] > wanted.high:
+        return Judgement(claim, estimate, no, p_value=p_value)
+    return Judgement(claim, estimate, CANNOT_TELL, "the interval holds the limit", p_value=p_value)
+
+
+def _positive(estimate: Estimate, wanted: Threshold) -> list[float]:
+    return [limit for limit in wanted.limits if limit > 0 or not estimate.logs]
+
+
+def _missing(claim: Claim) -> Callable[[Any], Estimate]:
+    raise UsageError(f"{claim.line}: there is no function estimate_{claim.form}(view) in the Python file beside it")
+
+
+def _unfit(
+    claim: Claim, view: Records, read: Mapping[tuple[Key, str | None], None], estimate: Estimate
+) -> tuple[str, str] | None:
+    """Return the word and the reason where an estimate decides nothing."""
+    if estimate.kind == COUNT:
+        return None
+    for key, name in read if claim.without_baseline is None else ():
+        if (short := baselines.shortfall(view, key, name)) is not None and short.not_beaten:
+            return NOT_BEATEN, short.text
+    for key, name in read:
+        lost, count = view.lost(name, dict(key)), len(view.results(key))
+        if lost:
+            return CANNOT_TELL, f"{len(lost)} of {count} seeds of {baselines.label(view.artifact, key)} diverged"
+    for key, name in read if claim.without_baseline is None else ():
+        if (short := baselines.shortfall(view, key, name)) is not None:
+            return CANNOT_TELL, short.text
+    if estimate.interval is None:
+        return CANNOT_TELL, estimate.because
+    if estimate.kind != SHARE and estimate.interval.count < 2:
+        return CANNOT_TELL, "one seed"
+    if not estimate.interval.has_spread:
+        return CANNOT_TELL, "equal values in all seeds"
+    return None
+
+
+def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> str | None:
+    """Return the smallest effect in words where a claim asks for an effect and the interval excludes one of it."""
+    none = estimate.no_effect
+    if none is None or none not in claim.threshold.limits or claim.threshold.text.startswith("between"):
+        return None
+    small = claim.smallest
+    if small is None:
+        raise UsageError(f"{claim.line}: claim '{claim.id}' asks for an effect: {NO_SMALLEST}")
+    if estimate.logs:
+        if small.ratio is None:
+            raise UsageError(f"{claim.line}: claim '{claim.id}' is a ratio: give 'smallest' a 'ratio'")
+        low, high, text = 1 / (1 + small.ratio), 1 + small.ratio, f"{100 * small.ratio:g} %"
+    elif small.absolute is not None:
+        low, high, text = (
+            -small.absolute,
+            small.absolute,
+            f"{small.absolute:g}{f' {estimate.unit}' if estimate.unit else ''}",
+        )
+    elif small.ratio is not None and estimate.base:
+        size = small.ratio * abs(estimate.base)
+        low, high, text = -size, size, f"{100 * small.ratio:g} %"
+    else:
+        raise UsageError(f"{claim.line}: claim '{claim.id}' is a difference: give 'smallest' an 'absolute'")
+    return text if low < ends[0] and ends[1] < high else None

@@ -1,0 +1,227 @@
+"""Colours and drawings that figures share: lines with seeds, bars, strips of images, heat maps.
+
+A plain Transformer is ink, a model that descends an energy is blue, and variants have the colours between.  Settings of
+one model share its colour and differ by line or marker.  No other file names a colour.
+"""
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paper_repro.tables import stats
+from paper_repro.tables.view import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+TICK_CHARACTER = 6.0
+"""Points that a character of a tick's number takes, with some air."""
+COARSE, FINE, FEWEST_TICKS = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3
+"""Ticks of a logarithmic axis within a power of ten."""
+FAR, MOST_FAR = 1.0, 4
+"""A mean is far above the others if it lies more than so many times their span above them; one in so many may be."""
+FAR_MARKS = "A mean far above the others stands as a number at the upper edge."
+GROUND = "#FFFFFF"
+INK, BLUE, VERMILION, GREEN, PURPLE, VIOLET, SKY, GREY = (
+    "#222222",
+    "#0065A8",
+    "#D55E00",
+    "#009E73",
+    "#A02C6E",
+    "#7E3FE0",
+    "#3D97D6",
+    "#7F7F7F",
+)
+RULE = "#8C8C8C"
+"""Lines that mark a place: zero, a threshold, the setting of training."""
+BASELINE = "#5F5F5F"
+PAPER = "#555555"
+"""A printed number that belongs to no model of the figure, and the legend's entry for all of them."""
+SOFT = "#555555"
+"""Text below a figure."""
+SERIES = (INK, VERMILION, BLUE, GREEN, PURPLE, SKY, GREY)
+"""What is drawn side by side and is no model: kinds of a clip."""
+RUNS = (VERMILION, GREEN, PURPLE, VIOLET)
+"""The runs of a sweep over one model, beside the run that has the colour of the model."""
+ORDERED, SIGNED, PICTURE = "viridis", "PRGn_r", "gray"
+"""Maps from a number to a colour: from low to high, from low over a middle to high, and the grey of a picture."""
+
+MODELS = {
+    "cem": {
+        **dict.fromkeys(("llama", "plain"), INK),
+        **dict.fromkeys(("attention", "attention_plain", "attention_t2", "none", "shared", "per_head"), VERMILION),
+        **dict.fromkeys(("mlp", "mlp_t2"), GREEN),
+        **dict.fromkeys(("full", "t1", "t2", "t4", "t8"), BLUE),
+        "mlp_matched": PURPLE,
+        "gated": VIOLET,
+    },
+    "cet": {"ep": BLUE, "tbpte": VERMILION},
+    "ebt": {
+        **dict.fromkeys(("transformer", "feed_forward", "dit"), INK),
+        **dict.fromkeys(("ebt", "s1"), BLUE),
+        "s2": PURPLE,
+        "times": GREY,
+        "recurrent": VERMILION,
+        "rnn": VIOLET,
+        "ebt_free": SKY,
+    },
+    "ngpt": {"gpt": INK, "gpt_qk": VERMILION, "ngpt": BLUE},
+    "nrgpt": {"gpt": INK, "rgpt_parallel": VERMILION, "ff1": BLUE, "ff2w": GREEN},
+}
+"""By paper, and by the value of the axis of models."""
+
+
+def model(artifact: str, name: str) -> str:
+    """Return the colour of a model, of an artifact's or paper's axis of models; grey of one that is not listed."""
+    return MODELS.get(artifact.partition("/")[0], {}).get(name, GREY)
+
+
+def seeds_and_mean(
+    axes: "Axes",
+    points: Iterable[tuple[float, float]],
+    color: str,
+    label: str | None = None,
+    line: str = "-",
+    marker: str = "o",
+    hollow: bool = False,
+) -> None:
+    """Draw every (place, value) as a faint dot, and a line through the mean at each place.
+
+    Args:
+        line: its style; "" for marks that nothing ties.
+        hollow: whether the marks of the means are rings.
+    """
+    groups: dict[float, list[float]] = {}
+    for place, value in points:
+        groups.setdefault(place, []).append(value)
+    if not groups:
+        return
+    each = [(place, value) for place, values in groups.items() for value in values]
+    x, y = zip(*each, strict=True)
+    axes.scatter(x, y, s=8, color=color, alpha=0.35, linewidths=0)
+    places = sorted(groups)
+    means = [stats.mean(groups[place]) for place in places]
+    style: Any = {"markersize": 4.5 if hollow else 3.5, "linewidth": 1.2, "linestyle": line or "none"}
+    style |= {"markerfacecolor": GROUND} if hollow else {}
+    axes.plot(places, means, color=color, marker=marker, label=label, **style)
+
+
+def zero_line(axes: "Axes") -> None:
+    """Mark zero where the values come near it: a line far from them would flatten them."""
+    low, high = axes.dataLim.y0, axes.dataLim.y1
+    if low - 0.5 * (high - low) <= 0.0 <= high + 0.5 * (high - low):
+        axes.axhline(0.0, color=RULE, linewidth=0.8, zorder=1)
+
+
+def log_ticks(axis: "Axis") -> None:
+    """Ticks at 1, 2 and 5 times the powers of ten of a logarithmic axis, and between these where few lie in its range;
+    written 2k, 5M.
+    """
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    ends = sorted(float(end) for end in axis.get_view_interval())
+    powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1) if ends[0] > 0 else ()
+    shown = [factor for power in powers for factor in COARSE if ends[0] <= factor * 10.0**power <= ends[1]]
+    axis.set_major_locator(LogLocator(subs=COARSE if len(shown) >= FEWEST_TICKS else FINE))
+    axis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def ticks_at(axes: "Axes", settings: Iterable[float]) -> None:
+    """Put a tick at each setting of a logarithmic horizontal axis, with its number where that touches no other."""
+    places = sorted({*settings})
+    low, high = sorted(math.log(end) for end in axes.get_xlim())
+    width = 72.0 * float(axes.get_window_extent().width) / axes.figure.dpi
+    labels, free = [], -math.inf
+    for place in places:
+        middle, half = width * (math.log(place) - low) / (high - low), TICK_CHARACTER * len(f"{place:g}") / 2
+        labels.append(f"{place:g}" if middle - half > free else "")
+        free = middle + half if labels[-1] else free
+    axes.set_xticks(places, labels=labels)
+    axes.set_xticks([], minor=True)
+
+
+def strip(view: View, name: str, place: Mapping[str, str], seed: int) -> Any:
+    """Read the pixels of a cell's strip, (H, B H) or (H, B H, 4), of B images; None where there is none."""
+    return _pixels(view.attachments(name, place).get(seed))
+
+
+def baseline_strip(view: View, baseline: str, name: str, seed: int) -> Any:
+    """Read the pixels of a strip of a baseline's cell, as ``strip`` does."""
+    return _pixels(view.baseline_attachment(baseline, name, seed))
+
+
+def _pixels(content: bytes | None) -> Any:
+    from matplotlib.image import imread
+
+    return None if content is None else imread(io.BytesIO(content), format="png")
+
+
+def draw_strip(axes: "Axes", pixels: Any, label: str, errors: Sequence[float] | None = None) -> None:
+    """Draw images side by side.
+
+    Args:
+        pixels: (H, B H) or (H, B H, 4), of B images.
+        label: the text before them.
+        errors: the numbers under the images.
+    """
+    height, width = pixels.shape[:2]
+    axes.imshow(pixels, cmap=PICTURE, vmin=0, vmax=1, interpolation="nearest", aspect="equal")
+    axes.set_ylabel(label, rotation=0, ha="right", va="center")
+    for left in range(height, width, height):
+        axes.axvline(left - 0.5, color=GROUND, linewidth=1.5)
+    places = [height * (index + 0.5) for index in range(len(errors or ()))]
+    axes.set_xticks(places, [f"{error:.3f}" for error in errors or ()])
+    axes.set_yticks([])
+    axes.tick_params(length=0, labelsize=6)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def bars(
+    axes: "Axes",
+    labels: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    colors: Sequence[str] | None = None,
+) -> None:
+    """Draw a bar for each label, with half the length of its error bar."""
+    places = range(len(labels))
+    axes.bar(places, values, yerr=errors, color=colors or BLUE, width=0.7, capsize=2, ecolor=INK)
+    axes.set_xticks(places, labels)
+    axes.grid(False, axis="x")
+
+
+def heat(
+    axes: "Axes", values: Any, xlabels: Sequence[str], ylabels: Sequence[str], label: str, cmap: str = ORDERED
+) -> Any:
+    """Draw a heat map of (Y, X) values with a colour bar, and return the image."""
+    image = axes.imshow(values, cmap=cmap, aspect="auto", interpolation="nearest")
+    axes.set_xticks(range(len(xlabels)), xlabels)
+    axes.set_yticks(range(len(ylabels)), ylabels)
+    axes.grid(False)
+    axes.figure.colorbar(image, ax=axes, label=label)
+    return image
+
+
+def far_points(axes: "Axes", points: Sequence[tuple[float, Sequence[float], str]]) -> None:
+    """Limit a panel to the values that are not far above the rest, and write the far means at its upper edge.
+
+    Args:
+        axes: with all lines drawn, and an even vertical axis.
+        points: place, values of the seeds and colour of each mean.
+    """
+    ordered = sorted(points, key=lambda one: stats.mean(one[1]))
+    for count in range(len(ordered) // MOST_FAR, 0, -1):
+        near = [value for _, values, _ in ordered[:-count] for value in values]
+        span = max(near) - min(near)
+        if stats.mean(ordered[-count][1]) - max(near) > FAR * span:
+            axes.set_ylim(min(near) - 0.05 * span, max(near) + (0.05 + 0.1 * count) * span)
+            for row, (place, values, color) in enumerate(reversed(ordered[-count:])):
+                where: Any = {"xy": (place, 1.0), "xycoords": axes.get_xaxis_transform(), "xytext": (0, -7 * row)}
+                text = f"{stats.mean(values):.3g}, above"
+                style: Any = {"textcoords": "offset points", "fontsize": 6, "ha": "center", "va": "top"}
+                axes.annotate(text, color=color, **where, **style).set_in_layout(False)
+            return

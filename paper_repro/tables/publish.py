@@ -1,0 +1,614 @@
+"""From records to files and lists: rendering, publishing, the list of artifacts, plans and cells."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from paper_repro.base import code_files
+from paper_repro.base.config import file_of
+from paper_repro.base.data_files import find_data
+from paper_repro.base.durations import duration
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.files import CorruptFileError, write_atomically
+from paper_repro.base.identity import MACHINE, TARGET
+from paper_repro.base.origins import explained
+from paper_repro.cells import changes, measurements, records
+from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
+from paper_repro.cells.leases import holder, lease_path
+from paper_repro.cells.machine_section import count_devices, on_gpu
+from paper_repro.cells.measurements import is_done
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import Record, record_path
+from paper_repro.cells.saved import saved_steps
+from paper_repro.cells.tasks import FINISHED
+from paper_repro.cells.verify import Published, Verification
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec, view
+from paper_repro.tables.axes import EXACT, SCALES
+from paper_repro.tables.claims import VERDICTS
+from paper_repro.tables.figure import Figure, figure_of
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import PAPERS, Artifact, DataNeed
+from paper_repro.tables.table import Table, table_of
+
+NOT_RUN = "not run"
+
+
+def render(plan: Plan, runs: Path, reference: Path | None) -> tuple[Table, list[Path]]:
+    """Write the table, and the figure where the artifact draws one, below ``runs``.
+
+    Args:
+        plan: the artifact at a scale.
+        runs: the folder of records.
+        reference: the committed results to show beside the user's own; None where ``runs`` is itself the reference.
+
+    Raises:
+        UsageError: the disk is full or the folder read-only, or the Python file beside the YAML has an error; the
+            records are untouched.
+    """
+    folder = runs / plan.folder
+    try:
+        table = table_of(view.build(plan, runs, reference))
+        written = table.write(folder)
+        if (figure := figure_of(table.view, table.headline)) is not None:
+            written += figure.write(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder}: cannot write there ({error.strerror}); every record is whole: free some "
+            "space, or say runs=DIR for another folder, and use --render"
+        ) from error
+    except UsageError:
+        raise
+    except Exception as error:
+        if (place := spec.fault_in(plan.artifact.modules, error)) is None:
+            raise
+        raise UsageError(
+            f"{place}: {type(error).__name__}: {error}; every record is whole: mend it and use --render"
+        ) from error
+    return table, written
+
+
+def check(artifact: Artifact) -> None:
+    """Import the Python code of an artifact before anything is trained.
+
+    Raises:
+        UsageError: with file and line, it cannot be imported, or is not what the YAML says.
+    """
+    for name, base in ((artifact.table, Table), (artifact.figure, Figure)):
+        artifact.kind(name, base)
+    for claim in artifact.claims:
+        if isinstance(claim.form, str) and artifact.function(claim.form, claim.line) is None:
+            raise UsageError(
+                f"{claim.line}: there is no function estimate_{claim.form}(view) in the Python file beside it"
+            )
+
+
+def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder: Path) -> str:
+    """Return the line with which a run ends: how many cells have which status, how long, and where to look."""
+    total = sum(by_status.values())
+    others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
+    cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
+    words = _verdicts(json.loads((folder / "table.json").read_text())["claims"])
+    claims = f"; claims: {words}" if words else ""
+    return f"{artifact}: {cells}, {duration(seconds)}{claims}; look at {folder / 'table.md'}"
+
+
+def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
+    counts = Counter(claim["verdict"] for claim in found)
+    return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+
+
+@dataclass(frozen=True)
+class Content:
+    """The records of one artifact that are to be written."""
+
+    plan: Plan
+    records: list[Record]
+    attachments: dict[Path, bytes]
+
+
+def publish(plan: Plan, runs: Path, results: Path) -> list[Path]:
+    """Copy the records of a plan's cells into ``results`` and render the artifact there.
+
+    Raises:
+        UsageError: as ``content``, and nothing has been written then.  Or the disk is full.
+    """
+    found = content(plan, runs, results)
+    try:
+        for path, attached in found.attachments.items():
+            write_atomically(path, attached)
+        for record in found.records:
+            records.write(record_path(results, record.cell), record)
+    except OSError as error:
+        raise UsageError(
+            f"{results}: cannot write there ({error.strerror}); {runs} still has every record: free some space and "
+            "publish again"
+        ) from error
+    _, written = render(found.plan, results, None)
+    return written
+
+
+def content(plan: Plan, runs: Path, results: Path) -> Content:
+    """Return what there is to publish of a plan.
+
+    Raises:
+        UsageError: the plan is altered, a cell has no result, a record comes from uncommitted or unknown code, or what
+            lies beside it is damaged.
+    """
+    homes = (PAPERS, results.resolve().parent)
+    if not any(plan.artifact.path.resolve().is_relative_to(home) for home in homes):
+        raise UsageError(
+            f"{plan.artifact.path} lies outside of the repository, whose {results.name}/ nobody could make again: move "
+            f"it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"
+        )
+    if plan.altered:
+        raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
+    results_of = {cell.id: measurements.find(runs, cell) for cell in plan.all_cells}
+    found = {cell: result.record for cell, result in results_of.items() if result is not None and result.done}
+    wanted = [cell.id for cell in plan.all_cells]
+    done = found.keys() | {cell.id for cell in plan.all_cells if cell.id not in found and is_done(results, cell)}
+    open_cells = [cell for cell in wanted if cell not in done]
+    if open_cells:
+        lacking = next((cell.missing for cell in plan.all_cells if cell.id == open_cells[0] and cell.missing), "")
+        first = f"run reproduce.py {plan.artifact.id} scale={plan.scale_name} runs={runs} first"
+        raise UsageError(
+            f"{len(open_cells)} of {len(wanted)} cells have no result in {runs} (the first: {open_cells[0]}); "
+            + (f"a cell is named after its data, and here they are absent: {lacking}" if lacking else first)
+        )
+    _refuse_unknown_code(list(found.values()))
+    whole = [record for own in found.values() if (record := _to_write(own, results)) is not None]
+    attached = _attachments(list(found.values()), runs, results) | _code_lists(list(found.values()), runs, results)
+    return Content(plan, whole, attached)
+
+
+def _refuse_unknown_code(found: Sequence[Record]) -> None:
+    """Refuse records of which nobody can say from which commit they come."""
+    nameless = [record.cell for record in found if not all(code["commit"] for code in measurements.code_of(record))]
+    if nameless:
+        raise UsageError(
+            f"{len(nameless)} records name no commit, because git could not be asked when they were made (the first: "
+            f"{nameless[0]}); run in a git checkout, delete them and run again"
+        )
+    dirty = [
+        record.cell for record in found if any(code["dirty"] is not False for code in measurements.code_of(record))
+    ]
+    if dirty:
+        raise UsageError(
+            f"{len(dirty)} records come from uncommitted code, or from code that changed while they ran (the first: "
+            f"{dirty[0]}); commit, delete them and run again"
+        )
+
+
+def _code_lists(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
+    """Return where the lists of files that records name go, and their content."""
+    names = {each.get(measurements.LISTED) for record in found for each in measurements.code_of(record)} - {None}
+    paths = (Path(code_files.FOLDER, f"{name}.json") for name in sorted(map(str, names)))
+    return {results / path: (runs / path).read_bytes() for path in paths if (runs / path).is_file()}
+
+
+def _to_write(record: Record, results: Path) -> Record | None:
+    """Return the record with what other probes of the published one have measured on the same weights; None if all of
+    it is published, perhaps in the spelling of an older version.
+    """
+    known = records.find(results, record.cell)
+    whole = record if known is None else measurements.joined(record, known)
+    return None if whole == known else whole
+
+
+def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
+    """Return where each attachment goes, and its content."""
+    contents = {}
+    for record in found:
+        for name in record.attachments:
+            try:
+                content = records.attachment(runs, record, name)
+            except CorruptFileError as error:
+                raise UsageError(str(error)) from error
+            assert content is not None
+            contents[record_path(results, record.cell).parent / name] = content
+    return contents
+
+
+def adopt(plan: Plan, runs: Path, results: Path) -> int:
+    """Copy the published cells of a plan that have no result below ``runs`` into it, and return how many."""
+    wanted = [
+        cell for cell in plan.all_cells if not cell.missing and not is_done(runs, cell) and is_done(results, cell)
+    ]
+    pairs = [[record_path(root, cell.id).parent for root in (results, runs)] for cell in wanted]
+    fresh = [(source, target) for source, target in pairs if not target.exists()]
+    for source, target in fresh:
+        shutil.copytree(source, target)
+    return len(fresh)
+
+
+LEFT_OUT = ("scales", "reference", "made from", "yours")
+"""Columns of the list that a terminal is not shown."""
+
+
+def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int | None = None) -> str:
+    """List every artifact, or those of the ids: title, scales, whether data is present, and the scales that have
+    results.
+
+    An artifact whose file has an error is listed as faulty; the error's one line stands below the table.
+
+    Args:
+        runs: the user's records.
+        results: the committed reference.
+        names: ids; none: all.
+        columns: of the terminal, which is shown fewer columns of the table, wrapped; None: it is not for a terminal.
+    """
+    rows, missing, faults = list[list[str]](), dict[str, str](), spec.misplaced()
+    duplicates = spec.duplicates()
+    for name, path in spec.find().items():
+        if names and name not in names:
+            continue
+        try:
+            if name in duplicates:
+                raise UsageError(duplicates[name])
+            artifact = spec.load_file(path)
+            folder = _judged_folder(artifact, results)
+            ground = "-" if folder is None else str(_document(folder).get("made_of", "-"))
+            claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
+        except UsageError as error:
+            rows.append([name, "faulty, see below"])
+            faults.append(f"{name} is faulty: {error}")
+            continue
+        absent = [need for need in artifact.needs if find_data(need.path) is None]
+        missing |= {f"{_folder(need.path)} ({need.title})": need.command for need in absent}
+        data = _data(artifact, absent)
+        scales = ", ".join(artifact.scales)
+        reference = _scales_with_results(artifact, results)
+        yours = _scales_with_results(artifact, runs)
+        rows.append([name, artifact.title, scales, data, reference, ground, *claims, yours])
+    headers = ["artifact", "title (the paper's)", "scales", "data", "reference", "made from", "the paper's claims"]
+    headers += ["questions of ours", "yours"]
+    legend = [*(f"{title}: {command}" for title, command in missing.items()), *faults]
+    table = _written(headers, rows, columns)
+    return "\n".join([table, "", *legend] if legend else [table])
+
+
+def _data(artifact: Artifact, absent: Sequence[DataNeed]) -> str:
+    """Say which scales are ready, and what the others lack."""
+    if not absent:
+        return "present" if artifact.needs else "generated"
+    lacking = {word for need in absent for word in need.scales or artifact.scales}
+    ready = [word for word in artifact.scales if word not in lacking]
+    wanted: dict[str, list[str]] = {}
+    for need in absent:
+        words = wanted.setdefault(_folder(need.path), [])
+        words += [word for word in need.scales or artifact.scales if word not in words]
+    missing = ", ".join(f"{name} ({', '.join(words)})" for name, words in wanted.items())
+    return f"{'ready: ' + ', '.join(ready) + '; ' if ready else ''}missing {missing}"
+
+
+def _folder(path: str) -> str:
+    """Return the folder below the data's that a path begins with."""
+    return path.split("/", maxsplit=1)[0]
+
+
+def _written(headers: list[str], rows: Sequence[list[str]], columns: int | None) -> str:
+    """Write the list; for a terminal of so many columns, its most important columns alone."""
+    kept = [place for place, name in enumerate(headers) if columns is None or name not in LEFT_OUT]
+    whole = [row + [""] * (len(headers) - len(row)) for row in rows]
+    chosen = [[row[place] for place in kept] for row in whole]
+    names = [headers[place] for place in kept]
+    if columns is None:
+        return tabulate(chosen, names, tablefmt="simple", disable_numparse=True)
+    width = max(12, (columns - max((len(row[0]) for row in chosen), default=0) - 3 * len(names)) // (len(names) - 1))
+    widths = [None, *[width] * (len(names) - 1)]
+    return tabulate(chosen, names, tablefmt="github", disable_numparse=True, maxcolwidths=widths)
+
+
+def published_listing(results: Path) -> str:
+    """List every artifact of the committed reference as a Markdown table; each id links to its published table."""
+    rows = []
+    for name, path in spec.find().items():
+        artifact = spec.load_file(path)
+        folder = _judged_folder(artifact, results)
+        title = name if folder is None else f"[{name}]({folder.relative_to(results).as_posix()}/table.md)"
+        scale, ground = ("-", "-") if folder is None else (folder.name, _document(folder)["made_of"])
+        claims = [_judged_claims(artifact, results, whose) for whose in ("paper", "ours")]
+        rows.append([title, artifact.title, scale, ground, *claims])
+    headers = ["artifact", "title (the paper's)", "scale", "made from", "the paper's claims", "questions of ours"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
+    """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest.
+
+    Args:
+        plan: the artifact at a scale.
+        roots: the user's records, and the reference, whose cells ``--published`` counts as done.
+    """
+    estimates = estimate(plan.cells, roots, kept=roots[0])
+    rows: list[list[str]] = []
+    reasons: list[str] = []
+    total = 0.0
+    for key in plan.artifact.points(plan.scale):
+        cells = [cell for cell in plan.cells if cell.key == key]
+        done = [cell for cell in cells if is_done(roots[0], cell)]
+        left = sum(estimates[cell.id].seconds for cell in cells if cell not in done)
+        total += left
+        labels = [plan.artifact.axes[axis].values[value].label for axis, value in key]
+        cost = estimates[cells[0].id].cost
+        counts = ["", "", ""]
+        if cost is not None:
+            counts = [f"{cost.parameters:,}", _flops(cost.step_flops), _memory(cost.memory_bytes)]
+        state = f"{len(done)} of {len(cells)} done"
+        if published := sum(is_done(roots[-1], cell) for cell in cells):
+            state += f", {published} published"
+        if reason := cells[0].missing:
+            reasons += [reason] if reason not in reasons else []
+            state = f"no data [{reasons.index(reason) + 1}]"
+        rows.append([*labels, state, *counts, duration(left)])
+    rows += _baseline_rows(plan, roots[0])
+    headers = [axis.title for axis in plan.artifact.axes.values()]
+    headers += ["cells", "parameters", "FLOPs of a training step", "memory a cell", "time left"]
+    workers = int(plan.cells[0].config.get("machine", {}).get("workers", 1))
+    lines = [
+        f"{plan.artifact.id} at scale {plan.scale_name}: {plan.scale.about}",
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True),
+        *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
+        f"{len(plan.all_cells)} cells, about {duration(total / workers)} left with {workers} worker(s), each on "
+        f"{_machine_of(plan)}; estimated from records where there are any, else from "
+        f"{unmeasured_rate(plan.cells[0].config):.2g} FLOPs a second; FLOPs are those of the matrix products, forward "
+        "and backward",
+    ]
+    if slow := slow_products(plan.cells[0].config, processor_flags()):
+        lines.append(slow)
+    return "\n".join(lines)
+
+
+def _baseline_rows(plan: Plan, runs: Path) -> list[list[str]]:
+    """Return a line for each baseline, whose cells train nothing."""
+    found = []
+    for name, baseline in plan.artifact.baselines.items():
+        cells = {cell.id: cell for one in plan.baselines if one.name == name for cell in one.cells.values()}
+        if cells:
+            done = sum(is_done(runs, cell) for cell in cells.values())
+            others = [""] * (len(plan.artifact.axes) - 1)
+            found.append([f"Baseline: {baseline.label}", *others, f"{done} of {len(cells)} done", "", "", "", ""])
+    return found
+
+
+def _flops(count: int) -> str:
+    """Write a number of FLOPs: 12,345,678, or 1.23 PFLOP."""
+    for unit, size in (("PFLOP", 10**15), ("TFLOP", 10**12)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:,}"
+
+
+def _memory(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
+    """Show each cell of a plan and of its baselines: id, setting, seed, status, whether code and data changed, record.
+
+    The status is that of the user's own cell, with the last saved step if it was begun; where there is none, that of
+    the committed reference, said so.
+    """
+    saved = saved_steps(runs, {cell.id for cell in plan.all_cells})
+    rows, absent = list[list[str]](), dict[str, None]()
+    under = {cell.id: one.common() for one in plan.baselines for cell in one.cells.values()}
+    for cell in plan.all_cells:
+        place = [*cell.key, *under.get(cell.id, {}).items()]
+        setting = ", ".join(f"{axis}={value}" for axis, value in place) or "-"
+        status, code, path = _unfinished(runs, cell, saved), "-", "-"
+        for root in (runs, reference) if status == NOT_RUN else (runs,):
+            if (found := measurements.find(root, cell)) is not None:
+                lacking = f", to measure: {', '.join(found.lacking)}" if found.lacking else ""
+                whose = " (reference)" if root == reference else ""
+                status, path = f"{found.record.status}{lacking}{whose}", _shown(record_path(root, cell.id))
+                code = _code(root, found.record)
+                break
+        if cell.missing:
+            status = "no data" if path == "-" else status
+            absent[cell.missing] = None
+        rows.append([cell.id, setting, str(cell.seed), status, code, path])
+    headers = ["cell", "setting", "seed", "status", "code and data", "record"]
+    table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+    return "\n".join([table, *absent])
+
+
+def _code(root: Path, record: Record) -> str:
+    """Return whether the files that a result depends on are those of now."""
+    files = changes.changed_files(root, record)
+    return "not recorded" if files is None else f"other: {', '.join(files)}" if files else "as now"
+
+
+def _unfinished(runs: Path, cell: PlannedCell, saved: Mapping[str, int]) -> str:
+    """Say how far a cell without a record is."""
+    running = holder(lease_path(runs, cell.id)) is not None
+    if cell.id not in saved:
+        return "running, no step saved" if running else NOT_RUN
+    return f"{'running' if running else 'begun'}: step {saved[cell.id]:,} of {cell.config['training']['steps']:,}"
+
+
+def _shown(path: Path) -> str:
+    """Return a path as seen from the working folder, where it lies in there."""
+    here = Path.cwd()
+    return str(path.resolve().relative_to(here) if path.resolve().is_relative_to(here) else path)
+
+
+def _machine_of(plan: Plan) -> str:
+    machine = plan.cells[0].config.get(MACHINE) or {}
+    if not on_gpu(machine):
+        return f"{machine.get('threads', 1) or 'all'} thread(s) of a CPU"
+    return f"{count_devices(machine.get('devices', 1))} GPU(s)"
+
+
+def _judged_claims(artifact: Artifact, root: Path, whose: str) -> str:
+    """Count the words of the paper's claims, or of ours, in the results of the largest scale that has any."""
+    folder = _judged_folder(artifact, root)
+    found = [] if folder is None else _document(folder)["claims"]
+    return _verdicts(claim for claim in found if claim.get("whose", "paper") == whose) or "-"
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    path = folder / "table.json"
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document["claims"], list):
+            raise TypeError("its claims are no list")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: not the table of an artifact ({error}); render or publish it again") from error
+    return document
+
+
+def counted(tables: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the tables whose verdicts are counted: of each artifact its largest scale's, none that is altered."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for table in tables:
+        known = found.get(table["artifact"])
+        if not table.get("overrides") and (known is None or _size(known) < _size(table)):
+            found[table["artifact"]] = table
+    return list(found.values())
+
+
+def _size(table: Mapping[str, Any]) -> int:
+    words = (*SCALES, EXACT)
+    return words.index(table["scale"]) if table["scale"] in words else -1
+
+
+def _judged_folder(artifact: Artifact, root: Path) -> Path | None:
+    """Return the folder of the results of the largest scale that has any."""
+    folders = [root / artifact.id / word for word in (*SCALES, EXACT) if word in artifact.scales]
+    return next((folder for folder in reversed(folders) if (folder / "table.json").is_file()), None)
+
+
+def _scales_with_results(artifact: Artifact, root: Path) -> str:
+    scales = [scale for scale in artifact.scales if (root / artifact.id / scale / "table.json").is_file()]
+    return ", ".join("yes" if scale == EXACT else scale for scale in scales) or "-"
+
+
+def explain(artifact: Artifact, scale: str, words: Sequence[str], seed: int | None = None) -> str:
+    """Return one cell's config as YAML, with a comment behind each value that says where it comes from.
+
+    Args:
+        artifact: the artifact.
+        scale: the scale word.
+        words: ``axis=value`` for the cell's place, several with commas; any other word is an override.  Of the axes
+            left open, the first point that the scale runs is taken.
+        seed: the seed; None for the scale's first.
+
+    Raises:
+        UsageError: an unknown scale or axis value, no such point at the scale, or an override that does not fit.
+    """
+    word, spec = artifact.scale(scale)
+    place: dict[str, str] = {}
+    overrides: list[str] = []
+    for text in words:
+        found = _place(artifact, text)
+        if clash := [axis for axis in found if axis in place]:
+            raise UsageError(f"{text}: axis '{clash[0]}' is given twice")
+        place.update(found)
+        overrides += [] if found else [text]
+    keys = [key for key in artifact.points(spec) if place.items() <= dict(key).items()]
+    if not keys:
+        given = ", ".join(f"{axis}={value}" for axis, value in place.items())
+        raise UsageError(f"{artifact.id} runs no cell with {given} at scale {word}; --plan shows its cells")
+    chosen = spec.seeds[0] if seed is None else seed
+    at = ", ".join(f"{axis}={value}" for axis, value in keys[0])
+    others = f" (the first of {len(keys)} with what was given)" if len(keys) > 1 else ""
+    title = f"# {artifact.id} at scale {word}: {at}, seed {chosen}{others}"
+    return f"{title}\n{explained(artifact.experiment, [*artifact.overrides(keys[0], spec), *overrides], chosen)}"
+
+
+def _place(artifact: Artifact, text: str) -> dict[str, str]:
+    """Return the axis values that a word gives; none where it is an override."""
+    key, _, value = text.partition("=")
+    if key not in artifact.axes or file_of(f"{key}/{value}") is not None:
+        return {}
+    first, *rest = value.split(",")
+    found = {key: first, **{axis: one for axis, _, one in (part.strip().partition("=") for part in rest)}}
+    for axis, one in found.items():
+        if axis == "seed":
+            raise UsageError(f"{artifact.id}: {text}: the seed is a word of its own: {key}={first} ... seed={one}")
+        if axis not in artifact.axes:
+            raise UsageError(f"{artifact.id}: {text}: unknown axis '{axis}'{nearest(axis, artifact.axes)}")
+        values = artifact.axes[axis].values
+        if one not in values:
+            raise UsageError(f"{artifact.id}: {text}: axis '{axis}' has no value '{one}'{nearest(one, values)}")
+    return found
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A published cell and the artifact that shows it."""
+
+    artifact: Artifact
+    cell: PlannedCell
+
+    @property
+    def kind(self) -> tuple[str, frozenset[str]]:
+        """The experiment, and the classes of the ``model`` section."""
+        return self.artifact.experiment_at(self.cell.key), frozenset(_classes(self.cell.config.get("model")))
+
+    @property
+    def place(self) -> str:
+        """The cell's place as ``--config`` takes it."""
+        return ",".join(f"{axis}={value}" for axis, value in self.cell.key)
+
+
+def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
+    """Choose the published cells to verify: of each kind the one that took the least time.
+
+    Args:
+        names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
+        scale: the scale word; None for all that are published.
+        published: the records.
+
+    Raises:
+        UsageError: an unknown artifact, or one of which nothing is published.
+    """
+    chosen, whole = list[Candidate](), list[Candidate]()
+    for name in names or spec.find():
+        artifact = spec.load(name)
+        words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
+        done = [word for word in words if (published.root / name / word / "table.json").is_file()]
+        found = [Candidate(artifact, cell) for word in done for cell in plans.make(artifact, word).cells]
+        if names and not found:
+            at = f" at scale {scale}" if scale else ""
+            raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
+        chosen += _cheapest(found, published) if names else []
+        whole += found
+    return chosen or _cheapest(whole, published)
+
+
+def _cheapest(candidates: Iterable[Candidate], published: Published) -> list[Candidate]:
+    best: dict[Any, tuple[float, Candidate]] = {}
+    for one in candidates:
+        record = published.find(one.cell)
+        seconds = float("inf") if record is None else record.seconds
+        if one.kind not in best or seconds < best[one.kind][0]:
+            best[one.kind] = seconds, one
+    return [one for _, one in best.values()]
+
+
+def _classes(node: Any) -> Iterator[str]:
+    """Yield every class that a node of a config names."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else []):
+        yield from [value] if key == TARGET else _classes(value)
+
+
+def verified(rows: Iterable[tuple[Candidate, Verification]]) -> str:
+    """Show one line for each verified cell; long reasons stand below the table."""
+    lines, reasons = list[list[str]](), list[str]()
+    for one, found in rows:
+        verdict = found.verdict
+        if found.why:
+            reasons += [found.why] if found.why not in reasons else []
+            verdict = f"{verdict} [{reasons.index(found.why) + 1}]"
+        difference = "" if found.difference is None else f"{found.difference:.1e}"
+        lines.append([one.artifact.id, one.place, str(one.cell.seed), found.compared, difference, verdict])
+    headers = ["artifact", "cell", "seed", "compared", "largest relative difference", "verdict"]
+    text = tabulate(lines, headers, tablefmt="simple", disable_numparse=True)
+    return "\n".join([text, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))])

@@ -1,0 +1,912 @@
+"""Artifacts: what a table or figure of a paper printed, which cells make it up, and its claims.
+
+``papers/<paper>/<name>.yaml`` has the id ``<paper>/<name>``; ``$PAPER_REPRO_PAPERS`` and ``papers`` of a user's package
+are laid out alike.  What artifacts of a paper share stands in ``papers/<paper>/bases/<name>.yaml``; an artifact with
+``like: <paper>/<name>`` lies over it.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import functools
+import importlib
+import importlib.util
+import math
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from paper_repro.base import typed_yaml
+from paper_repro.base.config import experiments, is_experiment
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.overrides import Override
+from paper_repro.base.packages import own_packages
+from paper_repro.base.typed_yaml import Node
+from paper_repro.cells.planned import Key
+from paper_repro.tables import axes as axes_of
+from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems
+from paper_repro.tables.baselines import Baseline
+from paper_repro.tables.claims import Claim, Smallest
+
+HOMES = ("paper_repro.papers.", "paper_repro.tables.")
+"""Where the classes and functions lie that a YAML may name."""
+DERIVED = {"exp": 1, "log": 1, "complement": 1, "difference": 2, "ratio": 2, "gain": 2}
+"""The functions that ``derived`` may name, with the number of metrics that each takes."""
+AXIS = "axis."
+"""How a column names an axis."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the paper prints it."""
+
+    paper: str
+    where: str = ""
+
+    def placed(self, node: Node, is_ablation: bool) -> "Source":
+        """Return the same with a place; only an artifact over a base that prints no numbers may leave it out."""
+        if not self.where and not is_ablation:
+            raise node.error("missing 'where' in 'source'")
+        return self if self.where else dataclasses.replace(self, where="an ablation of it")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column that is measured (or, with ``measured: false``, taken from the paper as input of a computation)."""
+
+    title: str
+    unit: str
+    direction: str
+    """lower | higher | none: which way is better."""
+    digits: int = 4
+    factor: float = 1.0
+    """Values are divided by this before they are printed or compared with the paper's."""
+    format: str = "f"
+    measured: bool = True
+    published: bool | None = None
+    """Whether the paper prints it; not given: if the artifact has a published table."""
+    derived: dict[str, list[str]] = field(default_factory=dict)
+    """The function and the metrics that it follows from, for example ``{exp: [val_loss]}`` (``artifacts.derived``)."""
+    scales: list[str] = field(default_factory=list)
+    """The scales that measure it; at others it is not shown (empty: all)."""
+
+    def __post_init__(self) -> None:
+        if self.direction not in ("lower", "higher", "none"):
+            raise ValueError(f"direction is lower, higher or none, not {self.direction!r}")
+        if self.format not in ("f", "e", "g"):
+            raise ValueError(f"format is f, e or g, not {self.format!r}")
+        _check_printing(self.digits, self.factor)
+
+    def text(self, value: float) -> str:
+        return format(value, f".{self.digits}{self.format}")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column printed beside the metrics.
+
+    ``from`` names ``parameters``, ``multiply_adds``, a config key (or with " or " between them several, of which a cell
+    has one), or as ``axis.NAME`` an axis whose labels are numbers.
+    """
+
+    title: str
+    source: str
+    unit: str = ""
+    factor: float = 1.0
+    digits: int = 0
+    published: bool | None = None
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Restricts it to some values of axes, where cells elsewhere have no such number."""
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Column":
+        hints = {"from" if name == "source" else name: hint for name, hint in cls.__annotations__.items()}
+        found = typed_yaml.entries(node, ("title", "from"), [name for name in hints if name not in ("title", "from")])
+        values: dict[str, Any] = {key: typed_yaml.convert(hints[key], child) for key, child in found.items()}
+        try:
+            return cls(source=values.pop("from"), **values)
+        except ValueError as error:
+            raise node.error(str(error)) from error
+
+    def __post_init__(self) -> None:
+        _check_printing(self.digits, self.factor)
+
+    @property
+    def sources(self) -> list[str]:
+        """The config keys of which a cell has one."""
+        return self.source.split(" or ")
+
+    @property
+    def axis(self) -> str | None:
+        """The axis that it reads; None if it reads something else."""
+        return self.source.removeprefix(AXIS) if self.source.startswith(AXIS) else None
+
+    def is_at(self, key: Key) -> bool:
+        """Return whether a point has such a number."""
+        return all(value in self.only.get(axis, [value]) for axis, value in key)
+
+    def text(self, value: float) -> str:
+        return f"{value / self.factor:.{self.digits}f}{self.unit}"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number: a value, or mean and spread, or one value per seed."""
+
+    mean: float
+    std: float | None = None
+    per_seed: tuple[tuple[int, float], ...] = ()
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "Number":
+        plain = node.plain()
+        if _is_number(plain):
+            return cls(float(plain))
+        if isinstance(plain, list) and len(plain) == 2 and all(map(_is_number, plain)) and plain[1] >= 0:
+            return cls(float(plain[0]), float(plain[1]))
+        if isinstance(plain, dict) and set(plain) == {"seeds"} and isinstance(plain["seeds"], dict) and plain["seeds"]:
+            wrong = [item for item in plain["seeds"].items() if not (item[0].isdecimal() and _is_number(item[1]))]
+            if wrong:
+                raise node.error(
+                    f"'{node.name}': seeds maps whole numbers to numbers, not {wrong[0][0]} to {wrong[0][1]!r}"
+                )
+            values = tuple((int(seed), float(value)) for seed, value in plain["seeds"].items())
+            numbers = [value for _, value in values]
+            mean = math.fsum(numbers) / len(numbers)
+            spread = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(len(numbers) - 1, 1))
+            return cls(mean, spread if len(numbers) > 1 else None, values)
+        raise node.error(f"'{node.name}' is a number, [mean, std] or {{seeds: {{seed: value}}}}, not {plain!r}")
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    at: dict[str, str]
+    values: dict[str, Number | None]
+    """None, written "-": the paper prints no number there."""
+    where: str
+
+    @classmethod
+    def from_yaml(cls, node: Node) -> "PublishedRow":
+        entries = node.items()
+        if "at" not in entries:
+            raise node.error("missing 'at' (which axis values this row is for)")
+        at = {axis: child.text() for axis, child in entries["at"].items().items()}
+        values = {
+            key: None if child.plain() == "-" else Number.from_yaml(child)
+            for key, child in entries.items()
+            if key != "at"
+        }
+        return cls(at, values, node.where)
+
+
+@dataclass(frozen=True)
+class Published:
+    repeats: str
+    """How many seeds the paper averaged over, in the paper's words or as "not given"."""
+    rows: list[PublishedRow]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far from the printed number still counts as reproduced; one rule, with its reason."""
+
+    reason: str = ""
+    """In YAML, not given: that of the artifact's default tolerance."""
+    published_stds: float | None = None
+    relative: float | None = None
+    absolute: float | None = None
+    printed_digits: bool | None = None
+
+    def __post_init__(self) -> None:
+        rules = [self.published_stds, self.relative, self.absolute, self.printed_digits]
+        if sum(rule is not None for rule in rules) != 1:
+            raise ValueError("a tolerance is one of published_stds, relative, absolute, printed_digits")
+        if self.printed_digits is False:
+            raise ValueError("printed_digits is true, or another rule is given")
+        if any(rule is not None and rule < 0 for rule in rules):
+            raise ValueError("a tolerance is not negative")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A number that is computed from the whole table (by the Python file beside the YAML)."""
+
+    title: str
+    digits: int
+    unit: str = ""
+    published: float | None = None
+    tolerance: Tolerance | None = None
+    from_paper: bool = False
+    """Whether it is computed from printed numbers alone, and so judged at every scale."""
+    fitted: bool = False
+    """Whether the way to compute it was chosen because it gives the printed number, which it then does not confirm."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the cells must have in common that the artifact compares; it is checked when they are planned."""
+
+    keys: list[str]
+    """Keys of the config; ``tokens`` means those of the whole training."""
+    within: list[str] = field(default_factory=list)
+    """The axes that may tell cells apart in it: those with the same values on them must agree (none: all cells)."""
+
+
+@dataclass(frozen=True)
+class DataNeed:
+    """Data that the user must bring: a path below $PAPER_REPRO_DATA and how to get it."""
+
+    path: str
+    title: str
+    command: str
+    scales: list[str] = field(default_factory=list)
+    """The scales that read them (empty: all)."""
+
+    def __post_init__(self) -> None:
+        for word in self.scales:
+            if word not in SCALES:
+                raise ValueError(f"unknown scale '{word}'{nearest(word, SCALES)}")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid of settings of which the best is wanted: the table says whether it lies inside the grid."""
+
+    metric: str
+    """A loss."""
+    axis: str
+    by: str
+    """The column whose numbers order the values of the axis."""
+    over: list[str] = field(default_factory=list)
+    """Axes that have a sweep for each value."""
+    at: dict[str, str] = field(default_factory=dict)
+    only: dict[str, list[str]] = field(default_factory=dict)
+
+    def problems(self, artifact: "Artifact") -> Iterator[str]:
+        """Yield what is wrong with it in its artifact."""
+        for axis in (self.axis, *self.over, *self.at, *self.only):
+            if axis not in artifact.axes:
+                yield f"sweep: unknown axis '{axis}'{nearest(axis, artifact.axes)}"
+        if self.metric not in artifact.metrics:
+            yield f"sweep: unknown metric '{self.metric}'{nearest(self.metric, artifact.metrics)}"
+        if self.by not in artifact.columns:
+            yield f"sweep: unknown column '{self.by}'{nearest(self.by, artifact.columns)}"
+
+    def holds(self, place: Mapping[str, str]) -> bool:
+        """Return whether a point belongs to it."""
+        wanted = {**self.only, **{axis: [value] for axis, value in self.at.items()}}
+        return all(place[axis] in values for axis, values in wanted.items())
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The typed content of ``papers/<paper>/<name>.yaml``."""
+
+    id: str
+    path: Path
+    title: str
+    source: Source
+    experiment: str
+    metrics: dict[str, Metric]
+    axes: dict[str, Axis]
+    scales: dict[str, Scale]
+    columns: dict[str, Column] = field(default_factory=dict)
+    published: Published | None = None
+    fitted: bool = False
+    """Whether its settings were fitted to the printed numbers, which ours are then not said to reproduce."""
+    tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    summary: dict[str, Summary] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    baselines: dict[str, Baseline] = field(default_factory=dict)
+    """Trivial baselines on the same data, by name; every artifact that trains has one."""
+    sweeps: list[Sweep] = field(default_factory=list)
+    smallest: Smallest | None = None
+    """The smallest effect that matters to each claim that names none of its own."""
+    notes: list[str] = field(default_factory=list)
+    needs: list[DataNeed] = field(default_factory=list)
+    best_within: list[str] = field(default_factory=list)
+    """The axes within whose values the best result is set in bold (empty: nothing is)."""
+    agree: list[Agreement] = field(default_factory=list)
+    fewest: dict[str, int] = field(default_factory=dict)
+    """How many values of an axis a scale runs at least, wherever it runs any: three rates, for an interpolant."""
+    runs: Restriction = field(default_factory=Restriction)
+    """Which points every scale is restricted to; a scale may restrict itself further."""
+    table: str | None = None
+    """The dotted path of the kind of table; not given: the one beside the YAML or a base, or a plain one."""
+    figure: str | None = None
+    """The dotted path of the kind of figure; not given: the one beside the YAML or a base, or none."""
+    bases: tuple[Path, ...] = ()
+    """The files that ``path`` lies over, the nearest first."""
+
+    def __post_init__(self) -> None:
+        for problem in self._axis_problems():
+            raise UsageError(f"{self.path}: {problem}")
+
+    def _axis_problems(self) -> Iterator[str]:
+        """Yield what is wrong with the axes, or with what names them."""
+        self.points()
+        for name, column in self.columns.items():
+            if column.axis is not None and column.axis not in self.axes:
+                yield f"column '{name}': unknown axis '{column.axis}'{nearest(column.axis, self.axes)}"
+            elif column.axis is not None:
+                for value in self.axes[column.axis].values.values():
+                    if value.number is None:
+                        yield f"column '{name}': the label '{value.label}' of axis '{column.axis}' is no number"
+        named = [("agree", axis) for rule in self.agree for axis in rule.within]
+        for key, axis in named + [("fewest", axis) for axis in self.fewest]:
+            if axis not in self.axes:
+                yield f"'{key}': unknown axis '{axis}'{nearest(axis, self.axes)}"
+        values = (value for spec in self.axes.values() for value in spec.values.values())
+        for place in ({axis: other} for value in values for axis in value.beside for other in value.beside[axis]):
+            for problem in place_problems(self.axes, place):
+                yield f"'beside': {problem}"
+
+    @property
+    def quantities(self) -> dict[str, Metric | Column]:
+        """Everything a row prints, by name."""
+        return {**self.columns, **self.metrics}
+
+    @functools.cached_property
+    def _points(self) -> list[Key]:
+        return axes_of.points(self.axes)
+
+    def points(self, scale: Scale | None = None) -> list[Key]:
+        """Return every point of the axes' product, the last axis running fastest; of a scale, those that it runs."""
+        if scale is None:
+            return self._points
+        return [key for key in self._points if self.runs.runs(key) and scale.runs(key)]
+
+    def overrides(self, key: Key, scale: Scale) -> list[Override]:
+        """Return the overrides of one point, a later one over an earlier one: see ``axes``."""
+        word = next(name for name, spec in self.scales.items() if spec is scale)
+        return axes_of.layers(self.axes, key, word, scale)
+
+    def printed(self, key: Key, name: str) -> Number | None:
+        """Return what the paper prints for a metric or column at a point."""
+        place = dict(key)
+        for row in self.published.rows if self.published else ():
+            if name in row.values and row.at.items() <= place.items():
+                return row.values[name]
+        return None
+
+    def scale(self, word: str) -> tuple[str, Scale]:
+        """Return the scale of that name (for exact artifacts: any of the scale words means ``exact``).
+
+        Raises:
+            UsageError: the artifact has no such scale.
+        """
+        if EXACT in self.scales and word in (*SCALES, EXACT):
+            return EXACT, self.scales[EXACT]
+        if word not in self.scales:
+            raise UsageError(f"{self.id} has no scale {word!r}{nearest(word, self.scales)}")
+        return word, self.scales[word]
+
+    def at_scale(self, word: str) -> "Artifact":
+        """Return the artifact with the metrics that a scale measures, and their tolerances."""
+        metrics = {name: spec for name, spec in self.metrics.items() if not spec.scales or word in spec.scales}
+        hidden = self.metrics.keys() - metrics.keys()
+        tolerances = {name: rule for name, rule in self.tolerances.items() if name not in hidden}
+        return dataclasses.replace(self, metrics=metrics, tolerances=tolerances) if hidden else self
+
+    def experiment_at(self, key: Key) -> str:
+        """Return the experiment of a point's cells: the artifact's, or that of an axis value."""
+        named = [self.axes[axis].values[value].experiment for axis, value in key]
+        return next((name for name in named if name is not None), self.experiment)
+
+    @functools.cached_property
+    def modules(self) -> list[ModuleType]:
+        """The Python files beside the YAML and its bases, the nearest first."""
+        names = [self.id.replace("/", "."), *(f"{path.parent.parent.name}.bases.{path.stem}" for path in self.bases)]
+        files = (path.with_suffix(".py") for path in (self.path, *self.bases))
+        return [_module(f"{HOMES[0]}{name}", path) for name, path in zip(names, files, strict=True) if path.is_file()]
+
+    def function(self, name: str, where: str) -> Callable[..., Any] | None:
+        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path."""
+        if "." in name:
+            return cast(Callable[..., Any], named(name, where))
+        found = (getattr(module, f"estimate_{name}", None) for module in self.modules)
+        return next((function for function in found if function is not None), None)
+
+    def kind(self, name: str | None, base: type) -> Any:
+        """Return the class of its table or figure: the one that the YAML names, or the subclass of ``base`` in the
+        nearest Python file; None where there is none.
+
+        Raises:
+            UsageError: with file and line, it is none of ``base``, or a file has several.
+        """
+        if name is not None:
+            chosen = named(name, str(self.path))
+            if not (isinstance(chosen, type) and issubclass(chosen, base)):
+                raise UsageError(f"{self.path}: {name} is no {base.__name__}")
+            return chosen
+        for module in self.modules:
+            own = [
+                value
+                for value in vars(module).values()
+                if isinstance(value, type)
+                and issubclass(value, base)
+                and value.__module__ == module.__name__
+                and not vars(value).get("is_appendix")
+            ]
+            if len(own) > 1:
+                raise UsageError(
+                    f"{module.__file__}: more than one {base.__name__}: {', '.join(k.__name__ for k in own)}"
+                )
+            if own:
+                return own[0]
+        return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_printing(digits: int, factor: float) -> None:
+    if digits < 0:
+        raise ValueError(f"digits are 0 or more, not {digits}")
+    if factor <= 0:
+        raise ValueError(f"a factor is above 0, not {factor:g}")
+
+
+PAPERS = Path(__file__).parents[1] / "papers"
+EXTRA_PAPERS = "PAPER_REPRO_PAPERS"
+MORE = LIKE, CHANGE = "like", "overrides"
+"""Keys that are no field: the base, and, in the place of axes, overrides that are compared with none."""
+FOUND = ("id", "path", "bases")
+"""The fields of an artifact that its file does not give."""
+PRINTED = ("published", "tolerances")  # they describe a printed table, which an ablation of ours does not have
+DEFAULT = "default"
+"""Under ``tolerances``: the one for every published number that has none of its own."""
+
+
+def find() -> dict[str, Path]:
+    """Return every artifact's id and file, found by scanning; of two files with one id the first.
+
+    Raises:
+        UsageError: $PAPER_REPRO_PAPERS names no folder.
+    """
+    return {name: paths[0] for name, paths in _scan("*/*.yaml").items()}
+
+
+def duplicates() -> dict[str, str]:
+    """Return the ids that two files have, each with what is wrong; raises as ``find``."""
+    found = _scan("*/*.yaml").items()
+    return {name: _duplicate("artifact", name, paths) for name, paths in found if len(paths) > 1}
+
+
+def misplaced() -> list[str]:
+    """Return what is wrong with YAML files that lie beside the artifacts and are not read; raises as ``find``."""
+    return [
+        f"{path} is not read: an artifact is a file PAPER/NAME.yaml in {folder}"
+        for folder in folders()
+        for path in sorted([*folder.glob("*/*.yml"), *folder.glob("*.yml"), *folder.glob("*.yaml")])
+        if path.parent != PAPERS
+    ]
+
+
+def known_bases() -> dict[str, Path]:
+    """Return every file that ``like`` can name.
+
+    Raises:
+        UsageError: two files have one name, or as ``find``.
+    """
+    found = _scan("*/bases/*.yaml")
+    for name, paths in found.items():
+        if len(paths) > 1:
+            raise UsageError(_duplicate("base", name, paths))
+    return {name: paths[0] for name, paths in found.items()}
+
+
+def _duplicate(what: str, name: str, paths: Sequence[Path]) -> str:
+    return f"duplicate {what} id '{name}': {' and '.join(map(str, paths))}"
+
+
+def folders() -> list[Path]:
+    """Return the folders of papers: ours, $PAPER_REPRO_PAPERS and those of the user's packages; raises as ``find``."""
+    extra = os.environ.get(EXTRA_PAPERS)
+    if extra and not Path(extra).is_dir():
+        raise UsageError(f"${EXTRA_PAPERS} is {extra!r}, which is no folder")
+    own = (folder / "papers" for folder in own_packages().values())
+    return [PAPERS, *([Path(extra)] if extra else []), *(folder for folder in own if folder.is_dir())]
+
+
+def _scan(pattern: str) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for folder in folders():
+        for path in sorted(folder.glob(pattern)):
+            found.setdefault(f"{path.relative_to(folder).parts[0]}/{path.stem}", []).append(path)
+    return found
+
+
+def load(name: str) -> Artifact:
+    """Return the artifact of that id.
+
+    Raises:
+        UsageError: unknown id (with the nearest), or an error in its file, with file and line.
+    """
+    found = _scan("*/*.yaml")
+    if name not in found:
+        raise UsageError(unknown(name, list(found)))
+    if len(found[name]) > 1:
+        raise UsageError(_duplicate("artifact", name, found[name]))
+    return load_file(found[name][0])
+
+
+def unknown(word: str, known: Sequence[str]) -> str:
+    """Return the error of a word that names no artifact, with the nearest one, of the same paper where it is known."""
+    beside, paper = "".join(f"; {fault}" for fault in misplaced()), word.partition("/")[0].casefold()
+    own = [name for name in known if name.startswith(f"{paper}/")]
+    return f"unknown artifact {word!r}{nearest(word, own or known)}; --list shows them all{beside}"
+
+
+def load_file(path: Path) -> Artifact:
+    """Return the artifact that a file describes, checked whole.
+
+    Raises:
+        UsageError: with the file and the line; an error that lies in a base names the user's file first.
+    """
+    try:
+        return _load(path)
+    except UsageError as error:
+        raise named_first(path, error) from error
+
+
+def named_first(path: Path, error: UsageError) -> UsageError:
+    """Return an error that begins with the user's file; where it names another one, with the line of ``like``."""
+    if str(error).startswith(f"{path}:"):
+        return error
+    with contextlib.suppress(UsageError):
+        if (like := typed_yaml.read(path).items().get(LIKE)) is not None:
+            return UsageError(f"{like.where}: {error}")
+    return UsageError(f"{path}: {error}")
+
+
+def where(artifact: Artifact, section: str, name: str) -> str:
+    """Return the file and line in which an artifact, or a base of it, writes a key of a section."""
+    root, _ = _read(artifact.path)
+    node = root.items()[section].items()[name]
+    return f"{node.path}:{node.key_line}"
+
+
+def _read(path: Path) -> tuple[Node, list[Node]]:
+    """Return a file laid over its bases, and the bases, the nearest first."""
+    root = typed_yaml.read(path)
+    below = _bases_of(root)
+    return functools.reduce(typed_yaml.over, [*reversed(below), root]), below
+
+
+def _load(path: Path) -> Artifact:
+    root, below = _read(path)
+    entries = {key: child for key, child in root.items().items() if key != LIKE}
+    change, published = entries.pop(CHANGE, None), entries.get("published")
+    if published and published.path != path and "rows" not in published.items():
+        entries = {key: node for key, node in entries.items() if node.path == path or key not in PRINTED}
+    allowed = {name: hint for name, hint in Artifact.__annotations__.items() if name not in FOUND}
+    for key, child in entries.items():
+        if key not in allowed:
+            raise UsageError(f"{child.path}:{child.key_line}: unknown key '{key}'{nearest(key, [*allowed, *MORE])}")
+    values: dict[str, Any] = {
+        key: typed_yaml.convert(allowed[key], child) for key, child in entries.items() if key != "tolerances"
+    }
+    if change is not None:
+        values["axes"] = axes_of.with_change(values.get("axes", {}), change, list(values.get("scales", ())))
+    for required in ("title", "source", "experiment", "metrics", "axes", "scales"):
+        if required not in values:
+            raise root.error(f"missing '{required}'" + (f", or '{CHANGE}'" if required == "axes" else ""))
+    values["source"] = values["source"].placed(entries["source"], bool(below) and "published" not in entries)
+    _fill(values, entries)
+    bases = tuple(base.path for base in below)
+    artifact = Artifact(id=f"{path.parent.name}/{path.stem}", path=path, bases=bases, **values)
+    _check(artifact, entries)
+    return artifact
+
+
+def _fill(values: dict[str, Any], entries: Mapping[str, Node]) -> None:
+    """Put in what an artifact leaves to defaults: what is published, shared tolerances, and the smallest effect that
+    matters."""
+    prints = values.get("published") is not None
+    for kind in ("columns", "metrics"):
+        values[kind] = {
+            name: spec if spec.published is not None else dataclasses.replace(spec, published=prints)
+            for name, spec in values.get(kind, {}).items()
+        }
+    shared = values.get("smallest")
+    values["claims"] = [
+        claim if claim.smallest else dataclasses.replace(claim, smallest=shared) for claim in values.get("claims", [])
+    ]
+    quantities = {**values["columns"], **values["metrics"]}
+    values["tolerances"] = tolerances = {}
+    nodes = entries["tolerances"].items() if "tolerances" in entries else {}
+    default = nodes[DEFAULT].items() if DEFAULT in nodes else {}
+    for name, node in nodes.items():
+        if name != DEFAULT:
+            tolerances[name] = _tolerance(nodes, node)
+        elif default.keys() != {"reason"}:
+            without = [name for name, spec in quantities.items() if _judged(spec) and name not in nodes]
+            tolerances.update(dict.fromkeys(without, _tolerance(nodes, node)))
+    for name, item in values.get("summary", {}).items():
+        if item.published is not None and item.tolerance is None and default:
+            values["summary"][name] = dataclasses.replace(item, tolerance=_tolerance(nodes, nodes[DEFAULT]))
+
+
+def _tolerance(nodes: Mapping[str, Node], node: Node) -> Tolerance:
+    """Return the tolerance that a node gives, or that of the quantity which it names; its reason may be the
+    default's.
+    """
+    if not node.is_mapping:
+        if (name := node.text()) not in nodes or not nodes[name].is_mapping:
+            raise node.error(f"there is no tolerance of '{name}' to take{nearest(name, nodes)}")
+        node = nodes[name]
+    found: Tolerance = typed_yaml.convert(Tolerance, node)
+    shared = nodes[DEFAULT].items().get("reason") if DEFAULT in nodes else None
+    if not found.reason and shared is None:
+        raise node.error(f"missing 'reason' in '{node.name}'")
+    return found if found.reason or shared is None else dataclasses.replace(found, reason=shared.text())
+
+
+def _judged(spec: Metric | Column) -> bool:
+    return bool(spec.published) and (isinstance(spec, Column) or spec.measured)
+
+
+def _bases_of(own: Node) -> list[Node]:
+    """Return the files below one, the nearest first."""
+    found, names, known = list[Node](), list[str](), None
+    while LIKE in (entries := own.items()):
+        name, known = str(entries[LIKE].plain()), known or known_bases()
+        if name not in known:
+            raise entries[LIKE].error(f"unknown base '{name}'{nearest(name, known)}")
+        if name in names:
+            raise entries[LIKE].error(f"'{name}' is like itself")
+        own = _read_once(known[name], known[name].stat().st_mtime_ns)
+        names.append(name)
+        found.append(own)
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _read_once(path: Path, changed: int) -> Node:
+    """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
+    return typed_yaml.read(path)
+
+
+def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    """Check an artifact against itself.
+
+    Args:
+        artifact: as built from its file.
+        entries: the file's top-level nodes, for the lines.
+
+    Raises:
+        UsageError: with file and line.
+    """
+    _check_scales(artifact, entries)
+    for node, problem in (*_problems_of_quantities(artifact, entries), *_problems_of_parts(artifact, entries)):
+        raise node.error(problem)
+    if artifact.published is not None:
+        _check_published(artifact, entries)
+
+
+def _problems_of_quantities(artifact: Artifact, entries: Mapping[str, Node]) -> Iterator[tuple[Node, str]]:
+    """Yield what is wrong with metrics, columns, tolerances and the summary, each with its node."""
+    names = artifact.quantities
+    nodes = {
+        key: entries[key].items() if key in entries else {} for key in ("tolerances", "columns", "metrics", "summary")
+    }
+    for name, node in nodes["tolerances"].items():
+        if name not in names and name != DEFAULT:
+            yield node, f"unknown metric '{name}'{nearest(name, names)}"
+    for name, spec in names.items():
+        if artifact.published is not None and _judged(spec) and name not in artifact.tolerances:
+            yield entries.get("tolerances", entries["title"]), f"no tolerance for the published '{name}'"
+    for name, metric in artifact.metrics.items():
+        problems = [derivation_problem(name, metric)] if metric.derived else []
+        problems += [
+            f"unknown scale '{word}'{nearest(word, artifact.scales)}"
+            for word in metric.scales
+            if word not in artifact.scales
+        ]
+        yield from ((nodes["metrics"][name], problem) for problem in problems if problem)
+    for name, column in artifact.columns.items():
+        if name in artifact.metrics:
+            yield entries["columns"], f"'{name}' is both a metric and a column"
+        for _, place in Restriction(column.only).places():
+            yield from ((nodes["columns"][name], problem) for problem in place_problems(artifact.axes, place))
+    for name, item in artifact.summary.items():
+        if (item.published is None) != (item.tolerance is None):
+            yield nodes["summary"][name], f"'{name}': a published number and a tolerance go together"
+
+
+def _problems_of_parts(artifact: Artifact, entries: Mapping[str, Node]) -> Iterator[tuple[Node, str]]:
+    """Yield what is wrong with experiments, baselines, sweeps and claims, each with its node."""
+    for axis in artifact.best_within:
+        if axis not in artifact.axes:
+            yield entries["best_within"], f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"
+    for name in dict.fromkeys(artifact.experiment_at(key) for key in artifact.points()):
+        if not is_experiment(name):
+            yield entries["experiment"], f"unknown experiment '{name}'{nearest(name, experiments())}"
+    for name, baseline in artifact.baselines.items():
+        for problem in baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales)):
+            yield entries["baselines"].items()[name], f"baseline '{name}': {problem}"
+    parts: list[tuple[str, Sequence[Any]]] = [("sweeps", artifact.sweeps), ("claims", artifact.claims)]
+    for section, found in parts:
+        nodes = entries[section].elements() if section in entries else []
+        for part, node in zip(found, nodes, strict=True):
+            yield from ((node, problem) for problem in part.problems(artifact))
+    ids = [claim.id for claim in artifact.claims]
+    for claim, node in zip(artifact.claims, entries["claims"].elements() if ids else [], strict=True):
+        if ids.count(claim.id) > 1:
+            yield node, f"duplicate claim id '{claim.id}'"
+
+
+def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    for word, child in entries["scales"].items().items():
+        if word not in (*SCALES, EXACT):
+            raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
+    if EXACT in artifact.scales and len(artifact.scales) > 1:
+        raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
+    restrictions = [(artifact.scales[word], node) for word, node in entries["scales"].items().items()]
+    for restriction, node in [*restrictions, *([(artifact.runs, entries["runs"])] if "runs" in entries else [])]:
+        for word, place in restriction.places():
+            for problem in place_problems(artifact.axes, place):
+                raise node.items()[word].error(problem)
+    for axis, spec in artifact.axes.items():
+        for value, item in spec.values.items():
+            for word in (word for word in item.at_scale if word not in artifact.scales):
+                node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
+                raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
+    for word, scale in artifact.scales.items():
+        for problem in axes_of.clashes(artifact.axes, word, scale, artifact.points(scale)):
+            raise UsageError(problem)
+
+
+def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+    names = [name for name, spec in artifact.quantities.items() if spec.published]
+    seen: dict[tuple[str, Key], str] = {}
+    assert artifact.published is not None
+    for row in artifact.published.rows:
+        for problem in place_problems(artifact.axes, row.at):
+            raise UsageError(f"{row.where}: {problem}")
+        for name, number in row.values.items():
+            if name not in names:
+                raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
+            tolerance = artifact.tolerances.get(name)
+            if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
+                raise UsageError(f"{row.where}: '{name}' is judged by published_stds: give it as [mean, std]")
+            for key in artifact.points():
+                if row.at.items() <= dict(key).items():
+                    if (name, key) in seen:
+                        raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
+                    seen[name, key] = row.where
+    for key, name in ((key, name) for key in artifact.points() for name in names):
+        if (name, key) not in seen:
+            place = ", ".join(f"{axis}: {value}" for axis, value in key)
+            raise entries["published"].error(f"no published '{name}' for {{{place}}}")
+
+
+def derivation_problem(name: str, metric: Metric) -> str | None:
+    """Return what is wrong with how a metric is derived; None if nothing is."""
+    if len(metric.derived) != 1:
+        return f"'{name}' is derived by one function, found {len(metric.derived)}"
+    ((function, sources),) = metric.derived.items()
+    if function not in DERIVED:
+        return f"'{name}' is derived by {function!r}, expected one of {', '.join(DERIVED)}"
+    if len(sources) != DERIVED[function]:
+        return f"'{name}': {function} takes {DERIVED[function]} metric(s), found {len(sources)}"
+    return None
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except UsageError:
+        raise
+    except Exception as error:
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        fault = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        raise UsageError(f"{_place(path, error)}: it cannot be imported, {fault}: mend it") from error
+    return module
+
+
+def _place(path: Path, error: Exception) -> str:
+    """Return the file, and the line of it at which an import failed, where there is one."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return _line([str(path)], error) or str(path)
+
+
+def fault_in(modules: Sequence[ModuleType], error: Exception) -> str | None:
+    """Return the file and the line of one of the modules that led to an error; None where none did."""
+    return _line([str(module.__file__) for module in modules], error)
+
+
+def _line(files: Sequence[str], error: Exception) -> str | None:
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename in files), None)
+
+
+def named(name: str, where: str) -> Any:
+    """Return what a YAML names, for example ``paper_repro.papers.cem.recursion.StepsFigure``.
+
+    Raises:
+        UsageError: with the file and line ``where``, it is not below ``paper_repro.papers``, ``paper_repro.tables``
+            or a package of the user, or there is none.
+    """
+    home, _, last = name.rpartition(".")
+    homes = (*HOMES, *(f"{package}." for package in own_packages()))
+    if not name.startswith(homes):
+        raise UsageError(f"{where}: {name!r} is not below {' or '.join(home[:-1] for home in homes)}")
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if not f"{home}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"{where}: there is no module {error.name}") from error
+    if not hasattr(module, last):
+        raise UsageError(f"{where}: {home} has no {last!r}{nearest(last, vars(module))}")
+    return getattr(module, last)
+
+
+FOLDERS = ("results", "runs", "papers")
+"""Folders that a path may have before the paper's."""
+
+
+def artifacts(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return the ids that words of a command name, and the scale whose folder they name, or nothing.
+
+    ``cem table2 table3`` names two artifacts of one paper.
+
+    Raises:
+        UsageError: as ``matching``, or the words name folders of several scales.
+    """
+    ids, scales, paper, known = list[str](), set[str](), "", {name.casefold() for name in find()}
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        if f"{word}/{after}".casefold() in known:
+            paper = word
+            continue
+        paper = paper if f"{paper}/{word}".casefold() in known else ""
+        found, scale = matching(f"{paper}/{word}" if paper else word)
+        ids += found
+        scales |= {scale} - {""}
+    if len(scales) > 1:
+        raise UsageError(f"folders of the scales {' and '.join(sorted(scales))}: give those of one scale in a command")
+    return list(dict.fromkeys(ids)), "".join(scales)
+
+
+def matching(word: str) -> tuple[list[str], str]:
+    """Return the ids that a word names, and the scale where it is the folder of one: an artifact in upper or lower
+    case, its file or folder, a paper with all of its artifacts, or a pattern such as ``cem/*``.
+
+    Raises:
+        UsageError: there are none; with the nearest artifact or paper.
+    """
+    found = find()
+    if word in found:
+        return [word], ""
+    known, papers = {name.casefold(): name for name in found}, {name.partition("/")[0] for name in found}
+    if (path := Path(word)).suffix == ".yaml" and path.is_file():
+        for name, own in found.items():
+            if own.samefile(path):
+                return [name], ""
+        folder, name = path.resolve().parents[1], f"{path.parent.name}/{path.stem}"
+        raise UsageError(f"{path} is no artifact here: set {EXTRA_PAPERS}={folder} and give {name}")
+    parts = [part for part in word.casefold().split("/") if part not in ("", ".")]
+    for place in reversed(range(len(parts) - 1)):
+        name, rest = f"{parts[place]}/{parts[place + 1].removesuffix('.yaml')}", parts[place + 2 :]
+        led = place == 0 or parts[place - 1] in FOLDERS or path.is_dir()
+        if name in known and led and (not rest or rest[0] in (*SCALES, EXACT)):
+            return [known[name]], rest[0] if rest else ""
+    if parts[-1:] and parts[-1] in papers and (len(parts) == 1 or parts[-2] in FOLDERS):
+        return [name for name in found if name.startswith(f"{parts[-1]}/")], ""
+    if chosen := fnmatch.filter(known, word.casefold() if "/" in word else f"{word.casefold()}/*"):
+        return [known[name] for name in chosen], ""
+    if alike := [name for name in found if name.partition("/")[2].casefold() == "/".join(parts)]:
+        raise UsageError(f"artifact {word!r} lacks its paper: give {' or '.join(alike)}")
+    raise UsageError(unknown(word, [*found, *papers]))

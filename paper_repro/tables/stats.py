@@ -1,0 +1,198 @@
+"""Means, spreads and intervals of 95 %.
+
+Over seeds an interval is Student's t of paired differences, or Welch's where the sides share no seeds.  A share has
+Wilson's binomial interval.  Where models share a sample of test items the error of the sample enters by a bootstrap
+over seeds and items.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paper_repro.base import students_t
+
+CONFIDENCE = 0.95
+ROUNDING = 1e-12
+"""Relative: a standard error below it is one of floating-point numbers."""
+RESAMPLES = 1000
+Samples = Mapping[int, float]
+"""A value by seed."""
+Bound = Literal["=", ">", "<"]
+"""Whether values are known (=), or only known to be at least (>) or at most (<) what was measured."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its two-sided interval of 95 %; both ends are infinite for a single observation."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+    """Independent observations: seeds, or pairs of them."""
+    paired: bool = True
+    error: float = math.inf
+    """Standard error of the mean."""
+    freedom: float = 1.0
+    """Degrees of freedom of Student's t; infinite for the normal distribution."""
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there is an interval: equal values say nothing of how far apart others would be."""
+        return self.error > ROUNDING * abs(self.mean)
+
+    def p_value(self, limit: float) -> float:
+        """Return the two-sided p-value of the estimate being ``limit``; 1 where it has no interval."""
+        if not math.isfinite(self.error) or not self.has_spread:
+            return 1.0
+        return 2.0 * students_t.share_below(self.freedom, -abs(self.mean - limit) / self.error)
+
+    def opened(self, bound: Bound) -> "Interval":
+        """Return the interval of values of which some are bounds: nothing is known beyond them."""
+        ends: dict[str, Any] = {"=": {}, ">": {"high": math.inf}, "<": {"low": -math.inf}}[bound]
+        return dataclasses.replace(self, **ends)
+
+
+@dataclass(frozen=True)
+class Share(Interval):
+    """Wilson's binomial interval of a share; all cases count as independent."""
+
+    hits: int = 0
+    cases: int = 1
+
+    @property
+    def has_spread(self) -> bool:
+        return True
+
+    def p_value(self, limit: float) -> float:
+        from scipy.stats import binomtest
+
+        return float(binomtest(self.hits, self.cases, limit).pvalue) if 0.0 <= limit <= 1.0 else 0.0
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation (n - 1); None for a single value."""
+    if len(values) < 2:
+        return None
+    center = mean(values)
+    return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
+
+
+def rounded(value: float) -> float:
+    """Return a number in the eight digits that tables keep."""
+    return float(f"{value:.8g}")
+
+
+def columns(prefix: str, values: Sequence[float]) -> dict[str, float | int | None]:
+    """Return mean, sample standard deviation and number of values as columns of a table, in eight digits."""
+    spread = sample_std(values)
+    return {
+        f"{prefix}_mean": rounded(mean(values)) if values else None,
+        f"{prefix}_std": None if spread is None else rounded(spread),
+        f"{prefix}_seeds": len(values),
+    }
+
+
+def student(center: float, error: float, freedom: float, count: int, paired: bool = True) -> Interval:
+    """Return the interval of a mean with its standard error."""
+    half = students_t.half_width(freedom, CONFIDENCE) * error if error else 0.0
+    return Interval(center, center - half, center + half, count, paired, error, freedom)
+
+
+def of(values: Sequence[float]) -> Interval:
+    """Return the t interval of the mean of independent values."""
+    center, spread = mean(values), sample_std(values)
+    if spread is None:
+        return Interval(center, -math.inf, math.inf, 1)
+    return student(center, spread / math.sqrt(len(values)), len(values) - 1, len(values))
+
+
+def compare(left: Samples, right: Samples) -> Interval:
+    """Return the interval of mean(left) - mean(right).
+
+    It is paired where both sides have two or more seeds in common, because a seed fixes data and initial weights; else
+    Welch's.
+    """
+    return pooled([(left, right)])
+
+
+def pooled(parts: Sequence[tuple[Samples, Samples]]) -> Interval:
+    """Return the interval of mean(left) - mean(right), averaged over parts.
+
+    It is paired where two or more seeds are common to all sides of all parts.  Else the parts count as independent, and
+    the degrees of freedom are those of Welch and Satterthwaite.
+    """
+    common = sorted(set.intersection(*(set(left) & set(right) for left, right in parts)))
+    if len(common) > 1 or all(len(left) == len(right) == len(common) == 1 for left, right in parts):
+        return of([mean([left[seed] - right[seed] for left, right in parts]) for seed in common])
+    if len(parts) == 1:
+        return welch(*(list(side.values()) for side in parts[0]))
+    each = [compare(left, right) for left, right in parts]
+    center, count = mean([one.mean for one in each]), min(one.count for one in each)
+    if count < 2:
+        return Interval(center, -math.inf, math.inf, count, paired=False)
+    variances = [(one.error / len(each)) ** 2 for one in each]
+    return _of_variances(center, variances, [one.freedom for one in each], count)
+
+
+def welch(left: Sequence[float], right: Sequence[float]) -> Interval:
+    """Return Welch's interval of mean(left) - mean(right), of samples that share nothing."""
+    center, count = mean(left) - mean(right), min(len(left), len(right))
+    if count < 2:
+        return Interval(center, -math.inf, math.inf, count, paired=False)
+    variances = [(sample_std(side) or 0.0) ** 2 / len(side) for side in (left, right)]
+    return _of_variances(center, variances, [len(left) - 1, len(right) - 1], count)
+
+
+def _of_variances(center: float, variances: Sequence[float], freedoms: Sequence[float], count: int) -> Interval:
+    """Return the interval of a sum of independent parts, by Welch and Satterthwaite."""
+    whole = math.fsum(variances)
+    if whole == 0.0:
+        return student(center, 0.0, 1.0, count, paired=False)
+    freedom = whole**2 / math.fsum(part**2 / free for part, free in zip(variances, freedoms, strict=True))
+    return student(center, math.sqrt(whole), freedom, count, paired=False)
+
+
+def share(counts: Mapping[int, tuple[int, int]]) -> Share:
+    """Return the interval of a share.
+
+    Args:
+        counts: by seed, in how many cases it happened, and how many cases there were.
+    """
+    from scipy.stats import binomtest
+
+    hits, cases = (sum(column) for column in zip(*counts.values(), strict=True))
+    found = binomtest(hits, cases).proportion_ci(CONFIDENCE, method="wilson")
+    center = hits / cases
+    error = math.sqrt(center * (1 - center) / cases)
+    return Share(center, float(found.low), float(found.high), len(counts), True, error, math.inf, hits, cases)
+
+
+def over_items(values: Mapping[int, Sequence[float]]) -> Interval:
+    """Return the interval of a mean over seeds and test items, by a bootstrap over both.
+
+    The variance of resampled means is too small by the factor 1 - 1 / S of S seeds, and is corrected by it; the
+    quantile is Student's of S - 1 degrees of freedom.
+
+    Args:
+        values: by seed, a value for each item; the items and their order are the same for all seeds.
+    """
+    import numpy as np
+
+    table = np.array([values[seed] for seed in sorted(values)], dtype=float)  # (S, N)
+    num_seeds, num_items = table.shape
+    center = float(table.mean())
+    if num_seeds < 2:
+        return Interval(center, -math.inf, math.inf, num_seeds)
+    random = np.random.default_rng(0)
+    seeds = random.multinomial(num_seeds, [1 / num_seeds] * num_seeds, RESAMPLES) / num_seeds  # (R, S)
+    items = random.multinomial(num_items, [1 / num_items] * num_items, RESAMPLES) / num_items  # (R, N)
+    means = np.einsum("rs,sn,rn->r", seeds, table, items, optimize=True)
+    error = float(means.std(ddof=1)) * math.sqrt(num_seeds / (num_seeds - 1))
+    return student(center, error, num_seeds - 1, num_seeds)

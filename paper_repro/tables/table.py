@@ -1,0 +1,774 @@
+"""Tables: a pure function of an artifact and its records; the same records give the same bytes."""
+
+import csv
+import functools
+import io
+import json
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from paper_repro.base import typed_yaml
+from paper_repro.base.files import write_atomically
+from paper_repro.base.identity import TARGET
+from paper_repro.cells import changes, measurements
+from paper_repro.cells.planned import Key
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import FAILED, FINISHED
+from paper_repro.tables import baselines, claims, stats
+from paper_repro.tables.axes import EXACT
+from paper_repro.tables.claims import Estimate, Judgement
+from paper_repro.tables.spec import PAPERS, Artifact, Column, Metric, Number, Tolerance
+from paper_repro.tables.view import NOT_RUN, Point, View, column_value, lack, values
+
+REPRODUCED, OFF, REDUCED, ALTERED, FITTED = "reproduced", "off by", "reduced scale", "altered", "fitted"
+VERDICT, AS_REFERENCE = "verdict", "as reference"
+CHANGED, NOT_BEATEN = " †", " ‡"
+"""Behind a number that comes from other code or data than there is now; behind one that beats no trivial baseline."""
+MOST_PARTS = 8
+"""Parts of an estimate that a table shows; table.json has all of them."""
+NO_COMMIT = "unknown (no git there)"
+BOLD = ("\x02", "\x03")
+"""Stand for bold in a grid until its text has been escaped."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A rectangle of text."""
+
+    headers: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """Write it in GitHub's form of Markdown."""
+        headers, *rows = [[in_markdown(cell).replace("|", "\\|") for cell in row] for row in [self.headers, *self.rows]]
+        return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
+
+    def latex(self, comment: str) -> str:
+        """Write a tabular of booktabs, under a comment."""
+        rows = [[_line(cell) for cell in row] for row in self.rows]
+        table = tabulate(rows, self.headers, tablefmt="latex_booktabs", disable_numparse=True)
+        bold = table.replace(BOLD[0], "\\textbf{").replace(BOLD[1], "}")
+        return f"% {comment}; needs the booktabs package\n{bold}\n"
+
+    def within(self, width: int | None) -> str:
+        """Write it as a table, or where that is wider than a terminal as a block of lines for each row."""
+        table = self.markdown()
+        if width is None or max(map(len, table.splitlines())) <= width:
+            return table
+        named = [
+            [": ".join(filter(None, pair)) for pair in zip(self.headers, row, strict=True) if pair[1]]
+            for row in self.rows
+        ]
+        lines = [[textwrap.fill(in_markdown(text), width, subsequent_indent="    ") for text in row] for row in named]
+        return "\n\n".join("\n".join(row) for row in lines)
+
+
+def in_markdown(text: str) -> str:
+    """Return text as one line of Markdown in which no HTML begins."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", _line(text)).replace(BOLD[0], "**").replace(BOLD[1], "**")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class Table:
+    """Rows times metrics, with verdicts, claims and notes.
+
+    A table that computes subclasses this in the Python file beside its YAML and overrides ``summary`` or ``remarks``.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.artifact: Artifact = view.artifact
+
+    def signs(self) -> dict[str, str]:
+        """Return the signs, "< " or "> ", before the numbers of ``summary`` that are bounds."""
+        return {}
+
+    def summary(self) -> dict[str, float]:
+        """Return the numbers computed from the whole table, by the names of the artifact's ``summary``."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """Return sentences computed from the records, printed with the notes."""
+        return []
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write table.md, .csv, .tex and .json into ``folder``."""
+        content = {
+            "table.md": self.markdown(),
+            "table.csv": self.csv(),
+            "table.tex": self.grid().latex(f"{self.artifact.id}, scale {self.view.scale_name}"),
+            "table.json": json.dumps(self.document(), indent=1, ensure_ascii=False) + "\n",
+        }
+        for name, text in content.items():
+            write_atomically(folder / name, text.encode())
+        return [folder / name for name in content]
+
+    def markdown(self, width: int | None = None) -> str:
+        """Return the whole document, for a file or for a terminal of a width."""
+
+        def prose(text: str, indent: str = "") -> str:
+            text = in_markdown(text)
+            return text if width is None else textwrap.fill(text, width, subsequent_indent=indent)
+
+        plan = self.view.plan
+        parts = [prose(f"# {self.artifact.id}: {self.artifact.title}"), prose(self._lead())]
+        parts += [prose(f"**{self.headline}**")] if self.headline else []
+        if plan.altered:
+            parts.append(prose(f"**Altered by {' '.join(plan.altering)}: not compared with the paper.**"))
+        parts.append(self.grid().within(width))
+        if same := self._same():
+            parts.append(prose(f"The same in all rows: {same}."))
+        parts += [prose(f"**{total}**")] if (total := self.total()) else []
+        if self.artifact.summary:
+            parts.append(self.summary_grid().within(width))
+        if self.artifact.sweeps:
+            parts.append(self.sweep_grid().within(width))
+        if self.judgements:
+            parts += ["## Claims", self.claims_grid().within(width)]
+        notes = "\n".join(prose(f"* {note}", "  ") for note in self.notes())
+        return "\n\n".join([*parts, "## Notes", notes]) + "\n"
+
+    def grid(self) -> Grid:
+        """Return one line for each point: its place, the metrics, and the settings that differ between points."""
+        view, artifact = self.view, self.artifact
+        headers = [axis.title for axis in artifact.axes.values()]
+        shown = self._headers
+        headers += [header for own in shown.values() for header in own]
+        columns = {name: column for name, column in artifact.columns.items() if name not in self._folded}
+        headers += [column.title for column in columns.values()]
+        best = {(name, source): self._best(name, source) for name in artifact.metrics for source in _SOURCES}
+        rows = []
+        for key, point in view.points.items():
+            row = [artifact.axes[axis].values[value].label for axis, value in key]
+            for name, metric in artifact.metrics.items():
+                bold = {source: BOLD if key in best[name, source] else ("", "") for source in _SOURCES}
+                row += self._metric_cells(name, metric, point, bold)
+            rows.append([*row, *(self._column_text(name, column, point) for name, column in columns.items())])
+        return Grid(headers, rows + self._baseline_lines(len(columns)))
+
+    def _column_text(self, name: str, column: Column, point: Point) -> str:
+        if not column.is_at(point.key):
+            return ""
+        found = column_value(self.artifact, column, point, self.view.judged(point))
+        text = on_column(column, self.view.printed(point.key, name), found, self.view.plan.scale.comparable)[1]
+        return self._unknown(point) if text == NOT_RUN else text
+
+    @cached_property
+    def _folded(self) -> dict[str, str]:
+        """The columns with one value in all rows, each with its text."""
+        texts = {
+            name: {self._column_text(name, column, point) for point in self.view.points.values()}
+            for name, column in self.artifact.columns.items()
+        }
+        several = len(self.view.points) > 1
+        return {name: found.pop() for name, found in texts.items() if several and len(found) == 1}
+
+    def _same(self) -> str:
+        titles = {name: self.artifact.columns[name].title for name in self._folded}
+        return ", ".join(f"{titles[name]} {text}" for name, text in self._folded.items() if text)
+
+    @cached_property
+    def _headers(self) -> dict[str, list[str]]:
+        """The headers of each metric."""
+        view, found = self.view, {}
+        for name, metric in self.artifact.metrics.items():
+            printed = self._has_printed(metric)
+            headers = [f"{metric.title}: paper"] if printed else []
+            if metric.measured and view.has_reference:
+                headers.append(f"{metric.title}: reference")
+                headers += [f"{metric.title}: yours", AS_REFERENCE] if view.has_own else []
+            elif metric.measured:
+                whose = "ours" if view.own_root_is_reference else "yours"
+                headers.append(f"{metric.title}: {whose}" if printed else metric.title)
+            found[name] = [*headers, VERDICT] if metric.measured and printed else headers
+        return found
+
+    def _has_printed(self, metric: Metric) -> bool:
+        return self.artifact.published is not None and bool(metric.published)
+
+    def _metric_cells(self, name: str, metric: Metric, point: Point, bold: Mapping[str, tuple[str, str]]) -> list[str]:
+        printed = self.view.printed(point.key, name)
+        cells = [_wrap(_printed_text(metric, printed), bold["paper"])] if self._has_printed(metric) else []
+        if not metric.measured:
+            return cells
+        mark = NOT_BEATEN if self.view.is_beaten(point.key, name) is False else ""
+        texts = {}
+        for source in ("own", "reference"):
+            found = values(getattr(point, source), name)
+            texts[source] = _wrap(_spread(metric, found), bold[source]) or self.absence(point, name, source)
+            judged = source == ("own" if self.view.has_own else "reference")
+            texts[source] += mark if found and judged else ""
+        if any(cell.id in self.view.changed for cell in point.cells.values()) and values(point.own, name):
+            texts["own"] += CHANGED
+        if not self.view.has_reference:
+            cells.append(texts["own"])
+        elif self.view.has_own:
+            cells += [
+                texts["reference"],
+                texts["own"],
+                agreement(values(point.own, name), values(point.reference, name)),
+            ]
+        else:
+            cells.append(texts["reference"])
+        if self._has_printed(metric):
+            text = self.verdict(name, point)[1]
+            cells.append(self._unknown(point) if text == NOT_RUN else text)
+        return cells
+
+    def verdict(self, name: str, point: Point) -> tuple[str, str]:
+        """Return the verdict on a metric at a point, as a word and as a table prints it."""
+        plan = self.view.plan
+        found = values(self.view.judged(point), name)
+        printed, tolerance = self.view.printed(point.key, name), self.artifact.tolerances.get(name)
+        return on_metric(
+            self.artifact.metrics[name],
+            printed,
+            found,
+            tolerance,
+            plan.scale.comparable,
+            plan.altered,
+            self.artifact.fitted,
+        )
+
+    def absence(self, point: Point, name: str, source: str) -> str:
+        """Return the text in the place of a missing number; ``source`` is own or reference."""
+        found = getattr(point, source)
+        if any(record.status == FAILED for record in found.values()) and point.key in self._failed:
+            return f"{FAILED} [{self._failed.index(point.key) + 1}]"
+        known = trouble(found) or lack(found, name) or self.view.unnamed.get(name)
+        return known or ("" if found else NOT_RUN)
+
+    def _unknown(self, point: Point) -> str:
+        """Return the text where nothing is known: a finished row without a metric is left empty."""
+        return "" if self.view.judged(point) else NOT_RUN
+
+    def _best(self, name: str, source: str) -> set[Key]:
+        """Return the keys of the best values, as printed, of each group of ``best_within`` that has several."""
+        metric = self.artifact.metrics[name]
+        if not self.artifact.best_within or metric.direction == "none":
+            return set()
+        sign = 1.0 if metric.direction == "lower" else -1.0
+        groups: dict[Any, list[tuple[float, Key]]] = {}
+        for key, point in self.view.points.items():
+            if source == "paper":
+                printed = self.view.printed(key, name)
+                value = None if printed is None else printed.mean
+            else:
+                found = values(getattr(point, source), name)
+                value = stats.mean(list(found.values())) / metric.factor if found else None
+            if value is not None:
+                group = tuple(dict(key)[axis] for axis in self.artifact.best_within)
+                groups.setdefault(group, []).append((sign * float(metric.text(value)), key))
+        several = [members for members in groups.values() if len(members) > 1]
+        return {key for members in several for value, key in members if value == min(members)[0]}
+
+    def total(self) -> str:
+        """Return how many numbers of a fitted table lie within their tolerances; empty for other tables."""
+        names = [name for name, spec in self.artifact.metrics.items() if spec.measured]
+        found = [self.verdict(name, point)[0] for point in self.view.points.values() for name in names]
+        judged = [word for word in found if word in (FITTED, OFF)]
+        if not self.artifact.fitted or not judged:
+            return ""
+        rules = {rule(self.artifact.tolerances[name]) for name in names if name in self.artifact.tolerances}
+        within = f"{judged.count(FITTED)} of {len(judged)} measured numbers lie {' or '.join(sorted(rules))}"
+        return f"{within}, with settings that were fitted to them."
+
+    def _baseline_lines(self, columns: int) -> list[list[str]]:
+        """Return a line for each trivial baseline; the first axis on which its models differ carries its name."""
+        lines = []
+        names = [one.plan.name for one in self.view.baselines]
+        for one in self.view.baselines:
+            common, axes = one.plan.common(), self.artifact.axes
+            several = [axis for axis in axes if len({dict(key)[axis] for key in self.view.points}) > 1]
+            free = [axis for axis in axes if axis not in common] or [axis for axis in axes if axis not in several]
+            place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in axes}
+            title = baselines.title(one, names.count(one.plan.name) > 1, self.artifact)
+            place |= {next(iter(free or axes)): f"Baseline: {title}"}
+            cells = [self._baseline_cell(one, name, header) for name, own in self._headers.items() for header in own]
+            lines.append([*place.values(), *cells, *[""] * columns])
+        return lines
+
+    def _baseline_cell(self, one: baselines.MeasuredBaseline, name: str, header: str) -> str:
+        metric = self.artifact.metrics[name]
+        if not metric.measured or header.endswith(": paper") or header in (VERDICT, AS_REFERENCE):
+            return ""
+        chosen = {": reference": one.reference, ": yours": one.own}
+        source = next(
+            (found for end, found in chosen.items() if header.endswith(end) and self.view.has_reference), None
+        )
+        found = one.samples(name, source)
+        spread = stats.sample_std([value / metric.factor for value in found.values()])
+        if found and (not spread or metric.text(spread) == metric.text(0.0)):
+            found = {0: stats.mean(list(found.values()))}
+        return _spread(metric, found) or (NOT_RUN if name in one.spec.metrics else "")
+
+    def summary_grid(self) -> Grid:
+        """Return a line for each number of the summary: its title, the paper's, ours and the verdict."""
+        rows = []
+        for name, item in self.artifact.summary.items():
+            own = self._summary.get(name)
+            printed = "" if item.published is None else f"{item.published:.{item.digits}f}{item.unit}"
+            text = NOT_RUN if own is None else f"{self.signs().get(name, '')}{own:.{item.digits}f}{item.unit}"
+            rows.append([item.title, printed, text, self._summary_verdict(name)])
+        return Grid(["", "paper", "ours", VERDICT], rows)
+
+    @cached_property
+    def _summary(self) -> dict[str, float]:
+        return self.summary()
+
+    def _summary_verdict(self, name: str) -> str:
+        item, value = self.artifact.summary[name], self._summary.get(name)
+        if value is None:
+            return NOT_RUN
+        if item.published is None or item.tolerance is None:
+            return ""
+        if not self.view.plan.scale.comparable and not item.from_paper:
+            return REDUCED
+        text = Metric(item.title, item.unit, "none", item.digits).text
+        if within(value, Number(item.published), item.tolerance, text):
+            return FITTED if item.fitted or self.artifact.fitted else REPRODUCED
+        return f"{OFF} {value - item.published:+.{item.digits}f}{item.unit.replace('%', 'points')}"
+
+    def sweep_grid(self) -> Grid:
+        """Return where each sweep is lowest by the mean over seeds, and whether that lies inside its grid."""
+        rows = []
+        for sweep in self.artifact.sweeps:
+            groups: dict[Key, list[tuple[float, float]]] = {}
+            for key in self.view.points:
+                found = self.view.samples(sweep.metric, dict(key)) if sweep.holds(dict(key)) else {}
+                setting = self.view.counted(sweep.by, dict(key)) if found else None
+                if setting is not None:
+                    place = tuple((axis, value) for axis, value in key if axis != sweep.axis)
+                    loss = stats.mean(list(found.values()))
+                    groups.setdefault(place, []).append((loss, setting))
+            for place, members in groups.items():
+                settings, (loss, best) = sorted(setting for _, setting in members), min(members)
+                inside = (
+                    "yes"
+                    if settings[0] < best < settings[-1]
+                    else f"no: the {'lowest' if best == settings[0] else 'highest'}"
+                )
+                grid = ", ".join(f"{setting:g}" for setting in settings)
+                metric = self.artifact.metrics[sweep.metric]
+                title = self.artifact.columns[sweep.by].title
+                label = baselines.label(self.artifact, place)
+                rows.append([label, title, grid, f"{best:g}", metric.text(loss / metric.factor), inside])
+        return Grid(["Sweep", "setting", "grid", "best", "its loss", "inside the grid"], rows)
+
+    @cached_property
+    def judgements(self) -> list[Judgement]:
+        """The claims that are judged at this scale, with their words."""
+
+        def function(claim: claims.Claim) -> Any:
+            return self.artifact.function(claim.form, claim.line) if isinstance(claim.form, str) else None
+
+        own = [claim for claim in self.artifact.claims if claim.is_of(self.view.scale_name)]
+        return [claims.judge(claim, self.view, function(claim)) for claim in own]
+
+    @property
+    def headline(self) -> str:
+        """The first claim's estimate, threshold and word; empty without a claim."""
+        return next((judgement.sentence for judgement in self.judgements), "")
+
+    def claims_grid(self) -> Grid:
+        """Return a line for each claim, and below it one for each part of its estimate."""
+        rows = []
+        for one in self.judgements:
+            whose = f"{'ours' if one.claim.ours else 'the paper'}: {one.claim.where}"
+            word = f"{BOLD[0]}{one.word}{BOLD[1]}"
+            rows.append([one.claim.id, whose, one.claim.says, one.text, one.claim.threshold.text, word])
+            parts = one.estimate.parts
+            rows += [["", "", label, one.estimate.numbers(part), "", ""] for label, part in parts[:MOST_PARTS]]
+            if len(parts) > MOST_PARTS:
+                rows.append(["", "", f"{len(parts) - MOST_PARTS} further parts stand in table.json", "", "", ""])
+        return Grid(["claim", "whose", "says", "estimate", "claimed", "here"], rows)
+
+    def notes(self) -> list[str]:
+        """Return the sentences below the table."""
+        view, artifact = self.view, self.artifact
+        notes = [*artifact.notes, *view.plan.scale.notes, *self.remarks()]
+        about = {one.spec.label: one.spec.about for one in view.baselines if one.spec.about}
+        notes += [f"Baseline, {label}: {text}" for label, text in about.items()]
+        if view.baselines and any(
+            view.is_beaten(key, name) is False for key in view.points for name in artifact.metrics
+        ):
+            notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline, and decides nothing.")
+        by_rule: dict[str, list[str]] = {}
+        titles = {name: spec.title for name, spec in artifact.quantities.items()}
+        for name, tolerance in artifact.tolerances.items():
+            by_rule.setdefault(f"{rule(tolerance)}: {tolerance.reason}", []).append(titles[name])
+        measured = {spec.title for spec in artifact.metrics.values()}
+        for text, names in by_rule.items():
+            word = FITTED if artifact.fitted and measured.issuperset(names) else REPRODUCED
+            notes.append(f"{word.capitalize()} ({', '.join(names)}) means {text}")
+        if artifact.published is not None:
+            notes.append(f"Repeats in the paper: {artifact.published.repeats}.")
+        for title, source in (("Yours", "own"), ("Reference", "reference")):
+            found = [record for point in view.points.values() for record in getattr(point, source).values()]
+            if found:
+                notes.append(f"{'Made' if view.own_root_is_reference else title + ', made'} {_origin(found)}.")
+        for point in view.points.values():
+            if text := trouble(view.judged(point)):
+                number = f"[{self._failed.index(point.key) + 1}] " if point.key in self._failed else ""
+                notes.append(f"{number}{baselines.label(artifact, point.key)}: {textwrap.shorten(text, 300)}.")
+        if changed := changes.told(view.changed):
+            notes.append(f"{CHANGED.strip()} {changed}.")
+        reasons: dict[str, list[str]] = {}
+        for record in (record for point in view.points.values() for record in view.judged(point).values()):
+            for name, reason in record.unavailable.items():
+                if name in artifact.metrics:
+                    reasons.setdefault(reason, []).append(artifact.metrics[name].title)
+        return notes + [f"{', '.join(dict.fromkeys(names))}: n/a, {reason}" for reason, names in reasons.items()]
+
+    @cached_property
+    def _failed(self) -> list[Key]:
+        """The places without a result because a cell failed; a note says why."""
+        statuses = {p.key: {one.status for one in self.view.judged(p).values()} for p in self.view.points.values()}
+        return [key for key, found in statuses.items() if FAILED in found and FINISHED not in found]
+
+    def _lead(self) -> str:
+        plan, artifact = self.view.plan, self.artifact
+        scale = "" if plan.scale_name == EXACT else f" Scale {plan.scale_name}: {plan.scale.about}"
+        most = max((len(point.cells) for point in self.view.points.values()), default=0)
+        more = f", and at some places up to {most} seeds" if most > len(plan.seeds) else ""
+        seeds = f" Seeds {', '.join(map(str, plan.seeds))}{more}." if len(plan.seeds) > 1 else ""
+        return f"{artifact.source.paper}, {artifact.source.where}. Made from: {made_of(self.view)}.{scale}{seeds}"
+
+    def long_rows(self) -> list[dict[str, Any]]:
+        """Return one row for each point and metric or column, with everything that a program wants to compare."""
+        rows: list[dict[str, Any]] = []
+        for key, point in self.view.points.items():
+            for name, column in self.artifact.columns.items():
+                if column.is_at(key):
+                    printed = self.view.printed(key, name)
+                    found = column_value(self.artifact, column, point, self.view.judged(point))
+                    word = on_column(column, printed, found, self.view.plan.scale.comparable)[0]
+                    row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
+                    row |= {"paper_std": None, **stats.columns("own", [] if found is None else [found])}
+                    rows.append({**row, "verdict": word})
+            for name, metric in self.artifact.metrics.items():
+                printed = self.view.printed(key, name)
+                row = {**dict(key), "quantity": name, "paper_mean": None if printed is None else printed.mean}
+                row["paper_std"] = None if printed is None else printed.std
+                own, reference = (values(found, name) for found in (point.own, point.reference))
+                row |= self._columns(metric, own, reference, self.verdict(name, point)[0] if metric.measured else "")
+                if not self.view.own_root_is_reference:
+                    row["as_reference"] = agreement(own, reference)
+                if (beaten := self.view.is_beaten(key, name)) is not None:
+                    row["beaten"] = beaten
+                rows.append(row)
+        return rows + self._baseline_rows()
+
+    def _columns(
+        self, metric: Metric, own: Mapping[int, float], reference: Mapping[int, float], verdict: str
+    ) -> dict[str, Any]:
+        row = {**stats.columns("own", [value / metric.factor for value in own.values()]), "verdict": verdict}
+        if not self.view.own_root_is_reference:
+            row |= stats.columns("reference", [value / metric.factor for value in reference.values()])
+        return row
+
+    def _baseline_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for one in self.view.baselines:
+            place = {axis: one.plan.common().get(axis, "") for axis in self.artifact.axes}
+            for name, metric in self.artifact.metrics.items():
+                if metric.measured and (found := one.samples(name)):
+                    whole = self.view.own_root_is_reference
+                    own, reference = (
+                        (found, {}) if whole else (one.samples(name, one.own), one.samples(name, one.reference))
+                    )
+                    row = {**place, "quantity": name, "paper_mean": None, "paper_std": None}
+                    rows.append({**row, **self._columns(metric, own, reference, ""), "baseline": one.plan.name})
+        return rows
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of table.json."""
+        plan = self.view.plan
+        return {
+            "artifact": self.artifact.id,
+            "title": self.artifact.title,
+            "source": f"{self.artifact.source.paper}, {self.artifact.source.where}",
+            "scale": plan.scale_name,
+            "made_of": made_of(self.view),
+            "comparable": plan.scale.comparable and not plan.altered,
+            "seeds": list(plan.seeds),
+            "overrides": plan.altering,
+            "headline": self.headline,
+            "rows": self.long_rows(),
+            "summary": {
+                name: {
+                    "paper": item.published,
+                    "ours": self._summary.get(name),
+                    **({"sign": sign} if (sign := self.signs().get(name)) else {}),
+                    "verdict": self._summary_verdict(name),
+                }
+                for name, item in self.artifact.summary.items()
+            },
+            "total": self.total(),
+            "claims": [_claim_document(judgement) for judgement in self.judgements],
+            "notes": self.notes(),
+            "cells": self._cells(),
+        }
+
+    def _cells(self) -> dict[str, Any]:
+        """Return the ids of the judged records; a record's own id does not depend on the data that a reader has."""
+        found: dict[str, Any] = {}
+        for point in self.view.points.values():
+            for seed, cell in point.cells.items():
+                record = self.view.judged(point).get(seed)
+                found[cell.id if record is None else record.cell] = {**dict(point.key), "seed": seed}
+        for one in self.view.baselines:
+            for seed, cell in one.plan.cells.items():
+                record = one.found.get(seed)
+                found[cell.id if record is None else record.cell] = {"baseline": one.plan.name, "seed": seed}
+        return found
+
+    def csv(self) -> str:
+        """Return the rows as table.csv has them."""
+        rows = [{name: value for name, value in row.items() if name != "beaten"} for row in self.long_rows()]
+        stream = io.StringIO()
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return stream.getvalue()
+
+
+_SOURCES = ("paper", "own", "reference")
+
+
+def table_of(view: View) -> Table:
+    """Return the table of the kind that the YAML names or a Python file beside it defines, or a plain one."""
+    found: Table = (view.artifact.kind(view.artifact.table, Table) or Table)(view)
+    return found
+
+
+def _claim_document(one: Judgement) -> dict[str, Any]:
+    estimate = one.estimate
+    return {
+        "id": one.claim.id,
+        "catalogue": one.claim.catalogue,
+        "whose": "ours" if one.claim.ours else "paper",
+        "where": one.claim.where,
+        "says": one.claim.says,
+        "verdict": one.verdict,
+        "word": one.word,
+        "estimate": _estimate_document(estimate),
+        "claimed": one.claim.threshold.text,
+        "p": None if one.p_value is None else stats.rounded(one.p_value),
+        "because": one.because,
+        "parts": [
+            {"label": label, **_ends(estimate, part), "text": estimate.numbers(part)} for label, part in estimate.parts
+        ],
+    }
+
+
+def _estimate_document(estimate: Estimate) -> dict[str, Any] | None:
+    if estimate.interval is None:
+        return None
+    named = {"of": estimate.of, "to": estimate.to, "kind": estimate.kind}
+    seeds = {"seeds": estimate.interval.count, "items": estimate.items, "text": estimate.text}
+    return {**named, **_ends(estimate, estimate.interval), **seeds}
+
+
+def _ends(estimate: Estimate, interval: stats.Interval) -> dict[str, float | None]:
+    ends = {"value": interval.mean, "low": interval.low, "high": interval.high}
+    return {name: stats.rounded(estimate.shown(end)) if math.isfinite(end) else None for name, end in ends.items()}
+
+
+def _printed_text(metric: Metric, number: Number | None) -> str:
+    if number is None:
+        return ""
+    if number.std is None:
+        return f"{number.mean:.10g}" if metric.format == "f" else metric.text(number.mean)
+    return f"{metric.text(number.mean)} ± {metric.text(number.std)}"
+
+
+def _spread(metric: Metric, found: Mapping[int, float]) -> str:
+    if not found:
+        return ""
+    scaled = [value / metric.factor for value in found.values()]
+    spread = stats.sample_std(scaled)
+    text = metric.text(stats.rounded(stats.mean(scaled)))
+    return text if spread is None else f"{text} ± {metric.text(stats.rounded(spread))}"
+
+
+def _wrap(text: str, marks: tuple[str, str]) -> str:
+    return f"{marks[0]}{text}{marks[1]}" if text else ""
+
+
+def _origin(found: Sequence[Record]) -> str:
+    """Return device and commit of records, in words."""
+    devices = sorted({str(record.provenance.get("device")) for record in found})
+    torches = sorted({str(record.provenance.get("versions", {}).get("torch", "none")) for record in found})
+    code = [each for record in found for each in measurements.code_of(record)]
+    commits = sorted({(each["commit"] or "")[:10] or NO_COMMIT for each in code})
+    dirty = " with uncommitted changes" if any(each["dirty"] for each in code) else ""
+    return f"on {'; '.join(devices)}, torch {', '.join(torches)}, commit {', '.join(commits)}{dirty}"
+
+
+def on_metric(
+    metric: Metric,
+    printed: Number | None,
+    found: Mapping[int, float],
+    tolerance: Tolerance | None,
+    comparable: bool,
+    altered: bool,
+    fitted: bool = False,
+) -> tuple[str, str]:
+    """Compare a metric's mean over seeds with the paper's number; return the word, and the text of a table.
+
+    ``reproduced`` (of a fitted table ``fitted``) and ``off by`` are said only of runs at the paper's scale with the
+    artifact's own settings.
+    """
+    if not found:
+        return NOT_RUN, NOT_RUN
+    if printed is None or tolerance is None:
+        return "", ""
+    ours = stats.mean(list(found.values())) / metric.factor
+    change = _relative(ours, printed.mean)
+    if altered:
+        return ALTERED, f"{ALTERED} ({change})"
+    if not comparable:
+        return REDUCED, REDUCED
+    if within(ours, printed, tolerance, metric.text):
+        word = FITTED if fitted else REPRODUCED
+        return word, f"{word} ({change})"
+    return OFF, f"{OFF} {change}"
+
+
+def on_column(column: Column, printed: Number | None, found: float | None, comparable: bool = True) -> tuple[str, str]:
+    """Compare a counted column with the printed digits; return the word, and the text of a table."""
+    if found is None:
+        return NOT_RUN, NOT_RUN
+    if printed is None:
+        return "", column.text(found)
+    wanted = f"{printed.mean:.{column.digits}f}{column.unit}"
+    if not comparable:
+        return REDUCED, f"{wanted}, {REDUCED}: {found:,.0f}"
+    if column.text(found) == wanted:
+        return REPRODUCED, f"{wanted} = {found:,.0f}"
+    return OFF, f"{wanted}, ours {found:,.0f}"
+
+
+def within(ours: float, printed: Number, tolerance: Tolerance, text: Any) -> bool:
+    """Return whether a number lies within the tolerance of the printed one.
+
+    Raises:
+        ValueError: the tolerance counts published standard deviations, and the paper prints none.
+    """
+    distance = abs(ours - printed.mean)
+    if tolerance.published_stds is not None:
+        if printed.std is None:
+            raise ValueError("a tolerance in published standard deviations needs a published one")
+        return distance <= tolerance.published_stds * printed.std
+    if tolerance.relative is not None:
+        return distance <= tolerance.relative * abs(printed.mean)
+    if tolerance.absolute is not None:
+        return distance <= tolerance.absolute
+    return bool(text(ours) == text(printed.mean))
+
+
+def rule(tolerance: Tolerance) -> str:
+    """Return a tolerance in words."""
+    if tolerance.published_stds is not None:
+        return f"within {tolerance.published_stds:g} published standard deviation of the published mean"
+    if tolerance.relative is not None:
+        return f"within {100 * tolerance.relative:g} %"
+    return "equal to the printed digits" if tolerance.absolute is None else f"within {tolerance.absolute:g}"
+
+
+def trouble(found: Mapping[int, Record]) -> str:
+    """Return what happened to the cells without a result, in words; empty if all finished."""
+    return "; ".join(
+        f"seed {seed} {record.status}" + (f": {record.note}" if record.note else "")
+        for seed, record in sorted(found.items())
+        if record.status != FINISHED
+    )
+
+
+def agreement(own: Mapping[int, float], reference: Mapping[int, float]) -> str:
+    """Return whether the user's runs agree with the reference: Welch's interval of the difference holds zero.
+
+    Seeds count as independent: on another processor the same seed is a new sample.
+    """
+    if not own or not reference:
+        return ""
+    if own == reference:
+        return "equal"
+    if len(own) < 2 or len(reference) < 2:
+        return "one seed"
+    interval = stats.welch(list(own.values()), list(reference.values()))
+    return "agrees" if interval.low <= 0.0 <= interval.high else "differs"
+
+
+def _relative(ours: float, printed: float) -> str:
+    if printed == 0.0:
+        return f"{ours:+.3g}"
+    percent = 100.0 * (ours - printed) / abs(printed)
+    if not math.isfinite(percent):
+        return f"{ours:.3g}"
+    return f"{percent:+.0f} %" if abs(percent) >= 1 else f"{percent:+.2g} %"
+
+
+def made_of(view: View) -> str:
+    """Return data and size of the models, read from configs and records: "ListOps, 1.8k to 61k parameters"."""
+    return ", ".join(part for part in (data_of(view), size_of(view)) if part)
+
+
+def data_of(view: View) -> str:
+    """Return the data of all cells of a view."""
+    if view.scale_name == EXACT:
+        return "arithmetic"
+    found = dict.fromkeys(_data(cell.config) for point in view.points.values() for cell in point.cells.values())
+    return " and ".join(word for word in found if word) or "made-up inputs"
+
+
+@functools.cache
+def _data_names() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = typed_yaml.read(PAPERS / "data_names.yaml").plain()
+    return found
+
+
+def _data(config: Mapping[str, Any]) -> str:
+    section = config.get("data")
+    if not isinstance(section, Mapping):
+        return ""
+    parts = [part for part in (section.get("source"), section) if isinstance(part, Mapping)]
+    names = _data_names()
+    for part in parts:
+        files = part.get("files")
+        manifest = files.get("manifest") if isinstance(files, Mapping) else None
+        if isinstance(manifest, str):
+            name = manifest.partition("/")[0]
+            known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
+            return names["folders"][max(known, key=len)] if known else name
+    classes = (str(part.get(TARGET, "")).rpartition(".")[2] for part in parts)
+    return next((names["classes"][name] for name in classes if name in names["classes"]), "")
+
+
+def size_of(view: View) -> str:
+    """Return the fewest and the most parameters of the judged records' models; empty where none has any."""
+    judged = [record for point in view.points.values() for record in view.judged(point).values()]
+    counts = sorted(record.parameters for record in judged if record.parameters)
+    ends = list(dict.fromkeys(count_text(count) for count in (*counts[:1], *counts[-1:])))
+    return f"{' to '.join(ends)} parameters" if ends else ""
+
+
+def count_text(count: float) -> str:
+    """Write a count with two digits, or three above a hundred: 1,805 is 1.8k, 162,813,024 is 163M."""
+    for unit, letter, least in ((1e9, "B", 1e9), (1e6, "M", 1e5), (1e3, "k", 1e3)):
+        if count >= least:
+            return f"{count / unit:.2g}{letter}" if count < 100 * unit else f"{count / unit:.0f}{letter}"
+    return f"{count:.0f}"
