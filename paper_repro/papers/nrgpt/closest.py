@@ -1,7 +1,7 @@
 """Estimates of orders: a model is best of all, or models follow one another, if the closest pair says so."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from paper_repro.tables import claims
@@ -25,7 +25,7 @@ def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> E
     return min(each, key=_mean)
 
 
-def closest_step(view: View, what: str, found: dict[str, Samples]) -> Estimate:
+def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> Estimate:
     """Return the ratio of a model's numbers to those of the model before it, where that ratio is least.
 
     Args:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
 from paper_repro.papers.nrgpt.closest import closest_step, label
-from paper_repro.tables import claims, figure, plots, stats, table
+from paper_repro.tables import claims, figure, plots, table
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
 from paper_repro.tables.stats import Samples
@@ -29,16 +29,15 @@ class Transitions(table.Table):
         fits = {model: _fit(self.view, model) for model in MODELS}
         return {f"transition_{model}": found.size for model, found in fits.items() if isinstance(found, Transition)}
 
-    def remarks(self) -> list[str]:
-        fits = {model: _fit(self.view, model) for model in MODELS}
-        return [f"{label(self.view, model)}: {why}." for model, why in fits.items() if isinstance(why, str) and why]
-
 
 class Figure3(figure.Figure):
     """Accuracy of every run, the logistic fit, its 80 % point and the printed one above; mean losses below."""
 
     size = (10.0, 5.4)
-    marks = "Above: a dot is a run, the curve a logistic fit to all of them. Below: means over seeds."
+    marks = (
+        "Above: a dot is a run, the curve a logistic fit to all of them. Below: faint dots are runs, lines means over "
+        "seeds."
+    )
 
     def baselines(self) -> list[BaselineLine]:
         """Return the baseline of answers in the panels above, that of losses in those below."""
@@ -70,10 +69,9 @@ class Figure3(figure.Figure):
             own = [row for row in rows if row["model"] == model]
             self._accuracies(above, own, plots.model(self.artifact.id, model))
             for metric, (name, line, marker) in LOSSES.items():
-                means = _means(own, metric)
-                style = {"color": plots.model(self.artifact.id, model), "marker": marker, "markersize": 3}
-                below.plot(list(means), list(means.values()), line, **style)
-                below.plot([], [], line, **{**style, "color": plots.RULE}, label=name)
+                points = [(row["parameters"], row["value"]) for row in own if row["metric"] == metric]
+                plots.seeds_and_mean(below, points, plots.model(self.artifact.id, model), line=line, marker=marker)
+                below.plot([], [], line, color=plots.RULE, marker=marker, markersize=3, label=name)
             above.set(title=label(self.view, model), ylim=(-0.02, 1.02))
             below.set(xlabel="parameters")
             if rows:
@@ -99,10 +97,12 @@ class Figure3(figure.Figure):
 
         axes.axhline(THRESHOLD, color=plots.RULE, linestyle="--", linewidth=0.8)
         answers = self._answers()
-        axes.axhline(1 / answers, color=plots.RULE, linestyle=(0, (5, 5)), linewidth=0.8, label=f"1 of {answers} answers")
+        axes.axhline(
+            1 / answers, color=plots.RULE, linestyle=(0, (5, 5)), linewidth=0.8, label=f"1 of {answers} answers"
+        )
         axes.scatter(*points(ACCURACY), s=12, color=color, alpha=0.6)
         axes.plot(*points("fit"), color=color, linewidth=1)
-        star = {"marker": "*", "linestyle": "none", "markeredgecolor": plots.INK, "markersize": 13}
+        star: Any = {"marker": "*", "linestyle": "none", "markeredgecolor": plots.INK, "markersize": 13}
         axes.plot(*points("transition"), color=color, **star)
         axes.plot([], [], color=plots.GROUND, label=f"learned here: the fit is {100 * THRESHOLD:g} % right", **star)
 
@@ -133,7 +133,9 @@ def estimate_widest_accuracy(view: View) -> Estimate:
     for model in MODELS:
         place, size = _widest(view, model)
         if size <= (printed := _printed_transition(view, model) or 0.0):
-            return claims.nothing(f"{label(view, model)} has {size:,.0f} parameters; its transition is at {printed:,.0f}")
+            return claims.nothing(
+                f"{label(view, model)} has {size:,.0f} parameters; its transition is at {printed:,.0f}"
+            )
         parts[label(view, model)] = view.samples(ACCURACY, place)
     return claims.number("accuracy of the widest models", parts)
 
@@ -183,14 +185,6 @@ def _sizes(view: View, model: str | None = None) -> Iterator[tuple[Place, float]
         parameters = view.counted("parameters", place)
         if parameters is not None and model in (None, place["model"]):
             yield place, parameters
-
-
-def _means(rows: Sequence[Row], metric: str) -> dict[float, float]:
-    sizes: dict[float, list[float]] = {}
-    for row in rows:
-        if row["metric"] == metric:
-            sizes.setdefault(row["parameters"], []).append(row["value"])
-    return {size: stats.mean(values) for size, values in sorted(sizes.items())}
 
 
 def _row(metric: str, model: str, parameters: float, seed: int | str, value: float) -> Row:

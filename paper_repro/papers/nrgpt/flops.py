@@ -1,8 +1,11 @@
 """NRGPT, appendix D: FLOPs of a recurrence by closed formulas, and the paper's sentences on the counts."""
 
+import math
+from itertools import product
+
 from paper_repro.tables import claims, table
 from paper_repro.tables.claims import Estimate
-from paper_repro.tables.view import View
+from paper_repro.tables.view import Place, View
 
 FEED_FORWARD_MACS = {"rgpt": (0, 2), "rgpt_parallel": (0, 2), "ff1": (0, 2), "ff2w": (0, 4), "ff2": (2, 2)}
 """Multiply-adds of the feed-forward part per token, as multiples of D^2 and of D M."""
@@ -42,35 +45,26 @@ class Flops(table.Table):
 
 def estimate_ratio(view: View) -> Estimate:
     """Return the FLOPs of the paper's variants, FF1 with 8D and FF2W, over RGPT's at equal parameters."""
-    axes = view.artifact.axes
-    values = {}
-    for model in ("ff1_8d", "ff2w"):
-        for heads, head in axes["heads"].values.items():
-            for window, length in axes["window"].values.items():
-                place = {"parameters": "equal", "heads": heads, "window": window, "model": model}
-                label = f"{axes['model'].values[model].label}, {head.label}, {length.label}"
-                values[label] = _counted(view, "ratio", place)
-    return claims.count("FLOPs of NRGPT", values, "of RGPT with as many parameters", "times")
+    axes, values = view.artifact.axes, {}
+    for model, heads, window in product(("ff1_8d", "ff2w"), axes["heads"].values, axes["window"].values):
+        place = {"parameters": "equal", "heads": heads, "window": window, "model": model}
+        label = ", ".join(axes[axis].values[place[axis]].label for axis in ("model", "heads", "window"))
+        values[label] = _counted(view, "ratio", place)
+    return claims.count("FLOPs of NRGPT", values, "RGPT with as many parameters", "times")
 
 
 def estimate_parameters_of_heads(view: View) -> Estimate:
-    """Return the parameters with twelve heads over those with one, of each NRGPT over the same of each recurrent GPT."""
-    models = view.artifact.axes["model"].values
-    growth: dict[str, float | None] = {}
+    """Return the parameters with twelve heads over those with one, of each NRGPT over the same of RGPT."""
+    models, growth = view.artifact.axes["model"].values, {}
     for model in models:
-        one, twelve = (
-            _counted(view, "parameters", {"parameters": "same_width", "heads": heads, "window": "t1024", "model": model})
-            for heads in ("h1", "h12")
-        )
-        growth[model] = twelve / one if one and twelve else None
-    values = {}
-    for own in (model for model in models if model.startswith("ff")):
-        for other in (model for model in models if model.startswith("rgpt")):
-            left, right = growth[own], growth[other]
-            values[f"{models[own].label} and {models[other].label}"] = left / right if left and right else None
-    return claims.count("factor of parameters from 1 to 12 heads of NRGPT", values, "recurrent GPT")
+        place = {"parameters": "same_width", "window": "t1024", "model": model}
+        one, twelve = (_counted(view, "parameters", {**place, "heads": heads}) for heads in ("h1", "h12"))
+        growth[model] = twelve / one if one and twelve else math.nan
+    values = {spec.label: growth[model] / growth["rgpt"] for model, spec in models.items() if model.startswith("ff")}
+    known = {label: None if math.isnan(value) else value for label, value in values.items()}
+    return claims.count("growth of parameters from 1 to 12 heads of NRGPT", known, "of RGPT", "times")
 
 
-def _counted(view: View, name: str, place: dict[str, str]) -> float | None:
+def _counted(view: View, name: str, place: Place) -> float | None:
     """Return a counted metric; every seed counts the same."""
     return next(iter(view.samples(name, place).values()), None)

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from paper_repro.base import config as configs
-from paper_repro.papers.nrgpt.closest import label
 from paper_repro.tables import stats, table
 from paper_repro.tables.view import View
 
-GENERATED, LIKELIHOOD, ALWAYS_A = "mmlu_generated", "mmlu", "mmlu_always_a"
 CHANCE = 25.0
 NORMAL_QUANTILE = 1.959964
 """Quantile of a two-sided 95 % interval."""
@@ -21,39 +19,11 @@ Subjects = Mapping[str, Mapping[str, int]]
 
 class Table6(table.Table):
     def summary(self) -> dict[str, float]:
-        columns = _columns(self.view)
-        found = {f"printed_{model}": stats.mean(self._printed(model, columns)) for model in MODELS}
-        return found | {"chance": CHANCE, "chance_half_width": chance_half_width(columns)}
-
-    def remarks(self) -> list[str]:
-        """Return which averages guessing explains, where MMLU is asked."""
-        columns = _columns(self.view)
-        half = chance_half_width(columns)
-        if f"{GENERATED}_average" not in self.artifact.metrics:
-            return [f"Chance and the averages above are of MMLU: 95 % of guessing ones lie within {half:.1f} points."]
-        found = {}
+        columns, found = _columns(self.view), {}
         for model in MODELS:
-            found[f"{label(self.view, model)}, printed"] = self._printed(model, columns)
-            for name, prefix in (("measured", GENERATED), ("log-likelihood", LIKELIHOOD)):
-                each = [self.view.samples(f"{prefix}_{column}", {"model": model}) for column in columns]
-                if all(each):
-                    found[f"{label(self.view, model)}, {name}"] = [stats.mean(list(own.values())) for own in each]
-        averages = {name: stats.mean(values) for name, values in found.items()}
-        guessing = [f"{name} {value:.1f} %" for name, value in averages.items() if abs(value - CHANCE) <= half]
-        return [
-            f"Of a guessing model 95 % of the averages lie within {half:.1f} points of {CHANCE:g} %, by the number of "
-            f"questions. Averages that guessing explains: {'; '.join(guessing) or 'none'}.",
-            *self._always_a(),
-        ]
-
-    def _printed(self, model: str, columns: Subjects) -> list[float]:
-        numbers = [self.view.printed((("model", model),), f"{GENERATED}_{name}") for name in columns]
-        return [number.mean for number in numbers if number is not None]
-
-    def _always_a(self) -> list[str]:
-        found = self.view.samples(f"{ALWAYS_A}_average", {"model": MODELS[0]})
-        average = stats.mean(list(found.values())) if found else 0.0
-        return [f"Always saying A gives {average:.1f} %, which the authors' scoring leans to."] if found else []
+            numbers = [self.view.printed((("model", model),), f"mmlu_generated_{name}") for name in columns]
+            found[f"printed_{model}"] = stats.mean([number.mean for number in numbers if number is not None])
+        return found | {"chance": CHANCE, "chance_half_width": chance_half_width(columns)}
 
 
 def standard_error(columns: Subjects, accuracies: Mapping[str, float]) -> float:
