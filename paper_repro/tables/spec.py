@@ -29,7 +29,6 @@ from paper_repro.base.packages import own_packages
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 from paper_repro.tables import axes as axes_of
-from paper_repro.tables import baselines, claims
 from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems
 from paper_repro.tables.baselines import Baseline
 from paper_repro.tables.claims import Claim, Smallest
