@@ -17,6 +17,8 @@ EP = {"method": "ep"}
 IMAGES, DRAWN = 16, 8
 """Images of each model that are relaxed, and how many of them are drawn."""
 ENERGY_MARKS = "Lines: one image each; dashed: the steps of training, T1."
+ROUNDING = 1e-6
+"""Below this share of their fall, energies of float32 states fluctuate."""
 IMAGE_MARKS = "Columns of pictures: the same images; under each its mean squared error."
 
 
@@ -124,6 +126,7 @@ def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> Non
         fall = max(values[0] - values[-1], 1e-300)
         right.plot(steps[1:-1], [(value - values[-1]) / fall for value in values[1:-1]], **style)
     right.set_yscale("log", nonpositive="mask")
+    right.set_ylim(ROUNDING, 1)
     for axes in (left, right):
         axes.set(xscale="log", xlabel="steps T")
         axes.axvline(trained, color=plots.RULE, linestyle="--", linewidth=0.8)
