@@ -52,7 +52,8 @@ PLACED = ("quantity", "verdict", "baseline", "beaten", "as_reference")
 AUTHORS = re.compile(r"\bauthors['’]")
 """How a note names the code that the authors of a paper published."""
 DEVIATIONS = re.compile(r"^#\s*Deviations:\s+(.*(?:\n#(?!\s*[A-Z][a-z]+:\s).*)*)", re.MULTILINE)
-KEPT = frozenset("svg g use defs clipPath text tspan image path rect circle line polyline polygon ellipse".split())
+SHAPES = ("path", "rect", "circle", "line", "polyline", "polygon", "ellipse")
+KEPT = frozenset(("svg", "g", "use", "defs", "clipPath", "text", "tspan", "image", *SHAPES))
 """The elements of an SVG that a page shows."""
 INSIDE = ("#", "data:image/png;base64,")
 """How an address begins that leads nowhere else."""
@@ -258,7 +259,9 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
         kinds += ["as reference"] * reference + ["verdict"] * (judged and printed and measured)
         setting = isinstance(spec, Column) and not printed
         head = {"name": name, "title": spec.title if spec else name, "kinds": kinds, "setting": setting}
-        quantities.append({**head, "unit": getattr(spec, "unit", ""), "spec": spec, "is_metric": isinstance(spec, Metric)})
+        quantities.append(
+            {**head, "unit": getattr(spec, "unit", ""), "spec": spec, "is_metric": isinstance(spec, Metric)}
+        )
     quantities.sort(key=lambda one: (isinstance(one["spec"], Column), one["setting"]))
     for row in rows:
         at, repeat = [str(row.get(axis, "")) for axis in axes], 0
@@ -291,7 +294,9 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
 def labels(result: Result, place: Mapping[str, str], baseline: str) -> list[str]:
     """Return the labels of a place; the first axis that a baseline leaves open carries its name."""
     known = result.artifact.axes if result.artifact else {}
-    found = [known[axis].values[at].label if axis in known and at in known[axis].values else at for axis, at in place.items()]
+    found = [
+        known[axis].values[at].label if axis in known and at in known[axis].values else at for axis, at in place.items()
+    ]
     if baseline and found:
         specs = result.artifact.baselines if result.artifact else {}
         at = found.index("") if "" in found else 0
