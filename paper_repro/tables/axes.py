@@ -195,8 +195,10 @@ class Scale(Restriction):
             if "seeds" in found:
                 values["seeds"] = _seeds(found["seeds"])
             return cls(**{"comparable": node.name in COMPARABLE, **values})
+        except UsageError:
+            raise
         except ValueError as error:
-            named = found.get(str(error).partition(" ")[0], node)  # it may stand in a base's file
+            named = found.get(str(error).split()[0].rstrip(":"), node)  # it may stand in a base's file
             raise named.error(str(error)) from error
 
     def __post_init__(self) -> None:

@@ -738,9 +738,9 @@ def _problems_of_parts(artifact: Artifact, entries: Mapping[str, Node]) -> Itera
         for part, node in zip(found, nodes, strict=True):
             yield from ((node, problem) for problem in part.problems(artifact))
     ids = [claim.id for claim in artifact.claims]
-    for claim, node in zip(artifact.claims, entries["claims"].elements() if ids else [], strict=True):
-        if ids.count(claim.id) > 1:
-            yield node, f"duplicate claim id '{claim.id}'"
+    for index, node in enumerate(entries["claims"].elements() if ids else []):
+        if ids[index] in ids[:index]:
+            yield node, f"duplicate claim id '{ids[index]}'"
 
 
 def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
