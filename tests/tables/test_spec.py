@@ -1,0 +1,361 @@
+"""Artifacts in YAML: what is read, what is refused with file and line, bases, and how commands name artifacts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base.errors import UsageError
+from paper_repro.tables import plan as plans
+from paper_repro.tables import publish, spec, table, view
+from paper_repro.tables.figure import Figure, figure_of
+from paper_repro.tables.spec import EXTRA_PAPERS, Number
+from paper_repro.tables.table import Table
+from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.synthetic import ARTIFACT
+
+EXACT = ARTIFACT[: ARTIFACT.index("scales:")] + 'scales: {exact: {comparable: true, seeds: [0], about: "counted."}}\n'
+NEW = (("task", "easy"), ("model", "new"))
+
+
+def message_of(load: Callable[[], object]) -> str:
+    with pytest.raises(UsageError) as caught:
+        load()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_made_up_artifact_is_read_whole(tmp_path: Path) -> None:
+    artifact = synthetic.load(tmp_path)
+    assert artifact.id == "made/up" and len(artifact.points()) == 4
+    assert artifact.printed(NEW, "error") == Number(0.4, 0.05)
+    assert artifact.printed(NEW, "size") == Number(2.0) and artifact.printed(NEW, "score") is None
+    silent = synthetic.load(tmp_path, ARTIFACT.replace("error: [0.40, 0.05]", 'error: "-"'))
+    assert silent.printed(NEW, "error") is None
+    layers, width = synthetic.override("trunk.layers", 1), synthetic.override("trunk.width", 16)
+    assert artifact.overrides(NEW, artifact.scales["paper"]) == [layers, width]
+
+
+PAPER = "seeds: [0, 1, 2]\n    about: as"
+MISTAKES = {
+    # the old text, the new one, a text on the line that is named, a part of the message
+    "key at the top": ("best_within:", "best_wthin:", "best_wthin", "(did you mean 'best_within'?)"),
+    "key in an axis value": ("label: Easy", "lable: Easy", "lable", "(did you mean 'label'?)"),
+    "key in a column": ("    unit: K", "    unti: K", "unti", "(did you mean 'unit'?)"),
+    "inner name of a column": ("    from: trunk", "    source: trunk", "source: t", "unknown key 'source'"),
+    "key in a tolerance": ("published_stds: 1", "publishd_stds: 1", "publishd", "(did you mean 'published_stds'?)"),
+    "key in a scale": ("about: a small", "abuot: a small", "abuot", "(did you mean 'about'?)"),
+    "key in a claim": ("says: Old", "sayss: Old", "sayss", "(did you mean 'says'?)"),
+    "key of the old room": ("notes:", "floors: {}\nnotes:", "floors", "unknown key 'floors'"),
+    "no title": ("title: Old against new\n", "", "source:", "missing 'title'"),
+    "no place of the source": ("  where: Table 1\nexp", "exp", "paper: A", "missing 'where' in 'source'"),
+    "no text of a claim": ("    says: Old is above new, on every task\n", "", "id: old_a", "missing 'says'"),
+    "a boolean of YAML 1.1": ("comparable: true", "comparable: yes", "comparable: yes", "must be true or false"),
+    "a number of YAML 1.1": (PAPER, "seeds: [1:30]\n    about: as", "[1:30]", "must be a whole number, not '1:30'"),
+    "no published row": (
+        "    - at: {task: hard, model: new}\n      error: [0.90, 0.10]\n",
+        "",
+        "repeats:",
+        "no published 'error' for {task: hard, model: new}",
+    ),
+    "published text": ("size: 2.00", "size: 2 K", "size: 2 K", "not '2 K'"),
+    "published infinity": ("size: 2.00", "size: .nan", "size: .nan", "'size' is a number"),
+    "three published numbers": ("[0.40, 0.05]", "[0.4, 0.1, 0.1]", "[0.4, 0.1, 0.1]", "[mean, std]"),
+    "negative spread": ("[0.40, 0.05]", "[0.4, -0.1]", "[0.4, -0.1]", "[mean, std]"),
+    "published seed without number": ("[0.40, 0.05]", "{seeds: {1: null}}", "{seeds: {1", "not 1 to None"),
+    "row without place": ("    - at: {model: old}\n      size", "    - size", "- size: 1.00", "missing 'at'"),
+    "axis of a row": ("at: {model: new}", "at: {modle: new}", "modle", "(did you mean 'model'?)"),
+    "value of a row": ("at: {model: new}", "at: {model: nww}", "nww", "(did you mean 'new'?)"),
+    "number given twice": ("at: {model: new}", "at: {}", "at: {}", "'size' was already given at"),
+    "number of nothing": ("size: 2.00", "sise: 2.00", "at: {model: new}", "(did you mean 'size'?)"),
+    "number that nobody prints": ("size: 2.00", "score: 2.00", "at: {model: new}", "(valid: error, size)"),
+    "no spread to judge by": ("[0.40, 0.05]", "0.4", "task: easy, model: new}\n      e", "give it as [mean, std]"),
+    "tolerance of nothing": ("  size:\n    printed", "  sze:\n    printed", "printed_digits", "(did you mean 'size'?)"),
+    "no tolerance": (
+        "  size:\n    printed_digits: true\n    reason: it is counted\n",
+        "",
+        "  error:\n    published_stds",
+        "no tolerance for the published 'size'",
+    ),
+    "tolerance without reason": ("    reason: it is counted\n", "", "printed_digits", "missing 'reason'"),
+    "two tolerances": ("stds: 1.0", "stds: 1.0\n    relative: 0.1", "published_stds", "a tolerance is one of"),
+    "negative tolerance": ("stds: 1.0", "stds: -1.0", "published_stds", "not negative"),
+    "direction": ("direction: lower", "direction: down", "title: Error", "lower, higher or none, not 'down'"),
+    "factor of zero": ("factor: 1000.0", "factor: 0", "title: Size", "a factor is above 0"),
+    "overrides as a list": ("{trunk.layers: 1}", "[trunk.layers=1]", "[trunk.layers=1]", "a mapping of keys to values"),
+    "axis of the best": ("best_within: [task]", "best_within: [tusk]", "best_within", "(did you mean 'task'?)"),
+    "scale": ("  smoke:", "  smok:", "smok:", "(did you mean 'smoke'?)"),
+    "exact beside others": ("  smoke:", "  exact:", "exact:", "has the scale 'exact' alone"),
+    "a seed twice": (PAPER, "seeds: [0, 1, 1]\n    about: as", "[0, 1, 1]", "given twice"),
+    "no seed": (PAPER, "seeds: []\n    about: as", "seeds: []", "at least one is needed"),
+    "negative seed": (PAPER, "seeds: [-1]\n    about: as", "[-1]", "not -1"),
+    "key given twice": ("    label: Hard", "    label: Hard\n        label: Harder", "label: Harder", "duplicate key"),
+    "claim given twice": (
+        "id: scores_close",
+        "id: old_above_new",
+        "id: old_above_new\n    says: On",
+        "duplicate claim id",
+    ),
+    "metric and column": ("  layers:\n    t", "  score:\n    t", "size:\n    title", "both a metric and a column"),
+    "experiment": ("ebt/training_cost", "ebt/training_cots", "training_cots", "(did you mean 'ebt/training_cost'?)"),
+    "axis of a scale": (
+        "about: as in the paper.",
+        "about: as in the paper.\n    only: {tsk: [easy]}",
+        "only:",
+        "unknown axis 'tsk'",
+    ),
+    "place of a scale": (
+        "about: as in the paper.",
+        "about: as in the paper.\n    any_of: [{task: [easy]}, {model: [odl]}]",
+        "any_of:",
+        "(did you mean 'old'?)",
+    ),
+    "scale of an override": (
+        "overrides: {trunk.layers: 1}",
+        "overrides: {trunk.layers: 1}\n        at_scale: {smoky: {trunk.width: 4}}",
+        "at_scale:",
+        "(did you mean 'smoke'?)",
+    ),
+    "summary without tolerance": (
+        "notes:",
+        "summary: {gap: {title: Gap, digits: 1, published: 2.0}}\nnotes:",
+        "summary:",
+        "a published number and a tolerance go together",
+    ),
+    "axis of a sweep": (
+        "notes:",
+        "sweeps: [{metric: error, axis: rate, by: layers}]\nnotes:",
+        "sweeps:",
+        "unknown axis 'rate'",
+    ),
+    "column of a sweep": (
+        "notes:",
+        "sweeps: [{metric: error, axis: task, by: layer}]\nnotes:",
+        "sweeps:",
+        "(did you mean 'layers'?)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "at", "message"), MISTAKES.values(), ids=list(MISTAKES))
+def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, old: str, new: str, at: str, message: str) -> None:
+    assert ARTIFACT.count(old) == 1, "the mistake must be made in one place"
+    text = ARTIFACT.replace(old, new)
+    assert text.count(at) == 1, "one line must be meant"
+    found = message_of(lambda: synthetic.load(tmp_path, text))
+    assert found.startswith(f"{tmp_path / 'made' / 'up.yaml'}:{text[: text.index(at)].count(chr(10)) + 1}: ")
+    assert message in found
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[1, 2]\n", "title: [\n", "title: 'unclosed\n"])
+def test_a_file_that_holds_no_artifact_is_named(tmp_path: Path, text: str) -> None:
+    assert message_of(lambda: synthetic.load(tmp_path, text)).startswith(str(tmp_path / "made" / "up.yaml"))
+
+
+def test_two_points_that_nothing_distinguishes_are_refused(tmp_path: Path) -> None:
+    text = ARTIFACT.replace("{trunk.width: 16}", "{trunk.width: 8}")
+    found = message_of(lambda: synthetic.plan(tmp_path, text))
+    assert "are the same experiment" in found and "'new'" in found and "'old'" in found
+
+
+def test_every_scale_word_means_exact_where_nothing_is_trained(tmp_path: Path) -> None:
+    exact, usual = synthetic.load(tmp_path, EXACT), synthetic.load(tmp_path / "usual")
+    assert {exact.scale(word)[0] for word in ("smoke", "cpu", "gpu", "paper", "exact")} == {"exact"}
+    assert "no scale 'cpuu'" in message_of(lambda: exact.scale("cpuu"))
+    assert "did you mean 'paper'" in message_of(lambda: usual.scale("papr"))
+
+
+def test_published_seeds_give_mean_and_sample_spread(tmp_path: Path) -> None:
+    text = ARTIFACT.replace("[0.40, 0.05]", "{seeds: {33: 1.0, 34: 2.0, 35: 6.0}}")
+    printed = synthetic.load(tmp_path, text).printed(NEW, "error")
+    assert printed is not None and printed.per_seed == ((33, 1.0), (34, 2.0), (35, 6.0))
+    assert printed.mean == pytest.approx(3.0)
+    assert printed.std == pytest.approx(7.0**0.5)  # squares 4, 1 and 9 over two degrees of freedom
+
+
+@pytest.mark.parametrize(
+    ("restrictions", "expected"),
+    [
+        ("", "easy old, easy new, hard old, hard new"),
+        ("only: {task: [hard]}", "hard old, hard new"),
+        ("any_of: [{task: [hard]}, {model: [old]}]", "easy old, hard old, hard new"),
+        ("only: {task: [hard]}\n    any_of: [{task: [easy]}, {model: [new]}]", "hard new"),
+    ],
+)
+def test_a_scale_runs_the_points_that_it_is_restricted_to(tmp_path: Path, restrictions: str, expected: str) -> None:
+    text = ARTIFACT.replace("about: as in the paper.", f"about: as in the paper.\n    {restrictions}")
+    artifact = synthetic.load(tmp_path, text)
+    found = [" ".join(value for _, value in key) for key in artifact.points(artifact.scales["paper"])]
+    assert ", ".join(found) == expected
+
+
+def test_some_places_may_have_more_seeds(tmp_path: Path) -> None:
+    more = "    more_seeds:\n      - {at: {model: [new]}, seeds: 5}\n      - {at: {task: [hard]}, seeds: 4}\n"
+    plan = synthetic.plan(tmp_path, ARTIFACT.replace("    about: as in the paper.\n", f"    about: as.\n{more}"))
+    found = {" ".join(value for _, value in key): set[int]() for key in plan.artifact.points()}
+    for cell in plan.cells:
+        found[" ".join(value for _, value in cell.key)].add(cell.seed)
+    assert found == {"easy old": {0, 1, 2}, "easy new": {*range(5)}, "hard old": {*range(4)}, "hard new": {*range(4)}}
+
+
+def test_an_experiment_may_be_an_axis_values_own(tmp_path: Path) -> None:
+    text = ARTIFACT.replace("label: Easy\n        overrides: {trunk.layers: 1}", "experiment: cem/gaussian_process")
+    artifact = synthetic.load(tmp_path, text.replace("from: trunk.layers", "from: parameters"))
+    assert [artifact.experiment_at(key) for key in artifact.points()[1:3]] == [
+        "cem/gaussian_process",
+        "ebt/training_cost",
+    ]
+
+
+def test_a_further_folder_is_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = synthetic.write_artifact(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    assert spec.find()["made/up"] == path and "cem/table3" in spec.find()
+    assert spec.load("made/up").title == "Old against new"
+    assert "(did you mean 'cem/table3'?)" in message_of(lambda: spec.load("cem/tabel3"))
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path / "absent"))
+    assert "absent', which is no folder" in message_of(spec.find)
+
+
+def test_a_duplicate_id_and_a_file_in_the_wrong_place_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin, stray = tmp_path / "cem" / "table3.yaml", tmp_path / "two.yaml"
+    twin.parent.mkdir()
+    for path in (twin, stray):
+        path.write_text(ARTIFACT)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = message_of(lambda: spec.load("cem/table3"))
+    assert str(twin) in found and str(spec.PAPERS / "cem" / "table3.yaml") in found
+    assert spec.load("cem/fig2a").id == "cem/fig2a", "the others stand"
+    assert f"{stray} is not read" in message_of(lambda: spec.matching("two"))
+    told = publish.listing(tmp_path / "runs", tmp_path / "results", ["cem/table3", "cem/fig2a"])
+    assert f"cem/table3 is faulty: {found}" in told and "\ncem/fig2a " in told and str(stray) in told
+
+
+@pytest.mark.parametrize(
+    ("words", "ids", "scale"),
+    [
+        (["cem/table3"], ["cem/table3"], ""),
+        (["CEM/Table3"], ["cem/table3"], ""),
+        (["cem", "table3", "fig2a"], ["cem/table3", "cem/fig2a"], ""),
+        (["results/cem/table3/cpu"], ["cem/table3"], "cpu"),
+        (["paper_repro/papers/cem/table3.yaml"], ["cem/table3"], ""),
+        (["cem/table[13]"], ["cem/table1", "cem/table3"], ""),
+    ],
+)
+def test_words_of_a_command_name_artifacts(words: list[str], ids: list[str], scale: str) -> None:
+    assert spec.artifacts(words) == (ids, scale)
+
+
+def test_a_paper_names_all_of_its_artifacts_and_a_name_alone_lacks_its_paper() -> None:
+    assert spec.artifacts(["cem"])[0] == [name for name in spec.find() if name.startswith("cem/")]
+    assert "give " in message_of(lambda: spec.artifacts(["table3"]))
+    assert "scales" in message_of(lambda: spec.artifacts(["results/cem/table3/cpu", "results/cem/fig2a/gpu"]))
+
+
+@pytest.mark.parametrize("name", sorted(spec.find()))
+def test_every_shipped_artifact_loads_and_its_functions_table_and_figure_exist(name: str) -> None:
+    artifact = spec.load(name)
+    publish.check(artifact)
+    assert artifact.source.where and artifact.points()
+    for claim in artifact.claims:
+        assert not isinstance(claim.form, str) or callable(artifact.function(claim.form, claim.line)), claim.id
+    for kind, base in ((artifact.table, Table), (artifact.figure, Figure)):
+        assert artifact.kind(kind, base) is None or issubclass(artifact.kind(kind, base), base)
+
+
+LIKE = "like: made/plain\ntitle: Like another\nscales: {smoke: {seeds: [0]}}\nnotes: !more [Its own note.]\n"
+
+
+def write_like(folder: Path, own: str = LIKE, base: str = ARTIFACT) -> Path:
+    (folder / "made" / "bases").mkdir(parents=True)
+    (folder / "made" / "bases" / "plain.yaml").write_text(base)
+    return synthetic.write_artifact(folder, own)
+
+
+def test_an_artifact_like_a_base_says_only_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    assert [name for name in spec.find() if name.startswith("made/")] == ["made/up"]
+    base, own = synthetic.load(tmp_path / "alone"), spec.load_file(path)
+    assert own.title == "Like another" and own.axes == base.axes and own.claims == base.claims
+    assert own.scales["smoke"] == replace(base.scales["smoke"], seeds=[0]) and own.notes[1:] == ["Its own note."]
+    assert own.scales["paper"] == base.scales["paper"]
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "message"),
+    [
+        (LIKE.replace("plain", "plane"), ARTIFACT, "up.yaml:1: unknown base 'made/plane' (did you mean 'made/plain'?)"),
+        (LIKE, LIKE, "plain.yaml:1: 'made/plain' is like itself"),
+        (LIKE.replace("like:", "lke:"), ARTIFACT, "up.yaml:1: unknown key 'lke' (did you mean 'like'?)"),
+        (LIKE, ARTIFACT.replace("notes:", "nots:"), "unknown key 'nots' (did you mean 'notes'?)"),
+        (LIKE.replace("seeds: [0]", "seeds: [0, 0]"), ARTIFACT, "up.yaml:3: "),
+        (LIKE, ARTIFACT.replace("direction: lower", "direction: down"), "plain.yaml:"),
+    ],
+)
+def test_wrong_bases_are_refused_and_the_users_file_is_named_first(
+    own: str, base: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_like(tmp_path, own, base)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    found = message_of(lambda: spec.load_file(path))
+    assert message in found and found.startswith(f"{path}:")
+
+
+def test_a_bases_python_file_serves_all_that_are_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_like(tmp_path)
+    monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
+    (path.parent / "bases" / "plain.py").write_text("def estimate_one(view):\n    return 1\n")
+    found = spec.load_file(path).function("one", "here")
+    assert found is not None and found(None) == 1
+    path.with_suffix(".py").write_text("def estimate_one(view):\n    return 2\n")
+    found = spec.load_file(path).function("one", "here")
+    assert found is not None and found(None) == 2 and spec.load_file(path).function("two", "here") is None
+
+
+def test_an_ablation_is_a_base_a_title_and_one_override(tmp_path: Path) -> None:
+    text = "like: ngpt/ablation\ntitle: Mine\noverrides: {optimizer.weight_decay: 0.1}\n"
+    artifact = spec.load_file(synthetic.write_artifact(tmp_path, text))
+    assert artifact.published is None and not artifact.tolerances
+    for scale in artifact.scales:
+        cells = {dict(cell.key)["setting"]: cell for cell in plans.make(artifact, scale, [0]).cells}
+        assert cells["changed"].config["optimizer"]["weight_decay"] == 0.1
+        assert cells["default"].id in {cell.id for cell in plans.make(spec.load("ngpt/table6"), scale, [0]).cells}
+    wrong = synthetic.write_artifact(tmp_path, text.replace("weight_decay", "wieght_decay"))
+    assert message_of(lambda: plans.make(spec.load_file(wrong), "cpu")).startswith(f"{wrong}:3: override ")
+
+
+def test_tolerances_are_shared_by_name_and_by_default(tmp_path: Path) -> None:
+    head = "title: T\nsource: {paper: P, where: W}\nexperiment: ebt/training_cost\nscales: {smoke: {about: t}}\n"
+    metric = "{title: M, unit: x, direction: none}"
+    text = f"{head}axes: {{a: {{title: A, values: [x]}}}}\nmetrics: {{m1: {metric}, m2: {metric}, m3: {metric}}}\n"
+    text += "published: {repeats: one, rows: [{at: {a: x}, m1: 1, m2: 2, m3: 3}]}\n"
+
+    def tolerances(given: str) -> dict[str, tuple[float | None, float | None, str]]:
+        path = synthetic.write_artifact(tmp_path, f"{text}tolerances: {{{given}}}\n")
+        found = spec.load_file(path).tolerances
+        return {name: (item.absolute, item.relative, item.reason) for name, item in found.items()}
+
+    by_name = tolerances("m1: {absolute: 1, reason: r}, default: {relative: 2, reason: s}, m3: m1")
+    assert by_name == {"m1": (1.0, None, "r"), "m2": (None, 2.0, "s"), "m3": (1.0, None, "r")}
+    reasons = tolerances("default: {reason: r}, m1: {absolute: 1}, m2: {absolute: 2}, m3: {absolute: 3, reason: s}")
+    assert [reason for _, _, reason in reasons.values()] == ["r", "r", "s"]
+    assert "missing 'reason' in 'm1'" in message_of(lambda: tolerances("m1: {absolute: 1}, m2: m1, m3: m1"))
+    assert "no tolerance of 'm4' to take" in message_of(lambda: tolerances("m1: {absolute: 1, reason: r}, m2: m4"))
+
+
+def test_a_kind_of_table_or_figure_that_is_not_there_is_named(tmp_path: Path) -> None:
+    def message(line: str, make: Callable[[view.View], object]) -> str:
+        plan = synthetic.plan(tmp_path, f"{ARTIFACT}{line}\n")
+        return message_of(lambda: make(view.build(plan, tmp_path, None)))
+
+    sweep = "paper_repro.tables.figure.SweepFigure"
+    assert "did you mean 'SweepFigure'" in message(f"figure: {sweep[:-1]}", figure_of)
+    assert "is not below paper_repro.papers" in message("figure: os.system", figure_of)
+    assert "is no Table" in message(f"table: {sweep}", table.table_of)
+    assert "there is no module paper_repro.papers.nowhere" in message(
+        "table: paper_repro.papers.nowhere.X", table.table_of
+    )
