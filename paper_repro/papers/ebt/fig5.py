@@ -89,9 +89,10 @@ class ScalingTable(Table):
         if (base := runs(self.view, model=S1, budget="one", **BASE)) and base[0].parameters:
             each = base[0].tokens / base[0].parameters
             found.append(f"Training tokens for each non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
-        estimates = {f"Over {name}": exponent_ratio({"": _sides(self.view, name)}) for name in LAWS}
-        estimates |= {name: at_equal_cost(self.view, name, cost) for name, cost in cost_ratios(self.view).items()}
-        return found + [f"{what[0].upper()}{what[1:]}: {one.text}." for what, one in estimates.items() if one.interval]
+        laws = [(f"over {name}: ", exponent_ratio({"": _sides(self.view, name)})) for name in LAWS]
+        costs = [("", at_equal_cost(self.view, name, cost)) for name, cost in cost_ratios(self.view).items()]
+        texts = [f"{where}{one.text}." for where, one in (*laws, *costs) if one.interval is not None]
+        return found + [text[0].upper() + text[1:] for text in texts]
 
 
 def flops_ratio(view: View, by_rule: bool = False) -> float | None:
