@@ -14,12 +14,12 @@ from types import ModuleType
 import pytest
 import yaml
 
-from paper_repro.tables import spec
-from paper_repro.tables import plan as plans
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.datamodules.preparation import usage
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ABLATIONS = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
