@@ -95,10 +95,6 @@ def test_a_token_counts_once_its_predecessors_have_settled(
     assert (interval.hits, interval.cases) == expected  # type: ignore[union-attr]
 
 
-def test_tokens_that_settle_together_say_nothing() -> None:
-    assert found("nrgpt/fig2", "descent_after_predecessors", energies(FIRST, SETTLED_WITH_IT)).interval is None
-
-
 def listops(ff1: float, ff2w: float) -> Made:
     """Accuracies rise at so many times the recurrent GPT's parameters."""
     behind = {"rgpt_parallel": 1.0, "ff1": ff1, "ff2w": ff2w}

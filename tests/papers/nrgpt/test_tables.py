@@ -109,14 +109,6 @@ def test_the_table_tells_which_counts_give_each_printed_number() -> None:
     assert table_of(view("nrgpt/table2", Made())).remarks() == []
 
 
-def test_extremes_over_runs() -> None:
-    made = Made(lambda place, seed: {"best_val_loss": 3.0 + seed}, noise=0.0, seeds=(0, 1, 2))
-    summary = table_of(view("nrgpt/table1", made)).summary()
-    assert summary == {
-        f"val_{end}_{model}": v for model in ("gpt", "rgpt_parallel", "ff2w") for end, v in (("min", 3.0), ("max", 5.0))
-    }
-
-
 def test_ideal_ranges_stand_above_and_name_the_metrics_outside() -> None:
     made = {
         "shakespeare": GOOD,
