@@ -4,15 +4,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.papers.ngpt.inspection import (
-    InspectionFigure,
-    Series,
-    bins,
-    by_series,
-    colors,
-    count_layers,
-    draw_bins,
-)
+from paper_repro.papers.ngpt import inspection
+from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims, plots, spec, stats, table
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import PrintedNumber, Row
@@ -98,10 +91,10 @@ class Figure6(InspectionFigure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(PANELS))
-        styles = dict(zip(by_series(rows), itertools.cycle(LINES), strict=False))
+        styles = dict(zip(inspection.by_series(rows), itertools.cycle(LINES), strict=False))
         for axes, (title, vectors) in zip(panels, PANELS.items(), strict=True):
             for vector, color in vectors.items():
-                for label, own in by_series(row for row in rows if row["vector"] == vector).items():
+                for label, own in inspection.by_series(row for row in rows if row["vector"] == vector).items():
                     _draw_vector(axes, own, color, styles[label])
             if len(vectors) > 1:
                 handles = [axes.plot([], [], color=color)[0] for color in vectors.values()]
@@ -118,11 +111,11 @@ def _draw_vector(axes: "Axes", rows: Sequence[Row], color: str, line: str) -> No
     means = [row for row in rows if row["quantity"] == "mean"]
     if means[0]["vector"] == "s_z":
         shown = [row for row in rows if row["quantity"] == "histogram"]
-        draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
+        inspection.draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
     else:
         points = [row["layer"] for row in means], [row["value"] for row in means]
         axes.plot(*points, line, color=color, marker="o", markersize=3, linewidth=1.2)
-        count_layers(axes)
+        inspection.count_layers(axes)
 
 
 class Appendix6(InspectionFigure):
@@ -137,14 +130,16 @@ class Appendix6(InspectionFigure):
         return _histograms(series)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        shades = colors(self.series)
+        shades = inspection.colors(self.series)
         sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
         vectors = [vector for panel in PANELS.values() for vector in panel if vector != "|s_qk|"]
         panels = canvas.subplots(len(vectors), len(sweeps), squeeze=False)
         for line, vector in zip(panels, vectors, strict=True):
             for axes, sweep in zip(line, sweeps, strict=True):
                 runs = [row for row in rows if row["vector"] == vector]
-                draw_bins(axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True)
+                inspection.draw_bins(
+                    axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True
+                )
                 axes.set(xlabel=NAMES[vector], ylabel="density" if axes is line[0] else "")
                 axes.locator_params(nbins=4)
                 axes.grid(False)
@@ -156,7 +151,7 @@ def _histograms(series: Series) -> Iterator[Row]:
     """Yield the bins of a series' vectors."""
     run = series.place.get("run", BASE)
     for vector, found in series.content["shares"].items():
-        for row in bins(series.content["edges"][vector], found):
+        for row in inspection.bins(series.content["edges"][vector], found):
             yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
 
 
