@@ -1,6 +1,7 @@
 """Rows of nGPT's figures from small records, and each figure drawn once."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from paper_repro.papers.ngpt.fig4 import Figure4
 from paper_repro.papers.ngpt.fig5 import Appendix5, Figure5
 from paper_repro.papers.ngpt.fig6 import Appendix6, Figure6, Steps
 from paper_repro.papers.ngpt.inspection import Series, average, bins
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Row, figure_of
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, MadeUpView
 
@@ -37,16 +38,7 @@ SCALES: dict[str, Any] = {
     "shares": {name: [0.0, 0.75, 0.25] for name in VECTORS},
 }
 FILES = {"fig4": ("embeddings.json", EMBEDDINGS), "fig5": ("matrices.json", MATRICES), "fig6": ("scales.json", SCALES)}
-FIGURES: dict[str, Any] = {
-    "fig1": fig1.Figure1,
-    "fig2": fig2.Figure2,
-    "fig3": fig3.Figure3,
-    "fig4": Figure4,
-    "fig5": Figure5,
-    "fig6": Figure6,
-    "fig7": fig7.Figure7,
-    "fig13": fig13.Figure13,
-}
+FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig13")
 
 
 def view(name: str) -> MadeUpView:
@@ -79,10 +71,9 @@ def chosen(rows: Sequence[Row], **fixed: Any) -> list[Row]:
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_figure_is_drawn_and_has_no_rows_without_records(name: str, tmp_path: Path) -> None:
     own = view(name)
-    written = FIGURES[name](own).write(tmp_path)
-    assert {path.name for path in written} >= {"figure.csv", "figure.png", "figure.svg"}
-    assert all(path.stat().st_size > 200 for path in written)
-    empty = FIGURES[name](made_up.without(own))
+    figure, empty = figure_of(own), figure_of(made_up.without(own))
+    assert figure is not None and empty is not None
+    assert {path.name for path in figure.write(tmp_path)} >= {"figure.csv", "figure.png", "figure.svg"}
     assert empty.rows() == []
     empty.draw(Canvas(layout="constrained"), [])
 
@@ -130,7 +121,7 @@ def test_figure_7_has_every_run_and_draws_no_line_to_a_point_outside_its_panel()
     figure.draw(canvas, rows)
     drawn = 0
     for axes in canvas.axes:
-        tops = [loss for curve in axes.lines for loss in curve.get_ydata() if loss == loss]
+        tops = [loss for curve in axes.lines for loss in curve.get_ydata() if math.isfinite(loss)]
         assert all(loss <= axes.get_ylim()[1] for loss in tops)
         drawn += len(tops)
     means = {(row["context"], row["budget"], row["model"], row["rate"]) for row in rows}
@@ -185,9 +176,3 @@ def test_figure_6_has_the_base_and_its_appendix_a_column_for_each_sweep() -> Non
     assert Steps(view("fig6")).summary() == pytest.approx({"alpha_A_small": 0.25, "alpha_M_small": 0.3})
     printed = Figure6(view("fig6")).printed(Figure6(view("fig6")).rows())
     assert {one.value for one in printed if one.panel == 0} == {0.25, 0.37}
-
-
-@pytest.mark.parametrize(("kind", "content"), [(Figure4, EMBEDDINGS), (Figure5, MATRICES), (Figure6, SCALES)])
-def test_a_single_model_is_drawn_without_an_artifact(kind: Any, content: Any, tmp_path: Path) -> None:
-    written = kind([Series("NGPT 0123", content)]).write(tmp_path)
-    assert written[0].read_text().count("NGPT 0123") > 2
