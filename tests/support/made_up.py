@@ -1,23 +1,22 @@
-"""Views of real artifacts with records that are made up, in memory: what a predicate is tried on."""
+"""Views of real artifacts with records that are made up, in memory, for tests of estimates."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from paper_repro.artifacts import catalogue, views
-from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.artifact import Number
-from paper_repro.artifacts.axes import EXACT
-from paper_repro.artifacts.derived import with_derived
-from paper_repro.artifacts.plan import Plan
-from paper_repro.artifacts.views import Point, View
 from paper_repro.base.command_line import RESULTS
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables import view as views
+from paper_repro.tables.axes import EXACT
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import Number
+from paper_repro.tables.view import Point, View, with_derived
 
 Place = Mapping[str, str]
 Numbers = Mapping[str, float]
@@ -58,20 +57,11 @@ class Made:
 
 @dataclass(frozen=True)
 class MadeUpView(View):
-    """A view whose records, files and printed numbers are made up, and whose models have no floor."""
+    """A view whose records, files and printed numbers are made up, and without baselines."""
 
     files: Mapping[tuple[Key, int], Mapping[str, bytes]] = field(default_factory=dict)
     numbers: Mapping[Key, Mapping[str, float | Number]] = field(default_factory=dict)
     columns: Mapping[Key, Numbers] = field(default_factory=dict)
-
-    def witness(self) -> Any:
-        return self
-
-    def shortfall(self) -> None:
-        return None
-
-    def lost_seeds(self) -> None:
-        return None
 
     def attachments(self, name: str, place: Place) -> dict[int, bytes]:
         key = self.point(place).key
@@ -111,7 +101,7 @@ def without(found: MadeUpView) -> MadeUpView:
 
 @cache
 def _plan(artifact: str, scale: str, seeds: tuple[int, ...] | None) -> Plan:
-    return plans.make(catalogue.load(artifact), scale, seeds)
+    return plans.make(spec.load(artifact), scale, seeds)
 
 
 @cache

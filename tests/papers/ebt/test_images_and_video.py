@@ -1,186 +1,184 @@
-"""EBT's artifacts on images and video: claims follow the records, and figures draw what these hold."""
+"""EBT on images, video and Sudoku: estimates with their sides, words, and the rows of figures."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from paper_repro.artifacts import catalogue, views
-from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, judge
-from paper_repro.artifacts.figures import Figure
-from paper_repro.artifacts.guards import NOT_JUDGED
-from paper_repro.artifacts.plan import Plan
-from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.records import record_path
-from paper_repro.cells.tasks import Outcome
 from paper_repro.papers.ebt.fig8 import Figure8
 from paper_repro.papers.ebt.figB1 import FigureB1
 from paper_repro.papers.ebt.figB2 import FigureB2
 from paper_repro.papers.ebt.figB6 import FigureB6
+from paper_repro.papers.ebt.table5 import Figure5
 from paper_repro.probes.pictures import png
-from paper_repro.tests.support.synthetic import apart, finished, write_record
+from paper_repro.tables.baselines import MeasuredBaseline
+from paper_repro.tables.claims import CANNOT_TELL, NO_DIFFERENCE, NOT_BEATEN, OPPOSITE, SEEN
+from paper_repro.tables.figure import Figure
+from paper_repro.tables.table import table_of
+from paper_repro.tests.support import made_up
+from paper_repro.tests.support.made_up import Made, MadeUpView, Place
 
+WIDTHS = ["less", "one", "more", "double"]
 STRIP = png(torch.zeros(2, 1, 4, 4))
-PSNR = {"noised": (16.0, 10.0), "wiener": (24.0, 20.0), "total_variation": (24.5, 21.0)}
-FLOORS = {
-    **{name: {"in_psnr": low, "out_psnr": high} for name, (low, high) in PSNR.items()},
-    "pixels": {"top_1": 0.9},
-    "frequent_classes": {"top_1": 0.1},
-    "last_frame": {"test_loss": 0.09},
-    "linear_frames": {"test_loss": 0.08},
+
+
+def by_model(**metrics: tuple[float, float]) -> Made:
+    """Metrics of EBT and of every other model."""
+    return Made(lambda place, seed: {name: both[place["model"] != "ebt"] for name, both in metrics.items()})
+
+
+def video(**powers: float) -> Made:
+    """Losses that fall as powers of the width."""
+
+    def width(place: Place) -> float:
+        return float(2 ** WIDTHS.index(place["width"]))
+
+    return Made(
+        lambda place, seed: {
+            "test_loss": 0.04 * width(place) ** -powers[place["model"]],
+            "trunk_parameters": 1000.0 * width(place),
+        },
+        counted=lambda place: {"width": width(place)},
+        noise=1e-6,
+    )
+
+
+def denoised(passes: tuple[float, ...]) -> Made:
+    """PSNRs of EBT after each pass at more noise; DiT has one whole pass and one of two steps."""
+
+    def files(place: Place, seed: int) -> Mapping[str, bytes]:
+        rows = [f"out,1,{count},{count},{psnr + 0.01 * seed * count}" for count, psnr in enumerate(passes, 1)]
+        if place["model"] == "dit":
+            rows = [f"out,200,1,200,{19.0 + seed}", f"out,2,1,2,{20.0 + seed}"]
+        table = "\n".join(["level,steps,passes,nfe,psnr", "in,1,1,1,25", *rows]).encode()
+        return {"denoising.csv": table, "original.png": STRIP, "out_found.png": STRIP}
+
+    return Made(lambda place, seed: {"out_psnr": 22.0 if place["model"] == "ebt" else 18.0}, files=files, noise=0.0)
+
+
+def turned(**metrics: tuple[float, float]) -> tuple[Made, Made]:
+    return by_model(**metrics), by_model(**{name: both[::-1] for name, both in metrics.items()})
+
+
+CASES = {
+    "figB1#video_scaling": ((video(ebt=0.5, transformer=0.1), video(ebt=0.1, transformer=0.5)), 0.4),
+    "figB2#frame_energy_is_uncertainty": ((by_model(energy_rank=(0.3, 0)), by_model(energy_rank=(-0.3, 0))), 0.3),
+    "figB6#more_passes_help_at_more_noise": ((denoised((14.0, 20.0, 21.0)), denoised((21.0, 20.0, 14.0))), 7.0),
+    "table4#denoise_fewer_passes": (turned(in_psnr=(27.0, 26.0)), 1.0),
+    "table4#better_features": (turned(top_1=(0.5, 0.2)), 0.3),
+    "table5#sudoku_order": (turned(boards=(0.5, 0.3), blanks=(0.9, 0.9)), 0.2),
 }
-DRAWN = ["figure.csv", "figure.png", "figure.svg"]
-Made = Callable[[PlannedCell], tuple[Outcome, dict[str, bytes]]]
 
 
-def made(root: Path, plan: Plan, outcome: Made) -> views.View:
-    """A view of records with their attachments."""
-    floors = [(cell, floor.name) for floor in plan.floors for cell in floor.cells.values()]
-    outcomes = [(cell, *outcome(cell)) for cell in plan.cells]
-    everything = [(cell, apart(cell, found), files) for cell, found, files in outcomes]
-    everything += [(cell, finished(**FLOORS[name]), {"out_found.png": STRIP}) for cell, name in floors]
-    for cell, found, files in everything:
-        folder = record_path(root, cell.id).parent
-        folder.mkdir(parents=True)
-        for name, content in files.items():
-            found.attach(folder, name, content)
-        write_record(root, cell, found)
-    return views.build(plan, root, None)
+def judged(view: MadeUpView, claim: str) -> tuple[float | None, str]:
+    """Return a claim's estimate and word."""
+    found = next(one for one in table_of(view).judgements if one.claim.id == claim)
+    interval = found.estimate.interval
+    return None if interval is None else interval.mean, found.verdict
 
 
-def judged(view: views.View) -> dict[str, Judgement]:
-    return {claim.id: judge(claim, view) for claim in view.artifact.claims}
+@pytest.mark.parametrize("name", CASES)
+def test_an_estimate_has_its_value_and_its_side(name: str) -> None:
+    (made, other), expected = CASES[name]
+    artifact, _, claim = name.partition("#")
+    views = [made_up.view(f"ebt/{artifact}", one) for one in (made, other)]
+    assert judged(views[0], claim) == (pytest.approx(expected, rel=0.01), SEEN)
+    assert judged(views[1], claim) == (pytest.approx(-expected, rel=0.01), OPPOSITE)
+    assert judged(made_up.without(views[0]), claim) == (None, CANNOT_TELL)
 
 
-def denoised(ebt: float = 26.0, dit: float = 25.0, probe: float = 0.97, third: float = 1.0) -> Made:
-    """PSNR of 26 dB at the noise of training stands for EBT, and 25 for DiT; 4 dB less at more noise."""
-
-    def outcome(cell: PlannedCell) -> tuple[Outcome, dict[str, bytes]]:
-        model, spread = dict(cell.key)["model"], 0.01 * cell.seed
-        base = spread + (ebt if model == "ebt" else dit)
-        rows = ["level,steps,passes,nfe,psnr,image_psnr,mse,energy"]
-        for level, drop, times in (("in", 0.0, 100), ("out", 4.0, 200)):
-            for passes in (1, 2, 3, 4):
-                steps = 1 if model == "ebt" else times
-                psnr = base - drop - third * (3 - passes) * (level == "out") + 0.1 * spread * passes * (model == "ebt")
-                rows.append(f"{level},{steps},{passes},{steps * passes},{psnr},0,0,")
-            if model == "dit":
-                rows.append(f"{level},2,1,2,{base - drop - 2},0,0,")
-        metrics = {"in_psnr": base, "out_psnr": base - 4, "top_1": probe + (0.01 if model == "ebt" else 0.0)}
-        for name in ("equal", "double"):
-            metrics |= {f"in_psnr_{name}": base + 0.5, f"out_psnr_{name}": base - 3.5}
-        files = {"denoising.csv": "\n".join(rows).encode(), "original.png": STRIP, "out_found.png": STRIP}
-        return finished(**metrics), files
-
-    return outcome
+def test_two_metrics_of_one_model_are_compared() -> None:
+    metrics = {"boards": 0.5, "boards_2x": 0.8, "boards_best_of_10": 0.4, "blanks": 0.9}
+    view = made_up.view("ebt/table5", Made(lambda place, seed: metrics))
+    assert judged(view, "more_steps_help_ebt") == (pytest.approx(0.3, rel=0.01), SEEN)
+    assert judged(view, "energy_chooses_boards") == (pytest.approx(-0.1, rel=0.01), OPPOSITE)
+    psnr = made_up.view("ebt/table4", Made(lambda place, seed: {"in_psnr": 25.0, "in_psnr_double": 26.0}))
+    assert judged(psnr, "better_at_equal_time") == (pytest.approx(-1.0, rel=0.01), OPPOSITE)
 
 
-def plan_of(name: str) -> Plan:
-    return plans.make(catalogue.load(f"ebt/{name}"), "cpu")
+def test_the_smallest_effect_is_the_claims_own() -> None:
+    view = made_up.view("ebt/table4", by_model(in_psnr=(25.05, 25.0), top_1=(0.505, 0.5)))
+    assert {judged(view, name)[1] for name in ("denoise_fewer_passes", "better_features")} == {NO_DIFFERENCE}
 
 
-def test_claims_on_denoising_follow_the_records(tmp_path: Path) -> None:
-    found = judged(made(tmp_path, plan_of("table4"), denoised()))
-    verdicts = {name: judgement.verdict for name, judgement in found.items()}
-    assert verdicts == {**dict.fromkeys(verdicts, HOLDS), "better_at_equal_evaluations": HOLDS}
-    shorter = judged(made(tmp_path / "shorter", plan_of("table4"), denoised(dit=25.9)))
-    assert shorter["denoise_fewer_passes"].verdict == HOLDS and shorter["better_at_equal_time"].verdict == FAILS
+def with_baselines(view: MadeUpView, **values: Mapping[str, float]) -> MadeUpView:
+    """Return the view with measured baselines: by name, their metrics."""
+    record = next(iter(next(iter(view.points.values())).own.values()))
+    found = [
+        MeasuredBaseline(one, {seed: replace(record, metrics=values[one.name]) for seed in range(3)}, {}, (0, 1, 2))
+        for one in view.plan.baselines
+        if one.name in values
+    ]
+    return replace(view, baselines=tuple(found))
 
 
-@pytest.mark.parametrize("worse", [{"ebt": 24.2}, {"dit": 24.2}])
-def test_a_model_below_a_filter_decides_nothing(worse: dict[str, float], tmp_path: Path) -> None:
-    found = judged(made(tmp_path, plan_of("table4"), denoised(**worse)))["denoise_fewer_passes"]
-    assert found.verdict == NOT_JUDGED
-    assert all("Total variation 24.50" in judgement.because for _, judgement in found.parts)
+def test_features_below_raw_pixels_decide_nothing() -> None:
+    view = made_up.view("ebt/table4", by_model(top_1=(0.8, 0.7)))
+    pixels, chance = ({name: {"top_1": 0.9}} for name in ("pixels", "frequent_classes"))
+    assert judged(with_baselines(view, **pixels), "better_features")[1] == NOT_BEATEN
+    assert judged(with_baselines(view, **chance), "better_features")[1] == SEEN
 
 
-def test_features_below_raw_pixels_decide_nothing(tmp_path: Path) -> None:
-    found = judged(made(tmp_path, plan_of("table4"), denoised(probe=0.8)))["better_features"]
-    assert found.verdict == NOT_JUDGED and "raw pixels 90.00" in found.because
+def test_images_are_drawn_with_their_errors() -> None:
+    view = made_up.view("ebt/fig8", denoised((20.0,)))
+    rows = Figure8(with_baselines(view, wiener={"out_psnr": 21.0})).rows()
+    assert [tuple(row.values()) for row in rows] == [("wiener", 0, 21.0), ("dit", 0, 18.0), ("ebt", 0, 22.0)]
 
 
-def test_passes_are_judged_and_drawn(tmp_path: Path) -> None:
-    view = made(tmp_path, plan_of("figB6"), denoised())
-    found = judged(view)
-    assert {name: judgement.verdict for name, judgement in found.items()} == dict.fromkeys(found, HOLDS)
-    rows = FigureB6(view).rows()
-    assert {line.value for line in FigureB6(view).floors()} == {value for pair in PSNR.values() for value in pair}
-    of_dit = {
-        (row["series"], row["evaluations"]) for row in rows if row["level"] == "out" and row["series"][:3] == "dit"
-    }
-    assert of_dit == {("dit_short", 2), *(("dit", 200 * passes) for passes in (1, 2, 3, 4))}
-    down = judged(made(tmp_path / "down", plan_of("figB6"), denoised(third=-1.0)))
-    assert down["more_passes_help_at_more_noise"].verdict == FAILS
-    none = judged(views.build(plan_of("figB6"), tmp_path / "none", None))
-    assert {judgement.verdict for judgement in none.values()} == {UNDECIDED}
+def test_whole_passes_of_dit_are_apart_from_short_ones() -> None:
+    view = with_baselines(made_up.view("ebt/figB6", denoised((14.0, 20.0))), wiener={"in_psnr": 24.0, "out_psnr": 21.0})
+    rows = [row for row in FigureB6(view).rows() if row["level"] == "out" and row["seed"] == 1]
+    found = {(row["series"], row["evaluations"]): row["psnr"] for row in rows}
+    assert found == {("ebt", 1): 14.01, ("ebt", 2): 20.02, ("dit", 200): 20.0, ("dit_short", 2): 21.0}
+    assert [(line.value, line.panel) for line in FigureB6(view).baselines()] == [(24.0, 0), (21.0, 1)]
 
 
-def test_pictures_are_drawn_with_their_errors(tmp_path: Path) -> None:
-    rows = Figure8(made(tmp_path, plan_of("fig8"), denoised())).rows()
-    assert {row["model"]: row["psnr"] for row in rows}["ebt"] == 22.0 and {row["seed"] for row in rows} == {0}
+def test_each_run_on_video_has_a_point_over_width_and_over_parameters() -> None:
+    rows = FigureB1(made_up.view("ebt/figB1", video(ebt=1.0, transformer=0.0))).rows()
+    own = {(row["panel"], row["x"]): row["loss"] for row in rows if (row["model"], row["seed"]) == ("ebt", 2)}
+    assert own["width", 8] == own["trunk_parameters", 8000] == pytest.approx(0.005, rel=1e-4)
+    assert len(rows) == 2 * 2 * 4 * 3
 
 
-def on_video(ebt: tuple[float, ...] = (0.05, 0.036, 0.026, 0.02), rise: float = 0.1) -> Made:
-    """Losses of EBT over four widths; those of Transformer++ fall from 0.04 by a tenth each time."""
-
-    def outcome(cell: PlannedCell) -> tuple[Outcome, dict[str, bytes]]:
-        place, spread = dict(cell.key), 1 + 0.01 * cell.seed
-        index = ["less", "one", "more", "double"].index(place.get("width", "one"))
-        loss = spread * (ebt[index] if place["model"] == "ebt" else 0.04 * 0.9**index)
-        metrics = {"test_loss": loss, "trunk_parameters": 1000.0 * 4**index}
-        metrics |= {"energy_rank": 0.3 * spread, "still_fall": spread, "cut_rise": spread * rise}
-        lines = [f"{kind},{frame},{frame + cell.seed},0.1" for kind in ("goes_on", "still", "cut") for frame in (2, 3)]
-        files = {"frames.csv": "\n".join(["kind,frame,energy,loss", *lines]).encode(), "still.png": STRIP}
-        return finished(**metrics), files if place["model"] == "ebt" else {}
-
-    return outcome
+def frames(place: Place, seed: int) -> Mapping[str, bytes]:
+    lines = [f"{kind},{frame},{frame + seed},0.1" for kind in ("goes_on", "still", "cut") for frame in (2, 3)]
+    return {"frames.csv": "\n".join(["kind,frame,energy,loss", *lines]).encode(), "still.png": STRIP}
 
 
-def test_video_scaling_follows_the_records(tmp_path: Path) -> None:
-    plan = plan_of("figB1")
-    assert judged(made(tmp_path / "as", plan, on_video()))["video_scaling"].verdict == HOLDS
-    slow = judged(made(tmp_path / "slow", plan, on_video((0.05, 0.0495, 0.049, 0.0485))))["video_scaling"]
-    assert slow.verdict == FAILS and slow.parts[0][1].verdict == HOLDS
-    below = judged(made(tmp_path / "below", plan, on_video((0.085, 0.03, 0.02, 0.015))))["video_scaling"]
-    assert below.verdict == NOT_JUDGED and "Linear map of two frames 0.08000" in below.parts[0][1].because
-    rows = FigureB1(views.build(plan, tmp_path / "as", None)).rows()
-    assert {row["x"] for row in rows if row["panel"] == "trunk_parameters" and row["model"] == "ebt"} == {
-        1000,
-        4000,
-        16000,
-        64000,
-    }
-    drawn = FigureB1(views.build(plan, tmp_path / "as", None)).floors()
-    heights = {line.label: line.value for line in drawn}
-    assert heights == {"The last frame again": 0.09, "Linear map of two frames": 0.08}
+FRAMES = Made(lambda place, seed: {"energy_rank": 0.3}, files=frames)
 
 
-def test_energies_of_frames_are_judged_where_ebt_is_below_the_floors(tmp_path: Path) -> None:
-    plan = plan_of("figB2")
-    found = judged(made(tmp_path / "as", plan, on_video()))
-    assert {name: judgement.verdict for name, judgement in found.items()} == dict.fromkeys(found, HOLDS)
-    assert judged(made(tmp_path / "falls", plan, on_video(rise=-0.1)))["a_cut_raises_the_energy"].verdict == FAILS
-    below = judged(made(tmp_path / "below", plan, on_video((0.2, 0.2, 0.2))))
-    assert {judgement.verdict for judgement in below.values()} == {NOT_JUDGED}
-    assert len(FigureB2(views.build(plan, tmp_path / "as", None)).rows()) == 18
+def test_each_frame_of_each_kind_of_clip_is_a_row() -> None:
+    rows = FigureB2(made_up.view("ebt/figB2", FRAMES)).rows()
+    assert len(rows) == 3 * 2 * 11
+    assert {row["energy"] for row in rows if (row["kind"], row["frame"]) == ("cut", 3)} == {3.0 + n for n in range(11)}
+
+
+BOARDS = Made(lambda place, seed: {"boards": 0.2, "boards_of_30": 0.3, "boards_of_40": 0.4}, noise=0.0)
+
+
+def test_boards_are_drawn_over_blanks_beside_the_rules() -> None:
+    view = with_baselines(made_up.view("ebt/table5", BOARDS), rules={"boards_of_30": 0.9, "boards_of_40": 1.0})
+    rows = {(row["model"], row["blanks"]): row["solved"] for row in Figure5(view).rows() if row["seed"] == 0}
+    assert (rows["ebt", 51], rows["ebt", 41], rows["rules", 51], rows["rules", 41]) == (30.0, 40.0, 90.0, 100.0)
 
 
 @pytest.mark.parametrize(
-    ("figure", "name", "outcome"),
+    ("kind", "name", "made"),
     [
-        (FigureB6, "figB6", denoised()),
-        (Figure8, "fig8", denoised()),
-        (FigureB1, "figB1", on_video()),
-        (FigureB2, "figB2", on_video()),
+        (Figure8, "fig8", denoised((20.0,))),
+        (FigureB1, "figB1", video(ebt=1.0, transformer=0.5)),
+        (FigureB2, "figB2", FRAMES),
+        (FigureB6, "figB6", denoised((20.0, 21.0))),
+        (Figure5, "table5", BOARDS),
     ],
 )
-def test_figures_are_drawn_and_are_empty_without_records(
-    figure: type[Figure], name: str, outcome: Made, tmp_path: Path
+def test_a_figure_is_drawn_and_is_empty_without_records(
+    kind: type[Figure], name: str, made: Made, tmp_path: Path
 ) -> None:
-    plan = plan_of(name)
-    drawn = figure(made(tmp_path / "records", plan, outcome))
-    assert [path.name for path in drawn.write(tmp_path / "drawn")] == DRAWN
-    empty = figure(views.build(plan, tmp_path / "none", None))
-    assert empty.rows() == [] and len(empty.write(tmp_path / "empty")) == 3
+    view = made_up.view(f"ebt/{name}", made)
+    assert [path.suffix for path in kind(view).write(tmp_path)] == [".csv", ".png", ".svg"]
+    empty = kind(made_up.without(view))
+    assert empty.rows() == [] and len(empty.write(tmp_path)) == 3
