@@ -203,6 +203,7 @@ class Figure2(figure.Figure):
                     line = [row for row in own if row["size"] == size]
                     _losses(upper, line, plots.model("ngpt", model), style, named(self.view, model, size))
                 _speedups(lower, [row for row in own if row["kind"] == "speedup"], model)
+            upper.margins(x=0.1)
             upper.set(xscale="log", title=context_of(self.view, context))
             lower.set(xlabel="training tokens", yscale="log")
             lower.margins(x=0.1, y=0.25)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt import inspection
@@ -19,22 +20,17 @@ BASE = "base"
 PRINTED_FOR = {BASE: ("0.5B", "small"), "size_1b": ("1B", "large")}
 """The runs of figure 6, with the size of the paper that each stands for; figure 14 has the others."""
 RATES = {"alpha_A": "attention", "alpha_M": "MLP"}
-NAMES = {
-    "alpha_A": r"$|\alpha_A|$, attention",
-    "alpha_M": r"$|\alpha_M|$, MLP",
-    "s_u": "$s_u$",
-    "s_nu": r"$s_\nu$",
-    "s_qk": "$s_{qk}$",
-    "|s_qk|": "$|s_{qk}|$",
-    "s_z": "$s_z$",
-}
 PANELS = {
-    "eigen learning rates": {"alpha_A": plots.BLUE, "alpha_M": plots.VERMILION},
-    "scales of the MLP": {"s_u": plots.BLUE, "s_nu": plots.VERMILION},
-    "scale of attention": {"s_qk": plots.BLUE, "|s_qk|": plots.VERMILION},
-    "scale of the logits": {"s_z": plots.BLUE},
+    "eigen learning rates": {"alpha_A": r"$|\alpha_A|$, attention", "alpha_M": r"$|\alpha_M|$, MLP"},
+    "scales of the MLP": {"s_u": "$s_u$", "s_nu": r"$s_\nu$"},
+    "scale of attention": {"s_qk": "$s_{qk}$", "|s_qk|": "$|s_{qk}|$"},
+    "scale of the logits": {"s_z": "$s_z$"},
 }
-"""The vectors of each panel with their colours."""
+"""The vectors of each panel with their names."""
+NAMES = {vector: name for vectors in PANELS.values() for vector, name in vectors.items()}
+COLORS = {
+    vector: color for own in PANELS.values() for vector, color in zip(own, (plots.BLUE, plots.VERMILION), strict=False)
+}
 LINES = ("-", "--")
 VARIED = {BASE: "", "lr": "learning rate"}
 """The setting that a sweep varies, where the beginning of its runs' names does not say it."""
@@ -77,28 +73,27 @@ class Figure6(InspectionFigure):
         found, drawn = [], {row["run"] for row in rows} if hasattr(self, "view") else set()
         ablation = spec.load("ngpt/table5") if BASE in drawn else None
         for panel, vectors in enumerate(PANELS.values()):
-            for vector, color in vectors.items():
+            for vector in vectors:
                 number = ablation and ablation.printed((("setting", "default"),), f"mean_{vector}")
                 if panel and number:
-                    label, upright = f"{vector} of 0.5B, Table 5", vector == "s_z"
-                    found.append(PrintedNumber(label, number.mean, "pure number", panel, upright=upright, color=color))
-        for run, (label, size) in PRINTED_FOR.items():
-            for vector, color in PANELS["eigen learning rates"].items():
-                printed = self.artifact.summary[f"{vector}_{size}"].published if run in drawn else None
-                if printed is not None:
-                    found.append(PrintedNumber(f"|{vector}| of {label}", printed, "pure number", color=color))
+                    one = PrintedNumber(f"{vector} of 0.5B, Table 5", number.mean, "pure number", panel)
+                    found.append(replace(one, upright=vector == "s_z", color=COLORS[vector]))
+        for (run, (label, size)), vector in itertools.product(PRINTED_FOR.items(), RATES):
+            printed = self.artifact.summary[f"{vector}_{size}"].published if run in drawn else None
+            if printed is not None:
+                found.append(PrintedNumber(f"|{vector}| of {label}", printed, "pure number", color=COLORS[vector]))
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(PANELS))
         styles = dict(zip(inspection.by_series(rows), itertools.cycle(LINES), strict=False))
         for axes, (title, vectors) in zip(panels, PANELS.items(), strict=True):
-            for vector, color in vectors.items():
+            for vector in vectors:
                 for label, own in inspection.by_series(row for row in rows if row["vector"] == vector).items():
-                    _draw_vector(axes, own, color, styles[label])
+                    _draw_vector(axes, own, COLORS[vector], styles[label])
             if len(vectors) > 1:
-                handles = [axes.plot([], [], color=color)[0] for color in vectors.values()]
-                axes.legend(handles, [NAMES[vector] for vector in vectors], fontsize=8)
+                handles = [axes.plot([], [], color=COLORS[vector])[0] for vector in vectors]
+                axes.legend(handles, list(vectors.values()), fontsize=8)
             axes.set_title(title)
         for label, line in styles.items():
             panels[0].plot([], [], line, color=plots.INK, label=label)
@@ -132,7 +127,7 @@ class Appendix6(InspectionFigure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         shades = inspection.colors(self.series)
         sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
-        vectors = [vector for panel in PANELS.values() for vector in panel if vector != "|s_qk|"]
+        vectors = [vector for vector in NAMES if vector != "|s_qk|"]
         panels = canvas.subplots(len(vectors), len(sweeps), squeeze=False)
         for line, vector in zip(panels, vectors, strict=True):
             for axes, sweep in zip(line, sweeps, strict=True):

@@ -1,7 +1,8 @@
 """nGPT, appendix A.4: the overhead of a step, and whether it falls with context and size."""
 
 from paper_repro.tables import claims, stats, table
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 RATIO, NAME = "ratio_ngpt", "time of a step of nGPT / of GPT"
