@@ -13,7 +13,6 @@ from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, context_of, na
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
-from paper_repro.tables.stats import Interval
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ SIZE = "small"
 CANDIDATE, SHORT = "ngpt", "c1k"
 NGPT = plots.model("ngpt", CANDIDATE)
 TURNED: dict[Bound, Bound] = {"=": "=", ">": "<", "<": ">"}
+SIGNS: dict[Bound, str] = {"=": "", ">": "> ", "<": "< "}
+MARKS: dict[Bound, str] = {"=": "o", ">": "^", "<": "v"}
 
 
 @dataclass(frozen=True)
@@ -125,26 +126,29 @@ class Speedups(table.Table):
     """The runs; pooled speedups stand in the summary, those of every budget in the remarks."""
 
     @cached_property
-    def _pooled(self) -> dict[str, Interval]:
-        """The logarithms of the summary's speedups."""
-        found: dict[str, Interval] = {}
+    def _numbers(self) -> dict[str, tuple[float, str]]:
+        """The summary's speedups, each with its sign; of bounds on both sides that at the smallest budget."""
+        found: dict[str, tuple[float, str]] = {}
         for context in chosen(self.view, "context"):
             word = context.removeprefix("c")
             for name, baseline in ((f"speedup_{word}", "gpt"), (f"speedup_qk_{word}", "gpt_qk")):
-                if name in self.artifact.summary:
-                    interval = speedup(self.view, context, baseline).interval
-                    found |= {name: interval} if interval is not None else {}
+                if name not in self.artifact.summary or not (each := speedups(self.view, context, baseline)):
+                    continue
+                found[name] = each[0].ratio, SIGNS[each[0].bound]
+                if (interval := speedup(self.view, context, baseline).interval) is not None:
+                    open_ends = math.isinf(interval.low), math.isinf(interval.high)
+                    bound: Bound = "<" if open_ends == (True, False) else ">" if open_ends == (False, True) else "="
+                    found[name] = math.exp(interval.mean), SIGNS[bound]
             own, times = found.get(f"speedup_{word}"), step_time_ratio(self.view, context)
             if own is not None and times is not None:
-                found[f"time_speedup_{word}"] = replace(own, mean=own.mean - math.log(times))
-        return {name: interval for name, interval in found.items() if name in self.artifact.summary}
+                found[f"time_speedup_{word}"] = own[0] / times, own[1]
+        return {name: number for name, number in found.items() if name in self.artifact.summary}
 
     def summary(self) -> dict[str, float]:
-        return {name: math.exp(interval.mean) for name, interval in self._pooled.items()}
+        return {name: value for name, (value, _) in self._numbers.items()}
 
     def signs(self) -> dict[str, str]:
-        open_ends = {name: (math.isinf(one.low), math.isinf(one.high)) for name, one in self._pooled.items()}
-        return {name: "< " if low else "> " for name, (low, high) in open_ends.items() if low != high}
+        return {name: sign for name, (_, sign) in self._numbers.items() if sign}
 
     def remarks(self) -> list[str]:
         found = []
@@ -250,10 +254,10 @@ def _speedups(axes: "Axes", rows: Sequence[Row], model: str) -> None:
     for row in rows:
         value = float(row["speedup"])
         low, high = (float(row[end] or value) for end in ("low", "high"))
-        mark, sign = {"=": ("o", ""), ">": ("^", "> "), "<": ("v", "< ")}[row["bound"]]
-        axes.errorbar(row["tokens"], value, [[value - low], [high - value]], fmt=mark, color=color, markersize=4)
+        errors, mark = [[value - low], [high - value]], MARKS[row["bound"]]
+        axes.errorbar(row["tokens"], value, errors, fmt=mark, color=color, markersize=4)
         place: Any = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-        axes.annotate(f"{sign}{value:.2f}x", (row["tokens"], value), color=color, **place)
+        axes.annotate(f"{SIGNS[row['bound']]}{value:.2f}x", (row["tokens"], value), color=color, **place)
 
 
 def _row(kind: str, place: Mapping[str, object], tokens: float, rate: object, seed: object, loss: float | None) -> Row:
