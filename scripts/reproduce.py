@@ -14,6 +14,8 @@
                                                  the resolved config of one cell, with the origin of each value
     reproduce.py cem/table3 --render             tables and figures from the records there are; runs nothing
     reproduce.py cem/table3 --publish            make the user's records and tables the committed reference
+    reproduce.py cem/table3 scale=paper --published
+                                                 take published cells as done, and run only the others
     reproduce.py ngpt/table5 --prepare           prepare first the data that are missing and need no network
     reproduce.py nrgpt/table4 --fill             measure what was n/a, on the weights that are kept, and run what has
                                                  no result yet
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from paper_repro.tables.spec import Artifact
 
 HELP = ("--help", "-h")
+PUBLISHED = "--published"
 ACTIONS = (
     *("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--again", "--cancel"),
 )
@@ -68,12 +71,12 @@ INSTEAD = "--render shows the committed results where there are any"
 
 def main(arguments: Sequence[str]) -> int:
     slurm, arguments = options.take(arguments)
-    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE), SETTINGS)
+    words = parse(arguments, (*HELP, *ACTIONS, preparing.PREPARE, PUBLISHED), SETTINGS)
     _check_launcher(words, slurm)
     if words.flags & {*HELP} or not arguments:
         print(__doc__)
         return 0 if arguments else 2
-    actions = sorted(words.flags - {preparing.PREPARE})
+    actions = sorted(words.flags - {preparing.PREPARE, PUBLISHED})
     if len(actions) > 1:
         raise UsageError(f"{' and '.join(actions)} exclude each other; give one")
     if "--list" in words.flags:
@@ -82,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(listing(words.runs, RESULTS, _chosen(words), columns))
         return 0
+    if PUBLISHED in words.flags and actions:
+        raise UsageError(f"{PUBLISHED} goes with a run, not with {actions[0]}; --plan shows how many are published")
     if "--verify" in words.flags:
         return _verify(words)
     if not words.names:
@@ -189,6 +194,10 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
         return 0
     if action == "--render":
         return _show(plan, words.runs, warnings)
+    if PUBLISHED in words.flags:
+        from paper_repro.tables.publish import adopt
+
+        adopt(plan, words.runs, RESULTS)
     commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
     if preparing.prepare(commands, preparing.PREPARE in words.flags):
         plan = _plan(artifact, words)

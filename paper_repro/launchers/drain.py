@@ -106,9 +106,9 @@ def main() -> int:
         signal.signal(name, _stop_once)
     order = Order(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_job, daemon=True).start()
-    from paper_repro.tables import spec
-    from paper_repro.tables import plan as plans
     from paper_repro.cells import runner
+    from paper_repro.tables import plan as plans
+    from paper_repro.tables import spec
 
     plan = plans.make(spec.load(order.artifact), order.scale, order.seeds, order.overrides)
     runs, share = Path(order.runs), runner.Share(order.index, order.count, PATIENCE_SECONDS, order.since)

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from paper_repro.tables.plan import Plan
 from paper_repro.base.command_line import Words
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
@@ -28,6 +27,7 @@ from paper_repro.cells.records import begun
 from paper_repro.cells.runner import Result, count_by_status
 from paper_repro.launchers.drain import Drain, Order
 from paper_repro.launchers.options import Slurm
+from paper_repro.tables.plan import Plan
 
 LOOK_SECONDS = 2.0
 SAY_SECONDS = 30.0

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import nearest
@@ -207,16 +207,6 @@ def is_better(model: Samples, baseline: Samples, direction: str) -> bool:
     return min(sign * found.low, sign * found.high) > 0
 
 
-class Models(Protocol):
-    """The part of a view that comparisons with baselines read."""
-
-    @property
-    def baselines(self) -> tuple[MeasuredBaseline, ...]: ...
-    @property
-    def artifact(self) -> Any: ...
-    def results(self, key: Key) -> dict[int, Record]: ...
-
-
 @dataclass(frozen=True)
 class Shortfall:
     """Why a model supports no claim."""
@@ -226,7 +216,7 @@ class Shortfall:
     """Whether the baseline is known and not beaten; else there is nothing to compare."""
 
 
-def shortfall(view: Models, key: Key, metric: str | None) -> Shortfall | None:
+def shortfall(view: Any, key: Key, metric: str | None) -> Shortfall | None:
     """Return why the model at a place supports no claim; None if it beats its baselines, or has no result.
 
     Args:

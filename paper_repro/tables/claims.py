@@ -9,10 +9,10 @@ models.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paper_repro.base import typed_yaml
 from paper_repro.base.errors import UsageError, nearest
@@ -31,6 +31,8 @@ SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
 FORMS = (RATIO, DIFFERENCE, COUNT, "computed")
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 Place = dict[str, str]
+Records = Any
+"""A ``view.View``, whose module imports this one."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Threshold:
             return cls(low, high, f"between {low:g} and {high:g}")
         value = typed_yaml.convert(float, node)
         ends = {"equals": (value, value), "above": (value, math.inf), "at_least": (value, math.inf)}
-        return cls(*ends.get(word, (-math.inf, value)), f"{word.replace('_', ' ')} {value:g}")
+        low, high = ends.get(word, (-math.inf, value))
+        return cls(low, high, f"{word.replace('_', ' ')} {value:g}")
 
     @property
     def limits(self) -> list[float]:
@@ -116,11 +119,8 @@ class Contrast:
         known = artifact.columns if self.kind == COUNT else [n for n, spec in artifact.metrics.items() if spec.measured]
         what = "column" if self.kind == COUNT else "metric"
         for axis in (*self.over, *self.only):
-            if axis not in artifact.axes:
-                yield f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"
-        yield from (
-            f"'only' restricts axis '{axis}', which is not in 'over'" for axis in self.only if axis not in self.over
-        )
+            if axis not in artifact.axes or axis not in self.over:
+                yield f"'over' lacks axis '{axis}', or the artifact does{nearest(axis, artifact.axes)}"
         for axis, values in self.only.items():
             for value in values:
                 yield from place_problems(artifact.axes, {axis: value})
@@ -189,22 +189,6 @@ def _labelled(artifact: Any, axis: str, value: str) -> str:
     spec = artifact.axes[axis]
     label = spec.values[value].label
     return f"{spec.title} {label}" if spec.values[value].number is not None else label
-
-
-class Records(baselines.Models, Protocol):
-    """The part of a view that claims read."""
-
-    @property
-    def scale_name(self) -> str: ...
-    @property
-    def plan(self) -> Any: ...
-    def samples(self, name: str, place: Mapping[str, str]) -> dict[int, float]: ...
-    def counted(self, name: str, place: Mapping[str, str]) -> float | None: ...
-    def covers(self, place: Mapping[str, str]) -> bool: ...
-    def absence(self, name: str, place: Mapping[str, str]) -> str: ...
-    def lost(self, name: str | None, place: Mapping[str, str]) -> list[int]: ...
-    def noting(self) -> tuple[Any, Mapping[tuple[Key, str | None], None]]: ...
-    def unknown_metric(self, names: Iterable[str | None]) -> str: ...
 
 
 @dataclass(frozen=True)

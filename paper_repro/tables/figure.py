@@ -38,6 +38,8 @@ EVERYWHERE = ("%", "share", "parameters", "ratio", "pure number")
 """Beginnings of units that do not depend on the data or on the size of the models."""
 FLATTENS = 1.0
 """A baseline further from the data than so many times their span gets no line but a number at the edge."""
+LEGEND_LINE = 0.19
+"""Inches: the height of a line of the legend."""
 MOST_MARKS = 2000
 PAPER_LINE: Any = {"linestyle": "-.", "linewidth": 1.0}
 PAPER_MARK: Any = {"marker": "D", "markersize": 4.5, "markerfacecolor": plots.GROUND, "markeredgewidth": 1.1}
@@ -166,9 +168,8 @@ class Figure(ABC):
                 axes.minorticks_off()
             _draw_printed(canvas.axes, shown)
             _draw_baselines(canvas.axes[self.panels], lines)
-            if self.legend:
-                _draw_legend(canvas, self.legend_title, bool(shown))
-            _write_around(canvas, self.headline, self.footer(rows))
+            entries = _legend_entries(canvas, bool(shown)) if self.legend else {}
+            _write_around(canvas, self.headline, self.footer(rows), entries, self.legend_title)
             pixels.print_png(png, metadata={"Software": None})
             canvas.set_layout_engine("none")
             _round_places(canvas)
@@ -376,32 +377,34 @@ def _with_marks(rows: Sequence[Row], lines: Sequence[BaselineLine], printed: Seq
     ]
 
 
-def _draw_legend(canvas: "Canvas", title: str | None, printed: bool) -> None:
-    """Draw one legend above all panels, each label once, the paper's numbers last."""
+def _legend_entries(canvas: "Canvas", printed: bool) -> dict[str, Any]:
+    """Return the labelled artists of all panels, each label once, the paper's numbers last."""
     from matplotlib.lines import Line2D
 
     found: dict[str, Any] = {}
     for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    if printed:
-        found["paper"] = Line2D([], [], color=plots.PAPER, **PAPER_LINE, **PAPER_MARK)
-    if found:
-        columns = max(1, min(len(found), int(float(canvas.get_figwidth()) / (0.5 + 0.065 * max(map(len, found))))))
-        place: Any = {"loc": "outside upper left", "ncols": columns, "alignment": "left", "borderaxespad": 0.2}
-        canvas.legend(list(found.values()), list(found), title=title, fontsize=8, title_fontsize=8, **place)
+    return found | ({"paper": Line2D([], [], color=plots.PAPER, **PAPER_LINE, **PAPER_MARK)} if printed else {})
 
 
-def _write_around(canvas: "Canvas", headline: str, footer: str) -> None:
-    """Make the figure higher by the lines of its headline and of its footer, and write them there."""
+def _write_around(canvas: "Canvas", headline: str, footer: str, entries: Mapping[str, Any], title: str | None) -> None:
+    """Make a figure higher by its headline and legend above and its footer below, and draw these."""
     width, height = (float(inches) for inches in canvas.get_size_inches())
-    above, below = (textwrap.wrap(text, max(20, int(width / CHARACTER))) for text in (headline, footer))
+    above = textwrap.wrap(headline, max(20, int(width / (1.3 * CHARACTER))))
+    below = textwrap.wrap(footer, max(20, int(width / CHARACTER)))
+    columns = max(1, min(len(entries), int(width / (0.5 + 0.065 * max(map(len, entries), default=0)))))
+    legend = LEGEND_LINE * (math.ceil(len(entries) / columns) + bool(title and entries))
     top, bottom = (LINE * len(lines) + 0.06 * bool(lines) for lines in (above, below))
-    whole = height + top + bottom
+    whole = height + top + legend + bottom
     canvas.set_size_inches(width, whole)
     left = 0.04 / width
     canvas.text(left, 1 - 0.03 / whole, "\n".join(above), fontsize=7, color=plots.INK, va="top", weight="bold")
     canvas.text(left, 0.04 / whole, "\n".join(below), fontsize=6, color=plots.SOFT, va="bottom")
+    if entries:
+        place: Any = {"loc": "upper left", "bbox_to_anchor": (0.0, 1 - top / whole), "ncols": columns}
+        style: Any = {"title": title, "fontsize": 8, "title_fontsize": 8, "alignment": "left", "borderaxespad": 0.2}
+        canvas.legend(list(entries.values()), list(entries), **place, **style)
     canvas.get_layout_engine().set(rect=(0, bottom / whole, 1, height / whole))  # type: ignore[union-attr, call-arg]
 
 
@@ -410,11 +413,12 @@ def _round_places(canvas: "Canvas") -> None:
     for part in canvas.subfigs:
         part.bbox_relative.set_points(part.bbox_relative.get_points().round(6))
     for axes in canvas.axes:
-        axes.set_position([round(bound, 6) for bound in axes.get_position().bounds])
+        left, bottom, width, height = (round(bound, 6) for bound in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def _marks(canvas: "Canvas") -> dict[str, Any]:
-    """Return the marks of lines and dots: places in points from the upper left, label and values, for a page's hover."""
+    """Return the marks of lines and dots for a page: places in points from the upper left, label and values."""
     width, height = (72 * float(inches) for inches in canvas.get_size_inches())
     scale, found = 72 / canvas.dpi, list[list[Any]]()
     for label, axes, values in _drawn(canvas):
@@ -430,13 +434,11 @@ def _drawn(canvas: "Canvas") -> Iterator[tuple[str, "Axes", list[tuple[float, fl
     from matplotlib.collections import PathCollection
 
     for axes in canvas.axes:
-        for line in axes.lines:
-            if line.get_transform() is axes.transData or line.get_transform() == axes.transData:
-                values = [(float(x), float(y)) for x, y in zip(*line.get_data(orig=False), strict=True)]
-                yield _named(line.get_label()), axes, values
-        for cloud in axes.collections:
-            if isinstance(cloud, PathCollection):
-                yield _named(cloud.get_label()), axes, [(float(x), float(y)) for x, y in cloud.get_offsets()]
+        clouds = [cloud for cloud in axes.collections if isinstance(cloud, PathCollection)]
+        drawn: list[tuple[Any, Any]] = [(cloud, cloud.get_offsets()) for cloud in clouds]
+        drawn += [(line, line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
+        for artist, places in drawn:
+            yield _named(artist.get_label()), axes, [(float(x), float(y)) for x, y in places]
 
 
 def _named(label: object) -> str:

@@ -2,7 +2,6 @@
 
 import difflib
 import json
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FIRST = ("artifact", "artifacts", "scale")
-_ABSENT = object()
 LAST = ("seed", "metric", "value", "unit", "status", "cell", "num_parameters", "seconds", "device", "commit")
+SHORTEST = 4
+"""How many characters of an id have to be given."""
+_ABSENT = object()
 
 
 def frame(
@@ -43,8 +44,8 @@ def frame(
     With artifacts there is a column for each of their axes, with the words of the YAML file, or numbers where every
     value of the axis is one.  Without, all records of the folder are given, and the column ``artifacts`` names the
     tables there that show the cell.  Further columns: seed, metric, value, unit (empty where no artifact gives one),
-    status, cell (its id), num_parameters, seconds (of training), device, commit.  A metric that a cell lacks,
-    because it diverged or could not be measured, has the value NaN; a cell that was not run has no row.
+    status, cell (its id), num_parameters, seconds (of training), device, commit.  A metric that a cell lacks, because
+    it diverged or could not be measured, has the value NaN; a cell that was not run has no row.
 
     Args:
         artifacts: for example "cem/table3"; none: every record.
@@ -65,15 +66,22 @@ def frame(
         raise UsageError(f"keys={list(keys)}: {taken[0]} is a column already; leave it out")
     if overrides and not artifacts:
         raise UsageError(f"overrides={list(overrides)}: they belong to an artifact; name one")
-    rows: list[Row] = []
-    between = ["artifact", "scale"] if artifacts else ["artifacts"]
+    rows, between = list[Row](), ["artifact", "scale"] if artifacts else ["artifacts"]
     for name in artifacts:
         plan = with_seeds_of_table(plans.make(spec.load(name), scale, None, overrides), root)
         between += plan.artifact.axes
-        rows += _rows_of(plan, root, keys)
+        units = _units(plan.artifact)
+        for one in placed(plan, root):
+            head = {"artifact": plan.artifact.id, "scale": plan.scale_name, **one.place}
+            rows += ({**head, **row} for row in _rows(one.record, keys, units, list(units)))
     if not artifacts:
         rows += _all_rows(root, keys)
-    _check_keys(rows, root, keys)
+    for key in keys:
+        if rows and all(row[key] is _ABSENT for row in rows):
+            found = (records.find(root, cell) for cell in dict.fromkeys(row["cell"] for row in rows))
+            known = {name for record in found if record is not None for name in _keys(record.config)}
+            raise UsageError(f"keys={list(keys)}: the config of no record has '{key}'{nearest(key, known)}")
+    rows = [{name: None if value is _ABSENT else value for name, value in row.items()} for row in rows]
     between += [name for row in rows for name in row]
     columns = dict.fromkeys(name for name in FIRST if name in between)
     columns |= dict.fromkeys(name for name in between if name not in (*FIRST, *LAST, *keys))
@@ -89,46 +97,43 @@ class Placed:
 
 
 def with_seeds_of_table(plan: Plan, root: Path) -> Plan:
-    """Return the plan with the seeds of its table below ``root``: the user may have asked for other seeds than the
-    scale's.
-    """
-    try:
+    """Return the plan with the seeds of its table below ``root``, where a user asked for others than the scale's."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no table, or a damaged one: those of the scale
         seeds = json.loads((root / plan.folder / "table.json").read_text(encoding="utf-8"))["seeds"]
-        return plans.make(plan.artifact, plan.scale_name, seeds, plan.overrides)
-    except (OSError, ValueError, KeyError, TypeError):  # no table, or a damaged one: those of the scale
-        return plan
+        if list(seeds) != list(plan.seeds):
+            return plans.make(plan.artifact, plan.scale_name, seeds, plan.overrides)
+    return plan
 
 
 def placed(plan: Plan, root: Path) -> list[Placed]:
-    """Return the records below ``root`` of an artifact's cells, further seeds included."""
-    numeric = _numeric(plan.artifact)
+    """Return the records below ``root`` of an artifact's cells; places in numbers on axes whose values all are."""
+    numeric: dict[str, dict[str, int | float]] = {}
+    for axis, one in plan.artifact.axes.items():
+        found = {word: value.number for word, value in one.values.items() if value.number is not None}
+        numeric[axis] = found if len(found) == len(one.values) else {}
     return [
-        Placed({axis: numeric.get(axis, {}).get(value, value) for axis, value in point.key}, record)
+        Placed({axis: numeric[axis].get(value, value) for axis, value in point.key}, record)
         for point in view.build(plan, root, None).points.values()
         for _, record in sorted(point.own.items())
     ]
 
 
-def _rows_of(plan: Plan, root: Path, keys: Sequence[str]) -> Iterator[Row]:
-    measured = _units(plan.artifact)
-    for one in placed(plan, root):
-        head = {"artifact": plan.artifact.id, "scale": plan.scale_name, **one.place}
-        for row in _rows(one.record, keys, measured, list(measured)):
-            yield {**head, **row}
-
-
 def _all_rows(root: Path, keys: Sequence[str]) -> Iterator[Row]:
-    shown = _shown(root)
-    known = spec.find()
-    units = {name: _units(spec.load(name)) for name in {*known} & {one for own in shown.values() for one in own}}
+    """Yield the rows of every record, with the artifacts whose tables below ``root`` show its cell."""
+    shown: dict[str, dict[str, None]] = {}
+    for path in sorted(root.glob("*/*/*/table.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            table = json.loads(path.read_text(encoding="utf-8"))
+            for cell in table["cells"]:
+                shown.setdefault(cell, {})[table["artifact"]] = None
+    names = {*spec.find()} & {one for own in shown.values() for one in own}
+    units = {name: _units(spec.load(name)) for name in names}
     for cell in cells_of(root):
-        found = records.find(root, cell)
-        if found is None:
-            continue
-        own = shown.get(cell, [])
-        measured = ChainMap(*(units[name] for name in own if name in units))
-        for row in _rows(measurements.whole(root, found), keys, measured, []):
-            yield {"artifacts": " ".join(own), **row}
+        if (found := records.find(root, cell)) is not None:
+            own = shown.get(cell, {})
+            measured = {metric: unit for name in own for metric, unit in units.get(name, {}).items()}
+            for row in _rows(measurements.whole(root, found), keys, measured, []):
+                yield {"artifacts": " ".join(own), **row}
 
 
 def _units(artifact: Artifact) -> dict[str, str]:
@@ -138,10 +143,14 @@ def _units(artifact: Artifact) -> dict[str, str]:
 def _rows(record: Record, keys: Sequence[str], units: Mapping[str, str], wanted: Sequence[str]) -> Iterator[Row]:
     """Yield a record's metrics; those that it should have and lacks have the value NaN."""
     expected = wanted if record.status != FINISHED else []
-    names = [*record.metrics, *(name for name in (*record.unavailable, *expected) if name not in record.metrics)]
-    for name in dict.fromkeys(names or [""]):
+    head: Row = {}
+    for key in keys:
+        head[key] = _ABSENT
+        with suppress(KeyError):
+            head[key] = configs.lookup(record.config, key)
+    for name in dict.fromkeys([*record.metrics, *record.unavailable, *expected]) or [""]:
         yield {
-            **{key: _looked_up(record, key) for key in keys},
+            **head,
             "seed": record.seed,
             "metric": name,
             "value": record.metrics.get(name, float("nan")),
@@ -155,28 +164,6 @@ def _rows(record: Record, keys: Sequence[str], units: Mapping[str, str], wanted:
         }
 
 
-def _looked_up(record: Record, key: str) -> Any:
-    try:
-        return configs.lookup(record.config, key)
-    except KeyError:
-        return _ABSENT
-
-
-def _check_keys(rows: Sequence[Row], root: Path, keys: Sequence[str]) -> None:
-    """Put None in the place of what a config lacks.
-
-    Raises:
-        UsageError: no config has a key.
-    """
-    for key in keys:
-        if rows and all(row[key] is _ABSENT for row in rows):
-            found = (records.find(root, cell) for cell in dict.fromkeys(row["cell"] for row in rows))
-            known = {name for record in found if record is not None for name in _keys(record.config)}
-            raise UsageError(f"keys={list(keys)}: the config of no record has '{key}'{nearest(key, known)}")
-        for row in rows:
-            row[key] = None if row[key] is _ABSENT else row[key]
-
-
 def _keys(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
     """Yield the keys of a config at every depth, as ``optimizer.lr``."""
     for name, value in section.items():
@@ -185,38 +172,13 @@ def _keys(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _keys(value, f"{above}{name}.")
 
 
-def _numeric(artifact: Artifact) -> dict[str, dict[str, int | float]]:
-    """Return the numbers of the axes whose values are all numbers."""
-    found = {axis: {word: value.number for word, value in spec.values.items()} for axis, spec in artifact.axes.items()}
-    return {
-        axis: {word: number for word, number in own.items() if number is not None}
-        for axis, own in found.items()
-        if None not in own.values()
-    }
-
-
-def _shown(root: Path) -> dict[str, list[str]]:
-    """Return the artifacts whose tables below ``root`` show a cell, by the cell's id."""
-    found: dict[str, dict[str, None]] = {}
-    for path in sorted(root.glob("*/*/*/table.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            table = json.loads(path.read_text(encoding="utf-8"))
-            for cell in table["cells"]:
-                found.setdefault(cell, {})[table["artifact"]] = None
-    return {cell: list(own) for cell, own in found.items()}
-
-
-SHORTEST = 4
-"""How many characters of an id have to be given."""
-
-
 def cells_of(root: Path) -> list[str]:
     """Return the ids of the cells below ``root`` that have a record."""
     return sorted(path.parent.name for path in (root / "cells").glob("*/record.json"))
 
 
 def find_record(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
-    """Return the folder of a cell and its record, with what probes have measured since.
+    """Return the folder of a cell and its record, with the metrics of probes that measured later.
 
     Args:
         word: the folder of a cell, a file in it, the cell's id, or at least four characters with which the id of one
@@ -241,11 +203,7 @@ def find_record(word: str | Path, roots: Sequence[Path]) -> tuple[Path, Record]:
 
 
 def trained(checkpoint: Path) -> tuple[Path, Record]:
-    """Return the folder of a trained cell and its record, see ``records.finished``.
-
-    Args:
-        checkpoint: the folder, a file in it, or a word that ``find`` takes, in the default folder of runs.
-    """
+    """Return the folder of a trained cell and its record: of a folder, a file in it, or a word for ``find_record``."""
     if checkpoint.exists() or len(checkpoint.parts) != 1:
         return records.finished(checkpoint)
     return records.finished(find_record(checkpoint, [default_runs()])[0])
@@ -274,8 +232,7 @@ def _published(word: str) -> str:
     for path in sorted(RESULTS.glob("*/*/*/table.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged table says nothing
             table = json.loads(path.read_text(encoding="utf-8"))
-            if not any(cell.startswith(word) for cell in table["cells"]):
-                continue
-            command = f"reproduce.py {table['artifact']} scale={table['scale']}"
-            return f"; its record is published with {table['artifact']}, weights are not: run {command} to train it"
+            if any(cell.startswith(word) for cell in table["cells"]):
+                command = f"reproduce.py {table['artifact']} scale={table['scale']}"
+                return f"; its record is published with {table['artifact']}, weights are not: run {command} to train it"
     return ""

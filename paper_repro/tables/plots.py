@@ -50,68 +50,32 @@ ORDERED, SIGNED, PICTURE = "viridis", "PRGn_r", "gray"
 
 MODELS = {
     "cem": {
-        "llama": INK,
-        "plain": INK,
-        "gated": VIOLET,
-        "attention": VERMILION,
-        "attention_plain": VERMILION,
-        "none": VERMILION,
-        "shared": VERMILION,
-        "per_head": VERMILION,
-        "attention_t2": VERMILION,
-        "mlp": GREEN,
+        **dict.fromkeys(("llama", "plain"), INK),
+        **dict.fromkeys(("attention", "attention_plain", "attention_t2", "none", "shared", "per_head"), VERMILION),
+        **dict.fromkeys(("mlp", "mlp_t2"), GREEN),
+        **dict.fromkeys(("full", "t1", "t2", "t4", "t8"), BLUE),
         "mlp_matched": PURPLE,
-        "mlp_t2": GREEN,
-        "full": BLUE,
-        "t1": BLUE,
-        "t2": BLUE,
-        "t4": BLUE,
-        "t8": BLUE,
+        "gated": VIOLET,
     },
     "cet": {"ep": BLUE, "tbpte": VERMILION},
     "ebt": {
-        "transformer": INK,
+        **dict.fromkeys(("transformer", "feed_forward", "dit"), INK),
+        **dict.fromkeys(("ebt", "s1"), BLUE),
+        "s2": PURPLE,
         "times": GREY,
-        "feed_forward": INK,
-        "dit": INK,
         "recurrent": VERMILION,
         "rnn": VIOLET,
-        "ebt": BLUE,
-        "s1": BLUE,
-        "s2": PURPLE,
         "ebt_free": SKY,
     },
     "ngpt": {"gpt": INK, "gpt_qk": VERMILION, "ngpt": BLUE},
     "nrgpt": {"gpt": INK, "rgpt_parallel": VERMILION, "ff1": BLUE, "ff2w": GREEN},
 }
 """By paper, and by the value of the axis of models."""
-SETTINGS = {
-    "cem": (
-        ("attention", "attention_t2", "attention_plain", "none", "shared", "per_head"),
-        ("mlp", "mlp_t2"),
-        ("full", "t1", "t2", "t4", "t8"),
-        ("llama", "plain"),
-    ),
-    "ebt": (("ebt", "s1"), ("transformer", "feed_forward", "dit")),
-}
-"""By paper, the names that settings of one model have; or plain Transformers of several tasks.  They share a colour."""
 
 
 def model(artifact: str, name: str) -> str:
-    """Return the colour of a model.
-
-    Args:
-        artifact: the id of an artifact, or of its paper.
-        name: the value of the artifact's axis of models.
-
-    Raises:
-        KeyError: the palette has no such model; the message says where to add it.
-    """
-    paper = artifact.partition("/")[0]
-    try:
-        return MODELS[paper][name]
-    except KeyError:
-        raise KeyError(f"{artifact}: model '{name}' has no colour; add it to MODELS['{paper}'] in {__name__}") from None
+    """Return the colour of a model, of an artifact's or paper's axis of models; grey of one that is not listed."""
+    return MODELS.get(artifact.partition("/")[0], {}).get(name, GREY)
 
 
 def seeds_and_mean(

@@ -1,6 +1,7 @@
 """From records to files and lists: rendering, publishing, the list of artifacts, plans and cells."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,8 @@ def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder:
     others = [f"{count} {status}" for status, count in by_status.items() if status != FINISHED]
     cells = f"{total} cell{'' if total == 1 else 's'}" + (f" ({', '.join(others)})" if others else "")
     words = _verdicts(json.loads((folder / "table.json").read_text())["claims"])
-    return f"{artifact}: {cells}, {duration(seconds)}{f'; claims: {words}' if words else ''}; look at {folder / 'table.md'}"
+    claims = f"; claims: {words}" if words else ""
+    return f"{artifact}: {cells}, {duration(seconds)}{claims}; look at {folder / 'table.md'}"
 
 
 def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
@@ -213,6 +215,18 @@ def _attachments(found: Sequence[Record], runs: Path, results: Path) -> dict[Pat
     return contents
 
 
+def adopt(plan: Plan, runs: Path, results: Path) -> int:
+    """Copy the published cells of a plan that have no result below ``runs`` into it, and return how many."""
+    wanted = [
+        cell for cell in plan.all_cells if not cell.missing and not is_done(runs, cell) and is_done(results, cell)
+    ]
+    pairs = [[record_path(root, cell.id).parent for root in (results, runs)] for cell in wanted]
+    fresh = [(source, target) for source, target in pairs if not target.exists()]
+    for source, target in fresh:
+        shutil.copytree(source, target)
+    return len(fresh)
+
+
 LEFT_OUT = ("scales", "reference", "made from", "yours")
 """Columns of the list that a terminal is not shown."""
 
@@ -306,7 +320,12 @@ def published_listing(results: Path) -> str:
 
 
 def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
-    """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest."""
+    """Show each point of a plan: how many of its cells are done, its counts, and the expected time of the rest.
+
+    Args:
+        plan: the artifact at a scale.
+        roots: the user's records, and the reference, whose cells ``--published`` counts as done.
+    """
     estimates = estimate(plan.cells, roots, kept=roots[0])
     rows: list[list[str]] = []
     reasons: list[str] = []
@@ -322,6 +341,8 @@ def plan_table(plan: Plan, roots: Sequence[Path]) -> str:
         if cost is not None:
             counts = [f"{cost.parameters:,}", _flops(cost.step_flops), _memory(cost.memory_bytes)]
         state = f"{len(done)} of {len(cells)} done"
+        if published := sum(is_done(roots[-1], cell) for cell in cells):
+            state += f", {published} published"
         if reason := cells[0].missing:
             reasons += [reason] if reason not in reasons else []
             state = f"no data [{reasons.index(reason) + 1}]"
@@ -369,8 +390,7 @@ def _memory(count: float) -> str:
 
 
 def cells_table(plan: Plan, runs: Path, reference: Path) -> str:
-    """Show each cell of a plan, those of its baselines too: id, setting, seed, status, whether code and data are those of
-    now, and the path of its record.
+    """Show each cell of a plan and of its baselines: id, setting, seed, status, whether code and data changed, record.
 
     The status is that of the user's own cell, with the last saved step if it was begun; where there is none, that of
     the committed reference, said so.
@@ -520,10 +540,6 @@ def _place(artifact: Artifact, text: str) -> dict[str, str]:
     return found
 
 
-Kind = tuple[str, frozenset[str]]
-"""An experiment and the classes that its ``model`` section names."""
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A published cell and the artifact that shows it."""
@@ -532,8 +548,9 @@ class Candidate:
     cell: PlannedCell
 
     @property
-    def kind(self) -> Kind:
-        return self.artifact.experiment, frozenset(_classes(self.cell.config.get("model")))
+    def kind(self) -> tuple[str, frozenset[str]]:
+        """The experiment, and the classes of the ``model`` section."""
+        return self.artifact.experiment_at(self.cell.key), frozenset(_classes(self.cell.config.get("model")))
 
     @property
     def place(self) -> str:
@@ -542,7 +559,7 @@ class Candidate:
 
 
 def choose(names: Sequence[str], scale: str | None, published: Published) -> list[Candidate]:
-    """Choose of each kind the cell that took the least time.
+    """Choose the published cells to verify: of each kind the one that took the least time.
 
     Args:
         names: the artifacts, each of which shows all its kinds; none for every kind that was published, once.
@@ -552,59 +569,46 @@ def choose(names: Sequence[str], scale: str | None, published: Published) -> lis
     Raises:
         UsageError: an unknown artifact, or one of which nothing is published.
     """
-    if not names:
-        found = (one for name in spec.find() for one in _candidates(spec.load(name), scale, published.root))
-        return _cheapest(found, published)
-    chosen = []
-    for name in names:
-        candidates = _candidates(spec.load(name), scale, published.root)
-        if not candidates:
+    chosen, whole = list[Candidate](), list[Candidate]()
+    for name in names or spec.find():
+        artifact = spec.load(name)
+        words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
+        done = [word for word in words if (published.root / name / word / "table.json").is_file()]
+        found = [Candidate(artifact, cell) for word in done for cell in plans.make(artifact, word).cells]
+        if names and not found:
             at = f" at scale {scale}" if scale else ""
             raise UsageError(f"{name}: {published.root} has no results{at}; --list shows which scales are published")
-        chosen += _cheapest(candidates, published)
-    return chosen
+        chosen += _cheapest(found, published) if names else []
+        whole += found
+    return chosen or _cheapest(whole, published)
+
+
+def _cheapest(candidates: Iterable[Candidate], published: Published) -> list[Candidate]:
+    best: dict[Any, tuple[float, Candidate]] = {}
+    for one in candidates:
+        record = published.find(one.cell)
+        seconds = float("inf") if record is None else record.seconds
+        if one.kind not in best or seconds < best[one.kind][0]:
+            best[one.kind] = seconds, one
+    return [one for _, one in best.values()]
+
+
+def _classes(node: Any) -> Iterator[str]:
+    """Yield every class that a node of a config names."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else []):
+        yield from [value] if key == TARGET else _classes(value)
 
 
 def verified(rows: Iterable[tuple[Candidate, Verification]]) -> str:
-    """Show one line for each cell; long reasons stand below the table."""
-    lines: list[list[str]] = []
-    reasons: list[str] = []
-    for candidate, found in rows:
+    """Show one line for each verified cell; long reasons stand below the table."""
+    lines, reasons = list[list[str]](), list[str]()
+    for one, found in rows:
         verdict = found.verdict
         if found.why:
             reasons += [found.why] if found.why not in reasons else []
             verdict = f"{verdict} [{reasons.index(found.why) + 1}]"
         difference = "" if found.difference is None else f"{found.difference:.1e}"
-        cell = candidate.cell
-        lines.append([candidate.artifact.id, candidate.place, str(cell.seed), found.compared, difference, verdict])
+        lines.append([one.artifact.id, one.place, str(one.cell.seed), found.compared, difference, verdict])
     headers = ["artifact", "cell", "seed", "compared", "largest relative difference", "verdict"]
     text = tabulate(lines, headers, tablefmt="simple", disable_numparse=True)
     return "\n".join([text, *(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))])
-
-
-def _candidates(artifact: Artifact, scale: str | None, root: Path) -> list[Candidate]:
-    """Return the cells of an artifact at each scale of which there are results."""
-    words = artifact.scales if scale is None else [artifact.scale(scale)[0]]
-    done = [word for word in words if (root / artifact.id / word / "table.json").is_file()]
-    return [Candidate(artifact, cell) for word in done for cell in plans.make(artifact, word).cells]
-
-
-def _cheapest(candidates: Iterable[Candidate], published: Published) -> list[Candidate]:
-    """Return of each kind the cell whose record says the fewest seconds, or the first if none has a record."""
-    best: dict[Kind, tuple[float, Candidate]] = {}
-    for candidate in candidates:
-        record = published.find(candidate.cell)
-        seconds = float("inf") if record is None else record.seconds
-        if candidate.kind not in best or seconds < best[candidate.kind][0]:
-            best[candidate.kind] = seconds, candidate
-    return [candidate for _, candidate in best.values()]
-
-
-def _classes(node: Any) -> Iterator[str]:
-    """Yield every class that a node of a config names."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from [value] if key == TARGET else _classes(value)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _classes(value)

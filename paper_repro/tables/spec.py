@@ -29,7 +29,6 @@ from paper_repro.base.packages import own_packages
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 from paper_repro.tables import axes as axes_of
-from paper_repro.tables import baselines, claims
 from paper_repro.tables.axes import EXACT, SCALES, Axis, Restriction, Scale, place_problems
 from paper_repro.tables.baselines import Baseline
 from paper_repro.tables.claims import Claim, Smallest
@@ -686,130 +685,111 @@ def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
         UsageError: with file and line.
     """
     _check_scales(artifact, entries)
+    for node, problem in (*_problems_of_quantities(artifact, entries), *_problems_of_parts(artifact, entries)):
+        raise node.error(problem)
+    if artifact.published is not None:
+        _check_published(artifact, entries)
+
+
+def _problems_of_quantities(artifact: Artifact, entries: Mapping[str, Node]) -> Iterator[tuple[Node, str]]:
+    """Yield what is wrong with metrics, columns, tolerances and the summary, each with its node."""
     names = artifact.quantities
-    for name, tolerance in entries["tolerances"].items().items() if "tolerances" in entries else ():
+    nodes = {
+        key: entries[key].items() if key in entries else {} for key in ("tolerances", "columns", "metrics", "summary")
+    }
+    for name, node in nodes["tolerances"].items():
         if name not in names and name != DEFAULT:
-            raise UsageError(f"{tolerance.path}:{tolerance.key_line}: unknown metric '{name}'{nearest(name, names)}")
+            yield node, f"unknown metric '{name}'{nearest(name, names)}"
     for name, spec in names.items():
         if artifact.published is not None and _judged(spec) and name not in artifact.tolerances:
-            raise entries.get("tolerances", entries["title"]).error(f"no tolerance for the published '{name}'")
-    for axis in artifact.best_within:
-        if axis not in artifact.axes:
-            raise entries["best_within"].error(f"unknown axis '{axis}'{nearest(axis, artifact.axes)}")
+            yield entries.get("tolerances", entries["title"]), f"no tolerance for the published '{name}'"
     for name, metric in artifact.metrics.items():
-        if (problem := derivation_problem(name, metric)) is not None:
-            raise entries["metrics"].items()[name].error(problem)
-        for problem in scale_problems(artifact, metric.scales):
-            raise entries["metrics"].items()[name].error(problem)
-    _check_columns(artifact, entries)
-    for name in dict.fromkeys(artifact.experiment_at(key) for key in artifact.points()):
-        if not is_experiment(name):
-            raise entries["experiment"].error(f"unknown experiment '{name}'{nearest(name, experiments())}")
-    for name, baseline in artifact.baselines.items():
-        for problem in baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales)):
-            raise entries["baselines"].items()[name].error(f"baseline '{name}': {problem}")
-    for sweep, node in zip(artifact.sweeps, entries["sweeps"].elements() if "sweeps" in entries else [], strict=True):
-        for problem in sweep.problems(artifact):
-            raise node.error(problem)
-    _check_summary(artifact, entries)
-    _check_published(artifact, entries)
-    _check_claims(artifact, entries)
-
-
-def _check_columns(artifact: Artifact, entries: Mapping[str, Node]) -> None:
+        problems = [derivation_problem(name, metric)] if metric.derived else []
+        problems += [
+            f"unknown scale '{word}'{nearest(word, artifact.scales)}"
+            for word in metric.scales
+            if word not in artifact.scales
+        ]
+        yield from ((nodes["metrics"][name], problem) for problem in problems if problem)
     for name, column in artifact.columns.items():
         if name in artifact.metrics:
-            raise entries["columns"].error(f"'{name}' is both a metric and a column")
-        if column.only:
-            _check_restriction(artifact, Restriction(column.only), entries["columns"].items()[name])
+            yield entries["columns"], f"'{name}' is both a metric and a column"
+        for _, place in Restriction(column.only).places():
+            yield from ((nodes["columns"][name], problem) for problem in place_problems(artifact.axes, place))
+    for name, item in artifact.summary.items():
+        if (item.published is None) != (item.tolerance is None):
+            yield nodes["summary"][name], f"'{name}': a published number and a tolerance go together"
+
+
+def _problems_of_parts(artifact: Artifact, entries: Mapping[str, Node]) -> Iterator[tuple[Node, str]]:
+    """Yield what is wrong with experiments, baselines, sweeps and claims, each with its node."""
+    for axis in artifact.best_within:
+        if axis not in artifact.axes:
+            yield entries["best_within"], f"unknown axis '{axis}'{nearest(axis, artifact.axes)}"
+    for name in dict.fromkeys(artifact.experiment_at(key) for key in artifact.points()):
+        if not is_experiment(name):
+            yield entries["experiment"], f"unknown experiment '{name}'{nearest(name, experiments())}"
+    for name, baseline in artifact.baselines.items():
+        for problem in baseline.problems(artifact.axes, artifact.metrics, list(artifact.scales)):
+            yield entries["baselines"].items()[name], f"baseline '{name}': {problem}"
+    parts: list[tuple[str, Sequence[Any]]] = [("sweeps", artifact.sweeps), ("claims", artifact.claims)]
+    for section, found in parts:
+        nodes = entries[section].elements() if section in entries else []
+        for part, node in zip(found, nodes, strict=True):
+            yield from ((node, problem) for problem in part.problems(artifact))
+    ids = [claim.id for claim in artifact.claims]
+    for claim, node in zip(artifact.claims, entries["claims"].elements() if ids else [], strict=True):
+        if ids.count(claim.id) > 1:
+            yield node, f"duplicate claim id '{claim.id}'"
 
 
 def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
     for word, child in entries["scales"].items().items():
         if word not in (*SCALES, EXACT):
             raise UsageError(f"{child.path}:{child.key_line}: unknown scale '{word}'{nearest(word, (*SCALES, EXACT))}")
-        _check_restriction(artifact, artifact.scales[word], child)
-    if "runs" in entries:
-        _check_restriction(artifact, artifact.runs, entries["runs"])
     if EXACT in artifact.scales and len(artifact.scales) > 1:
         raise entries["scales"].error("an exact artifact has the scale 'exact' alone")
+    restrictions = [(artifact.scales[word], node) for word, node in entries["scales"].items().items()]
+    for restriction, node in [*restrictions, *([(artifact.runs, entries["runs"])] if "runs" in entries else [])]:
+        for word, place in restriction.places():
+            for problem in place_problems(artifact.axes, place):
+                raise node.items()[word].error(problem)
     for axis, spec in artifact.axes.items():
         for value, item in spec.values.items():
-            for word in item.at_scale:
-                if word not in artifact.scales:
-                    node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
-                    raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
+            for word in (word for word in item.at_scale if word not in artifact.scales):
+                node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
+                raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
     for word, scale in artifact.scales.items():
         for problem in axes_of.clashes(artifact.axes, word, scale, artifact.points(scale)):
             raise UsageError(problem)
 
 
-def _check_restriction(artifact: Artifact, restriction: Restriction, node: Node) -> None:
-    for word, place in restriction.places():
-        for problem in place_problems(artifact.axes, place):
-            raise node.items()[word].error(problem)
-
-
-def _check_summary(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    nodes = entries["summary"].items() if "summary" in entries else {}
-    for name, item in artifact.summary.items():
-        if (item.published is None) != (item.tolerance is None):
-            raise nodes[name].error(f"'{name}': a published number and a tolerance go together")
-        if item.tolerance is not None and item.tolerance.published_stds is not None:
-            raise nodes[name].error(f"'{name}': a published summary has no standard deviation to count a tolerance in")
-
-
 def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    if artifact.published is None:
-        return
     names = [name for name, spec in artifact.quantities.items() if spec.published]
     seen: dict[tuple[str, Key], str] = {}
+    assert artifact.published is not None
     for row in artifact.published.rows:
         for problem in place_problems(artifact.axes, row.at):
             raise UsageError(f"{row.where}: {problem}")
-        for name in row.values:
+        for name, number in row.values.items():
             if name not in names:
                 raise UsageError(f"{row.where}: unknown metric or column '{name}'{nearest(name, names)}")
             tolerance = artifact.tolerances.get(name)
-            number = row.values[name]
             if tolerance is not None and tolerance.published_stds is not None and number and number.std is None:
-                raise UsageError(
-                    f"{row.where}: '{name}' is judged by published_stds and is given without one: [mean, std]"
-                )
+                raise UsageError(f"{row.where}: '{name}' is judged by published_stds: give it as [mean, std]")
             for key in artifact.points():
                 if row.at.items() <= dict(key).items():
                     if (name, key) in seen:
                         raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
                     seen[name, key] = row.where
-    for key in artifact.points():
-        for name in names:
-            if (name, key) not in seen:
-                place = ", ".join(f"{axis}: {value}" for axis, value in key)
-                raise entries["published"].error(f"no published '{name}' for {{{place}}}")
-
-
-def _check_claims(artifact: Artifact, entries: Mapping[str, Node]) -> None:
-    seen: dict[str, str] = {}
-    nodes = entries["claims"].elements() if "claims" in entries else []
-    for claim, node in zip(artifact.claims, nodes, strict=True):
-        if claim.id in seen:
-            raise node.error(f"duplicate claim id '{claim.id}' (first at {seen[claim.id]})")
-        seen[claim.id] = node.where
-        for problem in claim.problems(artifact):
-            raise node.error(problem)
-
-
-def scale_problems(artifact: Artifact, words: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the scales that a metric names."""
-    for word in words:
-        if word not in artifact.scales:
-            yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"
+    for key, name in ((key, name) for key in artifact.points() for name in names):
+        if (name, key) not in seen:
+            place = ", ".join(f"{axis}: {value}" for axis, value in key)
+            raise entries["published"].error(f"no published '{name}' for {{{place}}}")
 
 
 def derivation_problem(name: str, metric: Metric) -> str | None:
     """Return what is wrong with how a metric is derived; None if nothing is."""
-    if not metric.derived:
-        return None
     if len(metric.derived) != 1:
         return f"'{name}' is derived by one function, found {len(metric.derived)}"
     ((function, sources),) = metric.derived.items()
@@ -875,18 +855,24 @@ def named(name: str, where: str) -> Any:
 
 
 FOLDERS = ("results", "runs", "papers")
-"""What a path may have before the paper's folder."""
+"""Folders that a path may have before the paper's."""
 
 
 def artifacts(words: Sequence[str]) -> tuple[list[str], str]:
-    """Return the ids that words name, each once and in their order, and the scale whose folder they name, or nothing.
+    """Return the ids that words of a command name, and the scale whose folder they name, or nothing.
+
+    ``cem table2 table3`` names two artifacts of one paper.
 
     Raises:
         UsageError: as ``matching``, or the words name folders of several scales.
     """
-    ids, scales = list[str](), set[str]()
-    for word in _joined(words, _folded(find())):
-        found, scale = matching(word)
+    ids, scales, paper, known = list[str](), set[str](), "", {name.casefold() for name in find()}
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        if f"{word}/{after}".casefold() in known:
+            paper = word
+            continue
+        paper = paper if f"{paper}/{word}".casefold() in known else ""
+        found, scale = matching(f"{paper}/{word}" if paper else word)
         ids += found
         scales |= {scale} - {""}
     if len(scales) > 1:
@@ -904,9 +890,13 @@ def matching(word: str) -> tuple[list[str], str]:
     found = find()
     if word in found:
         return [word], ""
-    known, papers = _folded(found), {name.partition("/")[0] for name in found}
+    known, papers = {name.casefold(): name for name in found}, {name.partition("/")[0] for name in found}
     if (path := Path(word)).suffix == ".yaml" and path.is_file():
-        return [_of_file(path, found)], ""
+        for name, own in found.items():
+            if own.samefile(path):
+                return [name], ""
+        folder, name = path.resolve().parents[1], f"{path.parent.name}/{path.stem}"
+        raise UsageError(f"{path} is no artifact here: set {EXTRA_PAPERS}={folder} and give {name}")
     parts = [part for part in word.casefold().split("/") if part not in ("", ".")]
     for place in reversed(range(len(parts) - 1)):
         name, rest = f"{parts[place]}/{parts[place + 1].removesuffix('.yaml')}", parts[place + 2 :]
@@ -917,35 +907,6 @@ def matching(word: str) -> tuple[list[str], str]:
         return [name for name in found if name.startswith(f"{parts[-1]}/")], ""
     if chosen := fnmatch.filter(known, word.casefold() if "/" in word else f"{word.casefold()}/*"):
         return [known[name] for name in chosen], ""
-    alike = [name for name in found if name.partition("/")[2].casefold() == "/".join(parts)]
-    if alike:
+    if alike := [name for name in found if name.partition("/")[2].casefold() == "/".join(parts)]:
         raise UsageError(f"artifact {word!r} lacks its paper: give {' or '.join(alike)}")
     raise UsageError(unknown(word, [*found, *papers]))
-
-
-def _folded(names: Mapping[str, Path]) -> dict[str, str]:
-    return {name.casefold(): name for name in names}
-
-
-def _joined(words: Sequence[str], known: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words; a paper and the names that follow it, ``cem table2 table3``, as ids."""
-    paper = ""
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
-        if f"{word}/{after}".casefold() in known:
-            paper = word
-        elif f"{paper}/{word}".casefold() in known:
-            yield f"{paper}/{word}"
-        else:
-            paper = ""
-            yield word
-
-
-def _of_file(path: Path, found: Mapping[str, Path]) -> str:
-    for name, own in found.items():
-        if own.samefile(path):
-            return name
-    path = path.resolve()
-    if any(path.is_relative_to(folder.resolve()) for folder in folders()):
-        raise UsageError(unknown(str(path), list(found)))
-    folder, name = path.parents[1], f"{path.parent.name}/{path.stem}"
-    raise UsageError(f"{path} is in no folder of papers: set {EXTRA_PAPERS}={folder} and give {name}")

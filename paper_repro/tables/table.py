@@ -37,12 +37,6 @@ MOST_PARTS = 8
 NO_COMMIT = "unknown (no git there)"
 BOLD = ("\x02", "\x03")
 """Stand for bold in a grid until its text has been escaped."""
-_LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    | {"<": "$<$", ">": "$>$", "|": "$|$", "±": "$\\pm$", "≠": "$\\neq$", "×": "$\\times$"}
-    | {BOLD[0]: "\\textbf{", BOLD[1]: "}"}
-)
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,22 @@ class Grid:
 
     def latex(self, comment: str) -> str:
         """Write a tabular of booktabs, under a comment."""
-        head, *rows = [
-            " & ".join(_line(cell).translate(_LATEX) for cell in row) + " \\\\" for row in [self.headers, *self.rows]
-        ]
-        lines = [f"% {comment}; needs the booktabs package", f"\\begin{{tabular}}{{{'l' * len(self.headers)}}}"]
-        return "\n".join([*lines, "\\toprule", head, "\\midrule", *rows, "\\bottomrule", "\\end{tabular}"]) + "\n"
+        rows = [[_line(cell) for cell in row] for row in self.rows]
+        table = tabulate(rows, self.headers, tablefmt="latex_booktabs", disable_numparse=True)
+        bold = table.replace(BOLD[0], "\\textbf{").replace(BOLD[1], "}")
+        return f"% {comment}; needs the booktabs package\n{bold}\n"
 
     def within(self, width: int | None) -> str:
         """Write it as a table, or where that is wider than a terminal as a block of lines for each row."""
         table = self.markdown()
         if width is None or max(map(len, table.splitlines())) <= width:
             return table
-        blocks = []
-        for row in self.rows:
-            pairs = [f"{name}: {cell}" if name else cell for name, cell in zip(self.headers, row, strict=True) if cell]
-            blocks.append(
-                "\n".join(textwrap.fill(in_markdown(pair), width, subsequent_indent="    ") for pair in pairs)
-            )
-        return "\n\n".join(blocks)
+        named = [
+            [": ".join(filter(None, pair)) for pair in zip(self.headers, row, strict=True) if pair[1]]
+            for row in self.rows
+        ]
+        lines = [[textwrap.fill(in_markdown(text), width, subsequent_indent="    ") for text in row] for row in named]
+        return "\n\n".join("\n".join(row) for row in lines)
 
 
 def in_markdown(text: str) -> str:
@@ -557,7 +549,7 @@ _SOURCES = ("paper", "own", "reference")
 
 
 def table_of(view: View) -> Table:
-    """Return the table of the kind that the YAML names, that a Python file beside it or a base defines, or a plain one."""
+    """Return the table of the kind that the YAML names or a Python file beside it defines, or a plain one."""
     found: Table = (view.artifact.kind(view.artifact.table, Table) or Table)(view)
     return found
 

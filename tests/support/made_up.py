@@ -1,4 +1,4 @@
-"""Views of real artifacts with made-up records, in memory, for tests of estimates."""
+"""Views of real artifacts with records that are made up, in memory, for tests of estimates."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ class Made:
 
 @dataclass(frozen=True)
 class MadeUpView(View):
-    """A view whose records, files and printed numbers are made up, and whose models have no baselines."""
+    """A view whose records, files and printed numbers are made up, and without baselines."""
 
     files: Mapping[tuple[Key, int], Mapping[str, bytes]] = field(default_factory=dict)
     numbers: Mapping[Key, Mapping[str, float | Number]] = field(default_factory=dict)

@@ -1,45 +1,35 @@
 """EBT, figure 5: losses over parameters, FLOPs and width, and against a Transformer++ of equal cost."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.claims import FAILS, HOLDS, Judgement, combine
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.sparse_tables import SparseTable
-from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.equal_cost import (
-    BASE,
-    above_at,
-    better,
-    equal_cost,
-    factors,
-    flops_ratio,
-    time_ratio,
-)
+import numpy as np
+
 from paper_repro.papers.ebt.learning import (
     LOSS,
     MARKS,
     S1,
     TRANSFORMER,
     Size,
-    chosen,
-    compared,
-    draw_points,
+    draw_panel,
+    exponent_ratio,
     exponents,
-    larger_exponent,
-    names_of,
-    over_logarithm,
     row,
     rows_over,
     runs,
-    short,
 )
+from paper_repro.tables import claims, plots, stats
+from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.table import Table
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+BASE = {"size": "one", "width": "one"}
 SIZES, WIDTHS = {"width": "one", "budget": "one"}, {"size": "one", "budget": "one"}
 LAWS: dict[str, tuple[dict[str, str], Size]] = {
     "non-embedding parameters": (SIZES, lambda run: run.parameters),
@@ -48,120 +38,122 @@ LAWS: dict[str, tuple[dict[str, str], Size]] = {
     "width": (WIDTHS, lambda run: run.width),
 }
 PARAMETERS, FLOPS, RULE, WIDTH = LAWS
-PANELS = (PARAMETERS, FLOPS, WIDTH)
 LONGER = "steps over those of EBT"
-COSTS = (":", "--", "-.", (0, (1, 3)), (0, (5, 4)))
+COSTS = (":", "--", "-.", (0, (1, 3)))
 """The lines of equal costs, in ascending order."""
+ROUNDING = 1e-9
 
 
-class Figure5(figures.Figure):
+class Figure5(Figure):
     """Three panels of the paper; a fourth has Transformer++'s loss over longer training, EBT's marked at equal cost."""
 
     size = (9.0, 6.4)
-    marks = f"{MARKS} Last panel: at the upright lines training costs as much as that of an EBT."
+    marks = f"{MARKS} Last panel: at a vertical line Transformer++ has cost as much as EBT."
     metric = LOSS
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        for panel in PANELS:
+        for panel in (PARAMETERS, FLOPS, WIDTH):
             fixed, size = LAWS[panel]
             found += rows_over(panel, runs(self.view, **fixed), size)
-        ours = list(runs(self.view, model=S1, budget="one", **BASE))
+        ours = runs(self.view, model=S1, budget="one", **BASE)
         for run in runs(self.view, model=TRANSFORMER, **BASE) if ours else ():
             found.append(row(LONGER, TRANSFORMER, run.seed, round(run.steps / ours[0].steps, 6), run.loss))
-        for name, factor in factors(self.view).items() if ours else ():
+        for name, factor in cost_ratios(self.view).items():
             found += [row(LONGER, S1, run.seed, round(factor, 6), run.loss, name) for run in ours]
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(2, 2, sharey=True)
-        for axes, panel in zip(panels.flat, (*PANELS, LONGER), strict=True):
+        for axes, panel in zip(panels.flat, (PARAMETERS, FLOPS, WIDTH, LONGER), strict=True):
             own = [row for row in rows if row["panel"] == panel]
-            draw_points(axes, [row for row in own if not row["note"]], names_of(self.view))
-            over_logarithm(axes, own, panel)
-            if panel == LONGER:
-                _mark(axes, own)
+            draw_panel(axes, [row for row in own if not row["note"]], self.view, panel)
+            _draw_costs(axes, [row for row in own if row["note"]])
         for axes in panels[:, 0]:
             axes.set_ylabel("validation loss (nats per token)")
 
 
-class ScalingTable(SparseTable):
-    """The runs; exponents and losses at equal cost in the summary, with their intervals in the remarks."""
+class ScalingTable(Table):
+    """The runs, with exponents and costs in the summary and every comparison with its interval in the remarks."""
 
     def summary(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        fixed, size = LAWS[FLOPS]
-        for model in (TRANSFORMER, S1):
-            if by_seed := exponents(runs(self.view, model=model, **fixed), size):
-                found[f"exponent_{model}"] = intervals.mean([*by_seed.values()])
-        for name, ratio in (("flops_ratio", flops_ratio(self.view)), ("rule_ratio", flops_ratio(self.view, True))):
-            if ratio is not None:
-                found[name] = ratio
-        names = ("equal_tokens", "equal_time", "equal_flops", "equal_rule_flops")
-        wanted = ("equal tokens", "equal time", "equal FLOPs, counted", "equal FLOPs, the paper's rule")
-        known = factors(self.view)
-        for name, word in zip(names, wanted, strict=True):
-            if word in known and (at_cost := equal_cost(self.view, known[word])) is not None:
-                found[name] = at_cost.mean
-        return found
+        found = {f"exponent_{model}": _exponents(self.view, model, FLOPS) for model in (TRANSFORMER, S1)}
+        numbers = {name: stats.mean(list(own.values())) for name, own in found.items() if own}
+        costs = cost_ratios(self.view)
+        names = {"flops_ratio": "equal FLOPs, counted", "rule_ratio": "equal FLOPs, the paper's rule"}
+        return numbers | {name: costs[cost] for name, cost in names.items() if cost in costs}
 
     def remarks(self) -> list[str]:
-        """Return every exponent and every comparison at equal cost with its interval."""
-        found = super().remarks()
-        if base := list(runs(self.view, model=S1, budget="one", **BASE)):
-            each = base[0].tokens / base[0].parameters if base[0].parameters else 0.0
-            found.append(f"Tokens of training a non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
-        for name, (fixed, size) in LAWS.items():
-            sides = [exponents(runs(self.view, model=model, **fixed), size) for model in (S1, TRANSFORMER)]
-            if all(sides):
-                found.append(f"Over {name}, EBT and Transformer++: {compared(*sides)[1]}.")
-        for name, factor in factors(self.view).items():
-            if (ratio := equal_cost(self.view, factor)) is not None:
-                found.append(f"EBT's loss over Transformer++'s at {name}: {ratio}.")
-        return found
+        found = []
+        if (base := runs(self.view, model=S1, budget="one", **BASE)) and base[0].parameters:
+            each = base[0].tokens / base[0].parameters
+            found.append(f"Training tokens for each non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
+        estimates = {f"Over {name}": exponent_ratio({"": _sides(self.view, name)}) for name in LAWS}
+        estimates |= {name: at_equal_cost(self.view, name, cost) for name, cost in cost_ratios(self.view).items()}
+        return found + [f"{what[0].upper()}{what[1:]}: {one.text}." for what, one in estimates.items() if one.interval]
 
 
-def judge_rate_over_parameters_and_flops(view: View) -> Judgement:
-    """Judge the exponents over parameters and over FLOPs, counted and by the paper's rule."""
-    return combine([(name, _larger(view, name)) for name in (PARAMETERS, FLOPS, RULE)], FAILS, HOLDS)
+def flops_ratio(view: View, by_rule: bool = False) -> float | None:
+    """Return the FLOPs of EBT's training over those of Transformer++'s at the base size."""
+    found = [runs(view, model=model, budget="one", **BASE) for model in (S1, TRANSFORMER)]
+    if not all(found):
+        return None
+    ours, theirs = (own[0].rule_flops if by_rule else own[0].flops for own in found)
+    return ours / theirs if theirs else None
 
 
-def judge_rate_over_width(view: View) -> Judgement:
-    """Judge the exponents over the width."""
-    return _larger(view, WIDTH)
+def cost_ratios(view: View) -> dict[str, float]:
+    """Return EBT's cost of a step over Transformer++'s, by the name of the cost; unknown ones are left out."""
+    times = view.samples("ratio_own", {"model": "times", "budget": "one", **BASE})
+    known = {
+        "equal tokens": 1.0,
+        "equal time": stats.mean(list(times.values())) if times else None,
+        "equal FLOPs, counted": flops_ratio(view),
+        "equal FLOPs, the paper's rule": flops_ratio(view, by_rule=True),
+    }
+    return {name: factor for name, factor in known.items() if factor is not None}
 
 
-def judge_worse_at_small_size(view: View) -> Judgement:
-    """Judge differences of losses paired by seed, at each size."""
-    parts = []
-    for size in chosen(view, "size"):
-        parts.append((view.artifact.axes["size"].values[size].label, above_at(view, {**SIZES, "size": size})))
-    return combine(parts, FAILS, HOLDS)
+def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
+    """Return EBT's loss over that of a Transformer++ that trains ``factor`` times as long to cost ``what``.
+
+    Transformer++'s log loss is interpolated linearly over log steps, seed by seed; beyond its longest run there is no
+    estimate.
+    """
+    longer, ours, theirs = runs(view, model=TRANSFORMER, **BASE), dict[int, float](), dict[int, float]()
+    for own in runs(view, model=S1, budget="one", **BASE):
+        points = sorted((math.log(run.steps), math.log(run.loss)) for run in longer if run.seed == own.seed)
+        wanted = math.log(factor * own.steps)
+        if points and points[0][0] - ROUNDING <= wanted <= points[-1][0] + ROUNDING:
+            ours[own.seed] = own.loss
+            theirs[own.seed] = math.exp(float(np.interp(wanted, *zip(*points, strict=True))))
+    to = f"loss of Transformer++ at {what} ({factor:.3g} times the steps)"
+    return claims.ratio("loss of EBT", to, {"": (ours, theirs)})
 
 
-def judge_better_at_equal_flops(view: View) -> Judgement:
-    """Judge the losses at equal FLOPs, counted."""
-    return better(view, flops_ratio(view))
+def estimate_rate_over_parameters_and_flops(view: View) -> Estimate:
+    """EBT's exponents over parameters and over counted FLOPs over Transformer++'s."""
+    return exponent_ratio({name: _sides(view, name) for name in (PARAMETERS, FLOPS)})
 
 
-def judge_better_at_equal_time(view: View) -> Judgement:
-    """Judge the losses at equal time."""
-    return better(view, time_ratio(view))
+def estimate_better_at_equal_flops(view: View) -> Estimate:
+    """EBT's loss over Transformer++'s at equal counted FLOPs."""
+    factor = flops_ratio(view)
+    return claims.nothing("not run") if factor is None else at_equal_cost(view, "equal FLOPs", factor)
 
 
-def _larger(view: View, name: str) -> Judgement:
-    fixed, size = LAWS[name]
-    return larger_exponent(view, fixed, size)
+def _exponents(view: View, model: str, law: str) -> dict[int, float]:
+    fixed, size = LAWS[law]
+    return exponents(runs(view, model=model, **fixed), size)
 
 
-def _mark(axes: "Axes", rows: Sequence[Row]) -> None:
-    """Give the panel of longer training its ticks, and a line at each equal cost."""
-    places = sorted({point["x"] for point in rows if point["model"] == TRANSFORMER})
-    axes.set_xticks(places, labels=[short(place) for place in places])
-    axes.minorticks_off()
-    color = palette.model("ebt", S1)
-    ours = [(point["x"], point[LOSS]) for point in rows if point["note"]]
-    figures.seeds_and_mean(axes, ours, color, line="")
-    lines = sorted((point["x"], point["note"]) for point in rows if point["note"])
-    for (place, note), style in zip(dict.fromkeys(lines), COSTS, strict=False):
+def _sides(view: View, law: str) -> tuple[Samples, Samples]:
+    return _exponents(view, S1, law), _exponents(view, TRANSFORMER, law)
+
+
+def _draw_costs(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Draw EBT's loss where Transformer++ has cost as much, with a line at each cost."""
+    color = plots.model("ebt", S1)
+    plots.seeds_and_mean(axes, [(row["x"], row[LOSS]) for row in rows], color, line="")
+    for (place, note), style in zip(sorted({(one["x"], one["note"]) for one in rows}), COSTS, strict=False):
         axes.axvline(place, color=color, linestyle=style, linewidth=0.9, label=note)

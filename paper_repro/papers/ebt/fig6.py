@@ -2,97 +2,79 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.claims import Judgement
-from paper_repro.artifacts.derived import gain
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.floor_marks import BEHIND
-from paper_repro.artifacts.views import View
 from paper_repro.metrics.lines import fit_line
-from paper_repro.papers.ebt.learning import NOT_RUN, S2
+from paper_repro.papers.ebt.learning import S2
 from paper_repro.papers.ebt.thinking import (
     VALIDATION,
     VALIDATION_LOSS,
     At,
-    Seeds,
-    ThinkingTable,
-    above,
-    fewest,
+    first,
     foreign,
     grids,
-    most,
+    longest,
+    verified,
 )
+from paper_repro.tables import claims, plots, stats
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.table import Table
+from paper_repro.tables.view import View, gain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PLACE = {"model": S2}
 KINDS = {"longer": "thinking longer", "best": "longer, with self-verification"}
+MARKERS = "osD^vPX*h"
+"""Of the sets, in the order of the probe."""
 
 
-class Table6(ThinkingTable):
+class Table6(Table):
     """Losses of every set, and the slope of the gain."""
 
     def summary(self) -> dict[str, float]:
         found = {"slope": slopes(self.view, math.log2), "linear_slope": slopes(self.view, float)}
-        return {name: intervals.mean(list(values.values())) for name, values in found.items() if values}
+        return {name: stats.mean(list(values.values())) for name, values in found.items() if values}
 
 
-class Figure6(figures.Figure):
-    """Each set of each seed a dot, the means over seeds larger; the line is fitted to the means."""
+class Figure6(Figure):
+    """A panel each for thinking longer and for verification beside it; a set has its own marker in both."""
 
-    size = (6.4, 4.0)
-    marks = (
-        "Faint dots: seeds; rings and discs: means over seeds of each set; lines: fits to the means, a broad dashed "
-        "one to the rings and a thin one to the discs."
-    )
+    size = (8.0, 3.8)
+    marks = "Faint: seeds; full: means over seeds of each set; lines: fits to the means."
 
     def rows(self) -> list[Row]:
-        return [row for seed, rows in _points(self.view).items() for row in rows]
+        return [row for rows in _points(self.view).values() for row in rows]
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        axes = canvas.subplots()
-        color = palette.model(self.artifact.id, S2)
-        for kind, label in KINDS.items():
-            axes.scatter([row["shift"] for row in rows], [row[kind] for row in rows], s=8, color=color, alpha=0.35)
-            means = {name: _means(rows, name, kind) for name in dict.fromkeys(row["set"] for row in rows)}
-            if not means:
-                continue
-            shifts, gains = zip(*means.values(), strict=True)
-            size, face = (20, color) if kind == "best" else (70, palette.GROUND)
-            style: Any = {"linewidth": 1.0} if kind == "best" else {"linewidth": 4.0, "linestyle": "--", "alpha": 0.4}
-            axes.scatter(shifts, gains, s=size, color=face, edgecolors=color, label=f"EBT, {label}", zorder=3)
-            line = None
-            if len(means) > 1 and len(set(shifts)) > 1:
-                line = fit_line([math.log2(shift) for shift in shifts], gains)
-                ends = [min(shifts), max(shifts)]
-                axes.plot(ends, [line.at(math.log2(end)) for end in ends], color=color, **style)
-            center = intervals.mean([height for _, height in means.values()])
-            for name, (shift, height) in means.items() if kind == "best" else ():
-                above = height > (line.at(math.log2(shift)) if line is not None else center)
-                side: Any = {"xytext": (0, 7 if above else -8), "va": "bottom" if above else "top", "ha": "center"}
-                if name == VALIDATION:  # its dots stand above and below it, where the shift is one
-                    side = {"xytext": (9, 0), "va": "center", "ha": "left"}
-                axes.annotate(name, means[name], textcoords="offset points", fontsize=7, bbox=BEHIND, **side)
-        figures.zero_line(axes)
-        axes.set(xlabel="perplexity over that of validation", ylabel="perplexity gained (%)")
-        if rows:
-            axes.set_xscale("log")
-            figures.log_ticks(axes.xaxis)
-            axes.margins(x=0.12)
+        color = plots.model(self.artifact.id, S2)
+        names = list(dict.fromkeys(row["set"] for row in rows))
+        panels = canvas.subplots(1, len(KINDS), sharey=True)
+        for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):
+            means = []
+            for name, marker in zip(names, MARKERS, strict=False):
+                shifts, gains = ([row[column] for row in rows if row["set"] == name] for column in ("shift", kind))
+                means.append((stats.mean(shifts), stats.mean(gains)))
+                axes.scatter(shifts, gains, s=12, color=color, marker=marker, alpha=0.35, linewidths=0)
+                axes.scatter(*means[-1], s=45, color=color, marker=marker, label=name, zorder=3)
+            if len({shift for shift, _ in means}) > 1:
+                line = fit_line([math.log2(shift) for shift, _ in means], [height for _, height in means])
+                ends = [min(means)[0], max(means)[0]]
+                axes.plot(ends, [line.at(math.log2(end)) for end in ends], color=color, linewidth=1.0)
+                axes.set_xscale("log")
+                plots.log_ticks(axes.xaxis)
+            axes.set(xlabel="perplexity over that of validation", title=title)
+        panels[0].set_ylabel("perplexity gained over one step (%)")
 
 
-def judge_thinking_more_ood(view: View) -> Judgement:
-    """Judge the slope of the gain over the logarithm of the shift."""
-    found = slopes(view, math.log2)
-    if not found:
-        return NOT_RUN
-    return above(found, what="slope", unit=" points for each doubling")
+def estimate_thinking_more_ood(view: View) -> Estimate:
+    """The slope of the gain over the binary logarithm of the shift: a fit over sets for each seed."""
+    return claims.number("gain of thinking, slope", {"": slopes(view, math.log2)}, unit="points for each doubling")
 
 
-def slopes(view: View, scaled: Callable[[float], float]) -> Seeds:
+def slopes(view: View, scaled: Callable[[float], float]) -> dict[int, float]:
     """Return the slope of the gain of maximal thinking over the scaled shift, by seed."""
     found = {}
     for seed, rows in _points(view).items():
@@ -106,25 +88,9 @@ def _points(view: View) -> dict[int, list[Row]]:
     """Return shift and gains of every set, by seed."""
     known, found = view.samples(VALIDATION_LOSS, PLACE), dict[int, list[Row]]()
     for seed, grid in grids(view, PLACE).items():
-        first, last = fewest(grid), most(grid)
         for name in (VALIDATION, *foreign(grid)):
-            trained = view.samples(f"{name}_loss", PLACE)[seed]
-            before = grid[At(name, first, 1)].loss
-            gains = {
-                "longer": gain(before, grid[At(name, last.steps, 1)].loss),
-                "best": gain(before, grid[At(name, last.steps, last.samples)].loss),
-            }
-            shift = round(math.exp(trained - known[seed]), 8)
-            row = {
-                "set": name,
-                "seed": seed,
-                "shift": shift,
-                **{kind: round(value, 8) for kind, value in gains.items()},
-            }
-            found.setdefault(seed, []).append(row)
+            shift = math.exp(view.samples(f"{name}_loss", PLACE)[seed] - known[seed])
+            before, longer, best = (grid[At(name, *at(grid))].loss for at in (first, longest, verified))
+            gains = {"longer": round(gain(before, longer), 8), "best": round(gain(before, best), 8)}
+            found.setdefault(seed, []).append({"set": name, "seed": seed, "shift": round(shift, 8), **gains})
     return found
-
-
-def _means(rows: Sequence[Row], name: str, kind: str) -> tuple[float, float]:
-    own = [row for row in rows if row["set"] == name]
-    return intervals.mean([row["shift"] for row in own]), intervals.mean([row[kind] for row in own])

@@ -1,18 +1,17 @@
-"""What EBT's artifacts about thinking share: losses over steps and samples, gains, function evaluations."""
+"""Losses of models that think longer or take the best of several samples, and how their artifacts compare them."""
 
 import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paper_repro.artifacts import intervals
-from paper_repro.artifacts.claims import Judgement, tested
-from paper_repro.artifacts.derived import gain
-from paper_repro.artifacts.sparse_tables import SparseTable
-from paper_repro.artifacts.typesetting import Grid as Lines
-from paper_repro.artifacts.views import View
-from paper_repro.papers.ebt.learning import NOT_RUN
+from paper_repro.tables import plots, stats
+from paper_repro.tables.claims import Samples
+from paper_repro.tables.view import Place, View, gain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
@@ -20,7 +19,6 @@ VALIDATION_LOSS = "validation_loss"
 GRID = "thinking.csv"
 PAPER_SETS = ("gsm8k", "squad", "bigbench-math", "bigbench-dyck")
 OWN_SETS = ("dyck-generated", "listops", "python", "shakespeare")
-Seeds = dict[int, float]
 
 
 class At(NamedTuple):
@@ -40,24 +38,23 @@ class Measured(NamedTuple):
 
 
 Grid = dict[At, Measured]
+Chosen = Callable[[Grid], tuple[int, int]]
+"""Chooses steps and samples of a grid."""
 
 
-def grids(view: View, place: Mapping[str, str]) -> dict[int, Grid]:
+def grids(view: View, place: Place) -> dict[int, Grid]:
     """Return the losses over sets, steps and samples of the finished cells at a place, by seed."""
-    found = {}
+    found: dict[int, Grid] = {}
     for seed, content in sorted(view.attachments(GRID, place).items()):
-        rows = csv.DictReader(io.StringIO(content.decode()))
-        found[seed] = {
-            At(row["set"], int(row["steps"]), int(row["samples"])): Measured(
-                float(row["loss"]), float(row["oracle"]) if row["oracle"] else None
-            )
-            for row in rows
-        }
+        found[seed] = {}
+        for row in csv.DictReader(io.StringIO(content.decode())):
+            at = At(row["set"], int(row["steps"]), int(row["samples"]))
+            found[seed][at] = Measured(float(row["loss"]), float(row["oracle"]) if row["oracle"] else None)
     return found
 
 
 def foreign(grid: Iterable[At]) -> list[str]:
-    """Return the sets of a grid that are not the training distribution's, in the order of the probe."""
+    """Return the sets of a grid other than validation, in the order of the probe."""
     return [name for name in dict.fromkeys(at.texts for at in grid) if name != VALIDATION]
 
 
@@ -66,56 +63,71 @@ def evaluations(steps: int, samples: int) -> int:
     return steps * samples + 1
 
 
-def fewest(grid: Iterable[At]) -> int:
-    return min(at.steps for at in grid)
+def first(grid: Grid) -> tuple[int, int]:
+    """Return the fewest steps and one sample."""
+    return min(at.steps for at in grid), 1
 
 
-def most(grid: Iterable[At]) -> At:
-    """Return the most steps and the most samples of a grid; of which set does not matter."""
-    return max(grid, key=lambda at: (at.steps, at.samples))
+def longest(grid: Grid) -> tuple[int, int]:
+    """Return the most steps and one sample."""
+    return max(at.steps for at in grid), 1
 
 
-def mean_gain(grid: Grid, before: tuple[int, int], after: tuple[int, int], names: Sequence[str] | None = None) -> float:
-    """Return the mean gain over sets from some steps and samples to others.
-
-    Args:
-        names: of the sets; all foreign ones if None.
-    """
-    chosen = foreign(grid) if names is None else names
-    return intervals.mean([gain(grid[At(name, *before)].loss, grid[At(name, *after)].loss) for name in chosen])
+def verified(grid: Grid) -> tuple[int, int]:
+    """Return the most steps and the most samples."""
+    return max((at.steps, at.samples) for at in grid)
 
 
-def over_grids(found: Mapping[int, Grid], quantity: Callable[[Grid], float]) -> Seeds:
-    """Return a quantity of each seed's grid."""
-    return {seed: quantity(grid) for seed, grid in found.items()}
+def mean_gain(grid: Grid, before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Return the mean gain over all foreign sets from some steps and samples to others, in percent of perplexity."""
+    return stats.mean([gain(grid[At(name, *before)].loss, grid[At(name, *after)].loss) for name in foreign(grid)])
 
 
-def above(
-    values: Mapping[int, float], bound: float = 0.0, what: str = "", unit: str = "", digits: int = 2
-) -> Judgement:
-    """Judge whether a quantity is above a bound by its interval over seeds, written with so many decimals."""
-    if not values:
-        return NOT_RUN
-    found = intervals.of(list(values.values()))
-    mean, low, high = (f"{value:+.{digits}f}" for value in (found.mean, found.low, found.high))
-    return tested(found, f"{what} {mean} [{low}, {high}]{unit}, {found.count} seeds".strip(), bound)
+def perplexities(found: Mapping[int, Grid], at: Chosen) -> dict[str, dict[int, float]]:
+    """Return the perplexity on each foreign set by seed, after the steps and with the samples that are chosen."""
+    by_set: dict[str, dict[int, float]] = {}
+    for seed, grid in found.items():
+        for name in foreign(grid):
+            if (here := At(name, *at(grid))) in grid:
+                by_set.setdefault(name, {})[seed] = math.exp(grid[here].loss)
+    return by_set
 
 
-def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Seeds:
-    """Return the difference of two quantities for the seeds that both have."""
-    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
+def by_set(left: Mapping[str, Samples], right: Mapping[str, Samples]) -> dict[str, tuple[Samples, Samples]]:
+    """Return both sides of each set that both have."""
+    return {name: (left[name], right[name]) for name in left if right.get(name)}
 
 
-def trained_tokens(view: View, place: Mapping[str, str]) -> int:
+def trained_tokens(view: View, place: Place) -> int:
     """Return the tokens that a run at a place trains on, as full documents."""
     return round(math.prod(view.counted(name, place) or 0.0 for name in ("steps", "batch", "window")))
 
 
-class ThinkingTable(SparseTable):
-    """A sparse table that leaves out settings which all rows share."""
+class Bars(NamedTuple):
+    """Bars of one kind, one in each group."""
 
-    shared = ("batch", "window", "depth", "width")
+    label: str
+    color: str
+    full: bool
+    """Whether they are filled; else hatched."""
+    values: Sequence[Sequence[float]]
+    """For each group, one value a seed."""
 
-    def grid(self, markup: tuple[str, str] = ("**", "**"), chosen: Sequence[str] | None = None) -> Lines:
-        names = [name for name in self.artifact.quantities if name not in self.shared] if chosen is None else chosen
-        return super().grid(markup, names)
+
+def draw_bars(axes: "Axes", groups: Sequence[str], kinds: Sequence[Bars], base: float = 0.0) -> None:
+    """Draw bars of means side by side in each group, from ``base`` on, with a dot for each seed."""
+    width = 0.8 / len(kinds)
+    for index, kind in enumerate(kinds):
+        style: Any = {"color": kind.color if kind.full else plots.GROUND, "hatch": "" if kind.full else "////"}
+        dots: Any = {"color": plots.GROUND, "markeredgecolor": kind.color, "markersize": 4, "clip_on": False}
+        label: str | None = kind.label
+        for group, values in enumerate(kind.values):
+            if values:
+                x = group + (index - (len(kinds) - 1) / 2) * width
+                height = stats.mean(values) - base
+                axes.bar(x, height, 0.9 * width, bottom=base, edgecolor=kind.color, label=label, **style)
+                axes.plot([x] * len(values), values, "o", **dots)
+                label = None
+    axes.axhline(base, color=plots.RULE, linewidth=0.8)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.grid(visible=False, axis="x")

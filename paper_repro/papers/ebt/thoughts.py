@@ -6,8 +6,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import palette
-from paper_repro.artifacts.figures import Figure, Row
+from paper_repro.tables import plots
+from paper_repro.tables.figure import Figure, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,18 +21,12 @@ SPACES = {"candidates": "candidates e = W p", "logits": "logits y, p = softmax(y
 
 
 class ThoughtFigure(Figure):
-    """A figure of rows that are given.
+    """A figure of rows that are given, under a title."""
 
-    Args:
-        rows: all that is drawn.
-        title: of the whole figure.
-    """
-
-    marks = ""
     legend = False
 
     def __init__(self, rows: Sequence[Row], title: str) -> None:
-        self.given, self.title = list(rows), title
+        self.given, self.headline = list(rows), title
 
     def rows(self) -> list[Row]:
         return self.given
@@ -55,13 +49,11 @@ class TokenEnergies(ThoughtFigure):
         height = 1.5 + min(0.22 * steps, 4.0)
         canvas.set_size_inches(max(5.0, 2.2 + 0.36 * len(panels[0])), 0.6 + height * len(panels))
         energies = {(row["place"], row["step"]): row["energy"] for row in rows}
-        low, high = min(energies.values()), max(energies.values())
+        limits: Any = {"vmin": min(energies.values()), "vmax": max(energies.values())}
         every = canvas.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, places in zip(every, panels, strict=True):
             values = [[energies[place, step] for place in places] for step in range(steps)]
-            drawn = axes.imshow(
-                values, cmap=palette.SIGNED, vmin=low, vmax=high, aspect="auto", interpolation="nearest"
-            )
+            drawn = axes.imshow(values, cmap=plots.SIGNED, aspect="auto", interpolation="nearest", **limits)
             axes.grid(False)
             axes.set_xlim(-0.5, len(panels[0]) - 0.5)  # a token is as wide in the last panel as in the first
             labels = [tokens[place] for place in places]
@@ -70,7 +62,6 @@ class TokenEnergies(ThoughtFigure):
             axes.set_ylabel("after step")
         every[-1].set_xlabel("token that is predicted; those after the prompt with ?")
         canvas.colorbar(drawn, ax=list(every), label="energy (no unit)")
-        canvas.suptitle(self.title, fontsize=10)
 
 
 class BoardEnergies(ThoughtFigure):
@@ -92,11 +83,10 @@ class BoardEnergies(ThoughtFigure):
         for axes in panels[len(steps) :]:
             axes.axis("off")
         canvas.colorbar(drawn, ax=list(panels), label="energy of a cell (no unit)")
-        canvas.suptitle(self.title, fontsize=10)
 
 
 class DenoisedImage(ThoughtFigure):
-    """A strip of an image, what is noised, and what was found after each step; below, PSNR and energy over steps.
+    """A strip of an image, its noised form, and the image after each step; below, PSNR and energy over steps.
 
     Rows have ``step``, ``psnr`` and ``energy``.
 
@@ -115,15 +105,14 @@ class DenoisedImage(ThoughtFigure):
         upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[1, 2])[:, 0]
         panels = upper.subplots(1, len(names), squeeze=False)[0]
         for axes, name, picture in zip(panels, names, self.pictures, strict=True):
-            axes.imshow(picture, cmap=palette.PICTURE, vmin=0, vmax=1, interpolation="nearest")
+            axes.imshow(picture, cmap=plots.PICTURE, vmin=0, vmax=1, interpolation="nearest")
             axes.set_title(name, fontsize=8)
             axes.axis("off")
         steps = [row["step"] for row in rows]
         for axes, (name, label) in zip(lower.subplots(1, 2), DENOISED.items(), strict=True):
-            axes.plot(steps, [row[name] for row in rows], "o-", color=palette.BLUE, markersize=3)
+            axes.plot(steps, [row[name] for row in rows], "o-", color=plots.BLUE, markersize=3)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set(xlabel="after step", ylabel=label)
-        canvas.suptitle(self.title, fontsize=10)
 
 
 class Surfaces(ThoughtFigure):
@@ -135,7 +124,6 @@ class Surfaces(ThoughtFigure):
     size = (12.0, 7.6)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        canvas.set_size_inches(*self.size)
         panels = canvas.subplots(len(SPACES), 3)
         for (space, title), (curves, random, own) in zip(SPACES.items(), panels, strict=True):
             here = [row for row in rows if row["space"] == space]
@@ -146,11 +134,10 @@ class Surfaces(ThoughtFigure):
                 axes.set_title(f"{title}: {name}", fontsize=9)
                 canvas.colorbar(drawn, ax=axes, label="energy (no unit)")
         panels[0][0].legend(fontsize=7)
-        canvas.suptitle(self.title, fontsize=10)
 
 
 def _draw_curves(axes: "Axes", rows: Sequence[Row]) -> None:
-    style = {"random": (palette.INK, 0.6, "random lines"), "path": (palette.BLUE, 1.6, "line of the path")}
+    style = {"random": (plots.INK, 0.6, "random lines"), "path": (plots.BLUE, 1.6, "line of the path")}
     for over, (color, width, label) in style.items():
         own = [row for row in rows if (row["kind"], row["over"]) == ("curve", over)]
         for line in sorted({row["line"] for row in own}):
@@ -162,14 +149,13 @@ def _draw_curves(axes: "Axes", rows: Sequence[Row]) -> None:
 
 
 def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
-    plane = [row for row in rows if row["kind"] == "plane"]
+    plane, path = ([row for row in rows if row["kind"] == kind] for kind in ("plane", "path"))
     xs, ys = (sorted({row[name] for row in plane}) for name in ("x", "y"))
     energies = {(row["x"], row["y"]): row["energy"] for row in plane}
     values = [[energies[x, y] for x in xs] for y in ys]
-    drawn = axes.pcolormesh(xs, ys, values, cmap=palette.SIGNED, shading="nearest", rasterized=True)
+    drawn = axes.pcolormesh(xs, ys, values, cmap=plots.SIGNED, shading="nearest", rasterized=True)
     if min(energies.values()) < max(energies.values()):
-        axes.contour(xs, ys, values, levels=10, colors=palette.INK, linewidths=0.4, linestyles="solid", alpha=0.6)
-    path = [row for row in rows if row["kind"] == "path"]
+        axes.contour(xs, ys, values, levels=10, colors=plots.INK, linewidths=0.4, linestyles="solid", alpha=0.6)
     _draw_path(axes, [row["x"] for row in path], [row["y"] for row in path])
     kind = "random direction" if rows[0]["over"] == "random" else "direction of the path"
     axes.set(xlabel=f"along {kind} 1", ylabel=f"along {kind} 2")
@@ -179,35 +165,27 @@ def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
 
 def _draw_path(axes: "Axes", x: Sequence[float], y: Sequence[float]) -> None:
     """Draw the descent's points, the first one hollow, the last one a star."""
-    axes.plot(x, y, "-o", color=palette.VERMILION, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
-    axes.plot(
-        x[:1],
-        y[:1],
-        "o",
-        color=palette.GROUND,
-        markeredgecolor=palette.VERMILION,
-        markersize=6,
-        label="start",
-        zorder=4,
-    )
-    axes.plot(
-        x[-1:], y[-1:], "*", color=palette.VERMILION, markeredgecolor=palette.INK, markersize=11, label="end", zorder=4
-    )
+    color = plots.VERMILION
+    axes.plot(x, y, "-o", color=color, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
+    start: Any = {"color": plots.GROUND, "markeredgecolor": color, "markersize": 6}
+    end: Any = {"color": color, "markeredgecolor": plots.INK, "markersize": 11}
+    axes.plot(x[:1], y[:1], "o", label="start", zorder=4, **start)
+    axes.plot(x[-1:], y[-1:], "*", label="end", zorder=4, **end)
 
 
 def _draw_board(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> "ScalarMappable":
     cells = {(row["row"], row["column"]): row for row in rows}
     sides = range(1, 10)
     values = [[cells[row, column]["energy"] for column in sides] for row in sides]
-    drawn = axes.imshow(values, cmap=palette.SIGNED, vmin=low, vmax=high, extent=(0.5, 9.5, 9.5, 0.5))
+    drawn = axes.imshow(values, cmap=plots.SIGNED, vmin=low, vmax=high, extent=(0.5, 9.5, 9.5, 0.5))
     for (row, column), cell in cells.items():
-        weight = "bold" if cell["given"] else "normal"
         share = (cell["energy"] - low) / ((high - low) or 1)
-        color = palette.GROUND if abs(share - 0.5) > 0.4 else palette.INK
-        axes.text(column, row, str(cell["digit"]), ha="center", va="center", fontsize=8, weight=weight, color=color)
+        style: Any = {"color": plots.GROUND if abs(share - 0.5) > 0.4 else plots.INK}
+        style |= {"weight": "bold" if cell["given"] else "normal", "fontsize": 8}
+        axes.text(column, row, str(cell["digit"]), ha="center", va="center", **style)
     for border in (3.5, 6.5):
-        axes.axhline(border, color=palette.INK, linewidth=0.8)
-        axes.axvline(border, color=palette.INK, linewidth=0.8)
+        axes.axhline(border, color=plots.INK, linewidth=0.8)
+        axes.axvline(border, color=plots.INK, linewidth=0.8)
     axes.set(xticks=sides, yticks=sides, xlabel="column", ylabel="row")
     axes.tick_params(labelsize=7)
     axes.grid(False)

@@ -1,74 +1,66 @@
 """nGPT, figure 1: validation loss while GPT and nGPT train."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.views import View
-from paper_repro.papers.ngpt.runs import LOSS, chosen, note_best, runs, tokens_per_step
+from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, tokens_per_step
+from paper_repro.tables import claims, figure, plots, stats
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import Row
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-TENTH = {"f10": "f1", "f20": "f2"}
-"""Budgets and those ten times as long."""
+MEAN = "mean"
 
 
-class Figure1(figures.Figure):
-    """Loss against tokens seen, a line for each run of the first seed that has curves; the longest are drawn strong."""
+class Figure1(figure.Figure):
+    """Loss against tokens seen: every seed, and the mean over seeds of each budget; the longest budget is strong."""
 
     metric = LOSS
-    marks = (
-        "Lines: one run of the first seed each; strong: the longest, faint: shorter ones with a cosine of their own."
-    )
+    marks = "Lines: means over seeds; strong: the longest training; pale: shorter ones, with a cosine of their own. "
+    marks += "Thin lines: seeds of the longest."
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
         for key, point in self.view.points.items():
-            place = dict(key)
+            place, steps = dict(key), dict[float, list[float]]()
+            head = {name: place[name] for name in ("model", "budget", "lr")}
             for seed, record in self.view.judged(point).items():
                 curve = record.curves.get(LOSS, {"step": [], "value": []})
                 for step, loss in zip(curve["step"], curve["value"], strict=True):
-                    tokens = int(step * tokens_per_step(self.view, place))
-                    where = {name: place[name] for name in ("model", "budget", "lr")}
-                    found.append({**where, "seed": seed, "step": int(step), "tokens": tokens, LOSS: round(loss, 8)})
-        first = min((row["seed"] for row in found), default=0)
-        return [row for row in found if row["seed"] == first]
+                    steps.setdefault(step, []).append(loss)
+                    found.append({**head, "seed": seed, **self._at(place, step), LOSS: round(loss, 8)})
+            for step, losses in steps.items():
+                found.append({**head, "seed": MEAN, **self._at(place, step), LOSS: round(stats.mean(losses), 8)})
+        return found
+
+    def _at(self, place: dict[str, str], step: float) -> Row:
+        return {"step": int(step), "tokens": int(step * tokens_per_step(self.view, place))}
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         from matplotlib.ticker import EngFormatter
 
         axes = canvas.subplots()
         longest = chosen(self.view, "budget")[-1]
-        lines: dict[tuple[str, str, str], list[Row]] = {}
-        for row in rows:
-            lines.setdefault((row["model"], row["budget"], row["lr"]), []).append(row)
-        for (model, budget, _), own in lines.items():
-            strong = budget == longest
-            label = self.artifact.axes["model"].values[model].label if strong else None
-            points = [(row["tokens"], row[LOSS]) for row in own]
-            width, depth = (1.6, 1.0) if strong else (0.9, 0.5)
-            style: Any = {"color": palette.model(self.artifact.id, model), "linewidth": width, "alpha": depth}
-            axes.plot(*zip(*points, strict=True), **style, label=label)
+        for model, budget, lr, seed in dict.fromkeys((r["model"], r["budget"], r["lr"], r["seed"]) for r in rows):
+            own = [r for r in rows if (r["model"], r["budget"], r["lr"], r["seed"]) == (model, budget, lr, seed)]
+            strong, is_mean = budget == longest, seed == MEAN
+            if strong or is_mean:
+                label = self.artifact.axes["model"].values[model].label if strong and is_mean else None
+                points = [r["tokens"] for r in own], [r[LOSS] for r in own]
+                color, alpha = plots.model(self.artifact.id, model), 1.0 if strong and is_mean else 0.4
+                axes.plot(*points, color=color, alpha=alpha, linewidth=1.6 if is_mean else 0.6, label=label)
         axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def judge_tenth_of_the_iterations(view: View) -> Judgement:
-    """Return the final loss of nGPT's tenth of a budget below GPT's at the whole; undecided where no budget has its
-    tenth.
-    """
-    losses: dict[tuple[str, str], dict[int, float]] = {}
-    for run in runs(view.unwatched()):
-        losses.setdefault((run.place["model"], run.place["budget"]), {})[run.seed] = run.loss
-    for tenth, whole in TENTH.items():
-        ours, other = losses.get(("ngpt", tenth)), losses.get(("gpt", whole))
-        if ours and other:
-            note_best(view, model="ngpt", budget=tenth)
-            note_best(view, model="gpt", budget=whole)
-            found = intervals.compare(other, ours)
-            text = f"GPT's loss less nGPT's {found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
-            return tested(found, text, 0.0, base=intervals.mean(list(other.values())))
-    return Judgement(UNDECIDED, "this scale runs no budget together with its tenth")
+def estimate_lower_loss_at_equal_tokens(view: View) -> Estimate:
+    """Return the final loss of nGPT over that of GPT after the longest budget of the scale, at the best rates."""
+    budget = chosen(view, "budget")[-1]
+    sides = []
+    for model in ("ngpt", "gpt"):
+        best = best_runs(view, model=model, budget=budget)
+        sides.append(view.samples(LOSS, best[0].place) if best else {})
+    return claims.ratio("final loss of nGPT", "final loss of GPT at equal tokens", {"": (sides[0], sides[1])})

@@ -5,10 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, palette, tables
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
 from paper_repro.papers.ngpt.runs import MARKS
+from paper_repro.tables import figure, plots, table
+from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -16,20 +15,18 @@ if TYPE_CHECKING:
 ATTACHMENT = "lengths.json"
 
 
-class Figure13(figures.Figure):
+class Figure13(figure.Figure):
     size = (5.0, 3.4)
     marks = MARKS
-    floors_drawn = ("bigram",)
+    baselines_drawn = ("bigram",)
 
-    def floors(self) -> list[FloorLine]:
-        """Return the floor as a perplexity; it is that of all validation documents, not of the long ones alone."""
-        lines = floor_lines(self.view, "val_loss")
-        return [FloorLine(f"{line.label}, all validation documents", math.exp(line.value)) for line in lines]
+    def baselines(self) -> list[BaselineLine]:
+        """Return the baseline as a perplexity; it is that of all validation documents, not of the long ones alone."""
+        lines = baseline_lines(self.view, "val_loss")
+        return [BaselineLine(f"{line.label}, all validation documents", math.exp(line.value)) for line in lines]
 
     def rows(self) -> list[Row]:
-        """Return the perplexity of every trained model at every length; at scale paper up to 32 times the
-        trained one.
-        """
+        """Return the perplexity of every trained model at every length, at scale paper up to 32 times the trained."""
         rows: list[Row] = []
         for model in self.artifact.axes["model"].values:
             for seed, content in sorted(self.view.attachments(ATTACHMENT, {"model": model}).items()):
@@ -42,18 +39,18 @@ class Figure13(figures.Figure):
         axes = canvas.subplots()
         for model, value in self.artifact.axes["model"].values.items():
             own = [(row["length"], row["perplexity"]) for row in rows if row["model"] == model]
-            figures.seeds_and_mean(axes, own, palette.model(self.artifact.id, model), value.label)
+            plots.seeds_and_mean(axes, own, plots.model(self.artifact.id, model), value.label)
         split = "test" if self.view.scale_name == "paper" else "validation"  # PG19's test books
         axes.set(xscale="log", yscale="log", xlabel="tokens of a window (first: as trained)")
         axes.set_ylabel(f"{split} perplexity")
-        figures.log_ticks(axes.yaxis)
+        plots.log_ticks(axes.yaxis)
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
 
 
-class Table13(tables.Table):
+class Table13(table.Table):
     def remarks(self) -> list[str]:
-        """Return what the texts were."""
+        """Return the number and kind of the texts."""
         told = []
         for key in self.view.points:
             for content in self.view.attachments(ATTACHMENT, dict(key)).values():

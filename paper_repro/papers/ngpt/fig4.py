@@ -1,13 +1,8 @@
 """nGPT, figure 4: norms, eigenvalues and dot products of the embeddings."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
     Series,
@@ -15,20 +10,19 @@ from paper_repro.papers.ngpt.inspection import (
     colors,
     draw_bins,
     draw_curve,
-    in_every_model,
-    label_powers,
-    within,
+    plain_ticks,
+    sides,
 )
+from paper_repro.tables import claims
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import Row
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 TABLES = {"in": "input", "out": "output"}
-UNIT = 1e-6
-"""Largest |norm - 1| of rows projected in float32."""
-VARIES = 0.01
-"""Standard deviation of the norms over their mean, above which norms vary; ours, the paper names no number."""
+PANELS = {"norm": "norms", "eigenvalue": "eigenvalues of the covariance", "dot": "dot products of pairs"}
 
 
 class Figure4(InspectionFigure):
@@ -36,7 +30,6 @@ class Figure4(InspectionFigure):
 
     attachment = "embeddings.json"
     size = (11.0, 5.6)
-    margins = figures.Margins(left=0.62, right=0.1, top=0.1, bottom=0.48, across=0.72, down=0.55)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         edges = series.content["edges"]
@@ -52,39 +45,36 @@ class Figure4(InspectionFigure):
                 yield {"table": table, "quantity": "dot", **row}
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        panels, shades = canvas.subplots(len(TABLES), 3), colors(self.series)
+        from matplotlib.ticker import MaxNLocator
+
+        panels, shades = canvas.subplots(len(TABLES), len(PANELS)), colors(self.series)
         for line, (table, title) in zip(panels, TABLES.items(), strict=True):
-            own = {name: [row for row in rows if (row["table"], row["quantity"]) == (table, name)] for name in _PANELS}
-            draw_bins(line[0], own["norm"], shades)
-            draw_curve(line[1], own["eigenvalue"], shades)
-            draw_bins(line[2], own["dot"], shades, density=True)
-            _label(line, title)
+            norms, values, dots = (
+                [row for row in rows if (row["table"], row["quantity"]) == (table, name)] for name in PANELS
+            )
+            draw_bins(line[0], norms, shades)
+            draw_curve(line[1], values, shades)
+            draw_bins(line[2], dots, shades, density=True)
+            line[0].set(xscale="log", xlabel="norm of a row", ylabel=f"{title} embeddings\nshare of the rows")
+            line[1].set(yscale="log", xlabel="rank over width", ylabel="eigenvalue / median")
+            line[2].set(yscale="log", xlabel="dot product of two rows", ylabel="density")
+            line[2].xaxis.set_major_locator(MaxNLocator(5))
+            plain_ticks(line[0].xaxis)
+            plain_ticks(line[1].yaxis)
+        for axes, name in zip(panels[0], PANELS.values(), strict=True):
+            axes.set_title(name)
 
 
-_PANELS = ("norm", "eigenvalue", "dot")
+def estimate_embedding_norms_fixed(view: View) -> Estimate:
+    """Return the standard deviation of the norms over their mean: that of GPT less that of nGPT, for both tables."""
+    metrics = {title: (f"{table}_norm_variation",) * 2 for table, title in TABLES.items()}
+    of = "standard deviation of the embeddings' norms over their mean in GPT"
+    return claims.difference(of, "the same in nGPT", sides(view, metrics))
 
 
-def _label(line: "Sequence[Axes]", title: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    line[0].set(xscale="log", xlabel="norm", ylabel=f"share of the {title} embeddings")
-    line[1].set(yscale="log", xlabel="rank over width", ylabel=f"{title}: eigenvalue over the median")
-    line[2].set(yscale="log", xlabel="dot product of two rows", ylabel="density of the pairs")
-    line[2].xaxis.set_major_locator(MaxNLocator(5))
-    label_powers(line[0].xaxis)
-    label_powers(line[1].yaxis)
-
-
-def judge_embedding_norms_fixed(view: View) -> Judgement:
-    """Judge whether nGPT's rows have norm 1 in every trained model, and GPT's vary in the mean over seeds."""
-    parts = []
-    for size, spec in view.artifact.axes["size"].values.items():
-        for table, title in TABLES.items():
-            ngpt, gpt = {"size": size, "model": "ngpt"}, {"size": size, "model": "gpt"}
-            if view.covers(ngpt):
-                found = in_every_model(view, f"{table}_norm_error", ngpt, UNIT)
-                parts.append((f"{spec.label}, nGPT, {title}: largest |norm - 1|", found))
-            if view.covers(gpt):
-                found = within(view, f"{table}_norm_variation", gpt, VARIES, math.inf)
-                parts.append((f"{spec.label}, GPT, {title}: standard deviation of norms over their mean", found))
-    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "the scale has no such cells")
+def estimate_embedding_conditioning(view: View) -> Estimate:
+    """Return the spread of eigenvalues of GPT's input embeddings over that of nGPT's, for both measures of it."""
+    metrics = {"95th percentile / median": ("in_spread_95",) * 2, "largest / median": ("in_spread_max",) * 2}
+    return claims.ratio(
+        "eigenvalue spread of GPT's input embeddings", "eigenvalue spread of nGPT's", sides(view, metrics)
+    )

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import palette
-from paper_repro.artifacts.figures import Row
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
     Series,
@@ -13,14 +11,19 @@ from paper_repro.papers.ngpt.inspection import (
     count_layers,
     draw_bins,
     draw_curve,
-    label_powers,
+    plain_ticks,
+    sides,
 )
+from paper_repro.tables import claims, plots
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import Row
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-ATTENTION = {"query": "W_q", "key": "W_k", "value": "W_v", "output": "W_o"}
-MATRICES = {**ATTENTION, "u": "W_u", "nu": "W_nu", "mlp_output": "W_oMLP"}
+ATTENTION = {"query": "$W_q$", "key": "$W_k$", "value": "$W_v$", "output": "$W_o$"}
+MATRICES = {**ATTENTION, "u": "$W_u$", "nu": r"$W_\nu$", "mlp_output": r"$W_{oMLP}$"}
 KINDS = {"plain": "-", "renormalized": ":"}
 HISTOGRAMS = {"norms": "norm of a vector along D", "singular": "singular value of a head's slice"}
 COLUMNS = 4
@@ -31,7 +34,7 @@ class Figure5(InspectionFigure):
 
     attachment = "matrices.json"
     size = (12.0, 5.0)
-    marks = "Marks and lines: means over seeds."
+    marks = "Marks and lines: means over seeds. Above: attention, below: MLP."
 
     def appendix(self) -> "Appendix5":
         return Appendix5(self.source, self.series)
@@ -44,23 +47,24 @@ class Figure5(InspectionFigure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         shades = colors(self.series)
-        panels = canvas.subplots(2, COLUMNS)
-        for index, (matrix, title) in enumerate(MATRICES.items()):
-            axes = panels[index // COLUMNS][index % COLUMNS]
+        panels = canvas.subplots(2, COLUMNS, sharey="row")
+        for axes, (matrix, title) in zip(panels.flat, MATRICES.items(), strict=False):
             for kind, line in KINDS.items():
                 own = [row for row in rows if (row["quantity"], row["matrix"]) == (f"condition {kind}", matrix)]
                 draw_curve(axes, own, shades, line)
-            axes.set(yscale="log", title=title, ylabel="" if index % COLUMNS else "condition number")
-            label_powers(axes.yaxis)
+            axes.set(yscale="log", title=title)
             count_layers(axes)
+        for line in panels:
+            line[0].set_ylabel("condition number")
+            plain_ticks(line[0].yaxis)
         panels[1][-1].set_visible(False)
-        panels[0][0].plot([], [], KINDS["renormalized"], color=palette.RULE, label="after making vectors along D unit")
+        panels[0][0].plot([], [], KINDS["renormalized"], color=plots.RULE, label="after making vectors along D unit")
 
 
 class Appendix5(InspectionFigure):
     """Histograms of the layers inspected, a line for each layer and quantity."""
 
-    stem = "figure_appendix"
+    stem, is_appendix = "figure_appendix", True
     attachment = "matrices.json"
     marks = "Outlines: histograms, the mean over seeds of the share in each bin."
 
@@ -82,9 +86,16 @@ class Appendix5(InspectionFigure):
                 own = [row for row in rows if (row["quantity"], row["matrix"], row["layer"]) == place]
                 draw_bins(axes, own, shades)
                 axes.set(xscale="log", title=f"{title}, layer {layer}", xlabel=HISTOGRAMS[quantity])
-                label_powers(axes.xaxis)
+                plain_ticks(axes.xaxis)
             line[0].set_ylabel("share")
 
 
 def _row(quantity: str, matrix: str, layer: int, row: Row) -> Row:
     return {"quantity": quantity, "matrix": matrix, "layer": layer, **row}
+
+
+def estimate_condition_numbers(view: View) -> Estimate:
+    """Return the condition number of GPT's attention matrices, as trained and with unit vectors, over nGPT's."""
+    name = "condition_attention"
+    found = sides(view, {"as trained": (name, name), "vectors made unit": (f"{name}_renormalized", name)})
+    return claims.ratio("condition number of GPT's attention matrices", "condition number of nGPT's", found)

@@ -1,58 +1,61 @@
 """nGPT, figure 6 with 14: eigen learning rates and scaling factors by layer, and their histograms over four sweeps."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import catalogue, intervals, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.printed_numbers import PrintedNumber
-from paper_repro.artifacts.views import View
 from paper_repro.papers.ngpt.inspection import (
     InspectionFigure,
     Series,
     bins,
+    by_series,
     colors,
     count_layers,
     draw_bins,
-    draw_curve,
-    within,
 )
+from paper_repro.tables import claims, plots, spec, stats, table
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import PrintedNumber, Row
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 BASE = "base"
-PRINTED_FOR = {"small": "0.5B", "large": "1B"}
-SIZES = (BASE, "size_1b")
-"""The runs of figure 6; the others, named after what they change, are of figure 14."""
-VECTORS = {
-    "alpha_A": "|alpha_A|",
-    "alpha_M": "|alpha_M|",
-    "s_qk": "s_qk",
-    "s_u": "s_u",
-    "s_nu": "s_nu",
-    "s_z": "s_z",
+PRINTED_FOR = {BASE: ("0.5B", "small"), "size_1b": ("1B", "large")}
+"""The runs of figure 6, with the size of the paper that each stands for; figure 14 has the others."""
+RATES = {"alpha_A": "attention", "alpha_M": "MLP"}
+NAMES = {
+    "alpha_A": r"$|\alpha_A|$, attention",
+    "alpha_M": r"$|\alpha_M|$, MLP",
+    "s_u": "$s_u$",
+    "s_nu": r"$s_\nu$",
+    "s_qk": "$s_{qk}$",
+    "|s_qk|": "$|s_{qk}|$",
+    "s_z": "$s_z$",
 }
-BY_LAYER = {"alpha_A": "-", "alpha_M": "--"}, {"s_u": "-", "s_nu": "--"}, {"s_qk": "-", "|s_qk|": "--"}
-SCALES = (1, "s_u"), (1, "s_nu"), (2, "s_qk"), (3, "s_z")
-"""The panels of the scaling factors of which the paper prints a mean."""
+PANELS = {
+    "eigen learning rates": {"alpha_A": plots.BLUE, "alpha_M": plots.VERMILION},
+    "scales of the MLP": {"s_u": plots.BLUE, "s_nu": plots.VERMILION},
+    "scale of attention": {"s_qk": plots.BLUE, "|s_qk|": plots.VERMILION},
+    "scale of the logits": {"s_z": plots.BLUE},
+}
+"""The vectors of each panel with their colours."""
+LINES = ("-", "--")
 VARIED = {BASE: "", "lr": "learning rate"}
-"""What a sweep varies, where the beginning of its runs' names does not say it."""
-MODEST = (0.1, 0.4)
-STABLE = 1.5
-"""Largest layer's mean |s_qk| over the smallest's, up to which it is stable; ours, the paper names no number."""
+"""The setting that a sweep varies, where the beginning of its runs' names does not say it."""
 
 
-class Steps(tables.Table):
+class Steps(table.Table):
     """The mean eigen learning rates that the text prints, of the two runs of figure 6."""
 
     def summary(self) -> dict[str, float]:
         found = {}
-        for run, size in zip(SIZES, ("small", "large"), strict=True):
-            for vector in ("alpha_A", "alpha_M"):
+        for run, (_, size) in PRINTED_FOR.items():
+            for vector in RATES:
                 if samples := self.view.samples(f"mean_{vector}", {"run": run}):
-                    found[f"{vector}_{size}"] = intervals.mean(list(samples.values()))
+                    found[f"{vector}_{size}"] = stats.mean(list(samples.values()))
         return found
 
 
@@ -61,14 +64,14 @@ class Figure6(InspectionFigure):
 
     attachment = "scales.json"
     size = (12.0, 3.6)
-    marks = "Marks, lines and the outline of s_z: means over seeds; the paper's number of s_z is a mean over tokens."
+    marks = "Marks, lines and the outline of s_z: means over seeds."
 
     def appendix(self) -> "Appendix6":
         return Appendix6(self.source, self.series)
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         run = series.place.get("run", BASE)
-        if run not in SIZES:
+        if run not in PRINTED_FOR:
             return
         for vector, values in series.content["means"].items():
             for layer, value in enumerate(values, start=1):
@@ -77,49 +80,58 @@ class Figure6(InspectionFigure):
         yield from (row for row in _histograms(series) if row["vector"] == "s_z")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return the printed means of the runs that the scale has, which have no unit: the text's eigen learning rates,
-        and the scaling factors of Table 5, for the base alone.
-        """
-        if not hasattr(self, "view"):
-            return []
-        found, drawn = [], {row["run"] for row in rows}
-        if BASE in drawn:
-            table, of = catalogue.load("ngpt/table5"), f"of {PRINTED_FOR['small']}, Table 5"
-            for panel, vector in SCALES:
-                printed = table.printed((("setting", "default"),), f"mean_{vector}")
-                assert printed is not None
-                upright = vector == "s_z"
-                found.append(PrintedNumber(f"{vector} {of}", printed.mean, "pure number", panel, upright=upright))
-        for run, size in zip(SIZES, ("small", "large"), strict=True):
-            for vector in ("alpha_A", "alpha_M"):
-                number = self.artifact.summary[f"{vector}_{size}"].published
-                if number is not None and run in drawn:
-                    found.append(PrintedNumber(f"{VECTORS[vector]} of {PRINTED_FOR[size]}", number, "pure number"))
+        """Return the text's eigen learning rates of the runs that the scale has, and the scaling factors of Table 5."""
+        found, drawn = [], {row["run"] for row in rows} if hasattr(self, "view") else set()
+        ablation = spec.load("ngpt/table5") if BASE in drawn else None
+        for panel, vectors in enumerate(PANELS.values()):
+            for vector, color in vectors.items():
+                number = ablation and ablation.printed((("setting", "default"),), f"mean_{vector}")
+                if panel and number:
+                    label, upright = f"{vector} of 0.5B, Table 5", vector == "s_z"
+                    found.append(PrintedNumber(label, number.mean, "pure number", panel, upright=upright, color=color))
+        for run, (label, size) in PRINTED_FOR.items():
+            for vector, color in PANELS["eigen learning rates"].items():
+                printed = self.artifact.summary[f"{vector}_{size}"].published if run in drawn else None
+                if printed is not None:
+                    found.append(PrintedNumber(f"|{vector}| of {label}", printed, "pure number", color=color))
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        panels, shades = canvas.subplots(1, len(BY_LAYER) + 1), colors(self.series)
-        for axes, vectors in zip(panels, BY_LAYER, strict=False):
-            for vector, line in vectors.items():
-                own = [row for row in rows if (row["quantity"], row["vector"]) == ("mean", vector)]
-                draw_curve(axes, own, shades, line)
-            styles = {"-": "solid", "--": "dashed"}
-            axes.set_title(", ".join(f"{VECTORS.get(name, name)} {styles[line]}" for name, line in vectors.items()))
-            count_layers(axes)
+        panels = canvas.subplots(1, len(PANELS))
+        styles = dict(zip(by_series(rows), itertools.cycle(LINES), strict=False))
+        for axes, (title, vectors) in zip(panels, PANELS.items(), strict=True):
+            for vector, color in vectors.items():
+                for label, own in by_series(row for row in rows if row["vector"] == vector).items():
+                    _draw_vector(axes, own, color, styles[label])
+            if len(vectors) > 1:
+                handles = [axes.plot([], [], color=color)[0] for color in vectors.values()]
+                axes.legend(handles, [NAMES[vector] for vector in vectors], fontsize=8)
+            axes.set_title(title)
+        for label, line in styles.items():
+            panels[0].plot([], [], line, color=plots.INK, label=label)
         panels[0].set_ylabel("mean over the vector")
-        draw_bins(panels[-1], [row for row in rows if row["quantity"] == "histogram"], shades, density=True)
-        panels[-1].set(title="s_z, density", xlabel="s_z")
+        panels[-1].set(xlabel=NAMES["s_z"], ylabel="density")
+
+
+def _draw_vector(axes: "Axes", rows: Sequence[Row], color: str, line: str) -> None:
+    """Draw the mean of a vector by layer; of s_z, which no layer has, the histogram."""
+    means = [row for row in rows if row["quantity"] == "mean"]
+    if means[0]["vector"] == "s_z":
+        shown = [row for row in rows if row["quantity"] == "histogram"]
+        draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
+    else:
+        points = [row["layer"] for row in means], [row["value"] for row in means]
+        axes.plot(*points, line, color=color, marker="o", markersize=3, linewidth=1.2)
+        count_layers(axes)
 
 
 class Appendix6(InspectionFigure):
     """Every vector's histogram, a column for each sweep."""
 
-    stem = "figure_appendix"
+    stem, is_appendix = "figure_appendix", True
     attachment = "scales.json"
     size = (12.0, 13.0)
-    marks = (
-        "Outlines: histograms, the mean over seeds of the density in each bin; a column for each thing that is varied."
-    )
+    marks = "Outlines: histograms, the mean over seeds of the density in each bin; a column for each setting varied."
 
     def rows_of(self, series: Series) -> Iterator[Row]:
         return _histograms(series)
@@ -127,12 +139,13 @@ class Appendix6(InspectionFigure):
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         shades = colors(self.series)
         sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
-        panels = canvas.subplots(len(VECTORS), len(sweeps), squeeze=False)
-        for line, (vector, title) in zip(panels, VECTORS.items(), strict=True):
+        vectors = [vector for panel in PANELS.values() for vector in panel if vector != "|s_qk|"]
+        panels = canvas.subplots(len(vectors), len(sweeps), squeeze=False)
+        for line, vector in zip(panels, vectors, strict=True):
             for axes, sweep in zip(line, sweeps, strict=True):
                 runs = [row for row in rows if row["vector"] == vector]
                 draw_bins(axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True)
-                axes.set(xlabel=title, ylabel="density" if axes is line[0] else "")
+                axes.set(xlabel=NAMES[vector], ylabel="density" if axes is line[0] else "")
                 axes.locator_params(nbins=4)
                 axes.grid(False)
         for axes, sweep in zip(panels[0], sweeps, strict=True):
@@ -147,23 +160,16 @@ def _histograms(series: Series) -> Iterator[Row]:
             yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
 
 
-def judge_modest_steps(view: View) -> Judgement:
-    """Return both mean eigen learning rates between 0.1 and 0.4, and alpha_M's above alpha_A's, in figure 6's runs."""
-    parts = []
-    for run in SIZES:
-        if not view.covers({"run": run}):
-            continue
-        label = view.artifact.axes["run"].values[run].label
-        for vector in ("alpha_A", "alpha_M"):
-            parts.append((f"{label}: mean {vector}", within(view, f"mean_{vector}", {"run": run}, *MODEST)))
-    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "the scale has no such cells")
+def estimate_modest_steps(view: View) -> Estimate:
+    """Return the mean of the eigen learning rates of attention and MLP, in the runs of figure 6."""
+    runs = [run for run in PRINTED_FOR if view.covers({"run": run})]
+    labels = {run: view.artifact.axes["run"].values[run].label for run in runs}
+    parts = {f"{labels[run]}, {RATES[v]}": view.samples(f"mean_{v}", {"run": run}) for run in runs for v in RATES}
+    return claims.number("mean eigen learning rate", parts)
 
 
-def judge_sqk_stable(view: View) -> Judgement:
-    """Return the ratio of the layers' extreme means of |s_qk| at most 1.5, in every run."""
-    parts = []
-    for key in view.points:
-        place = dict(key)
-        label = view.artifact.axes["run"].values[place["run"]].label
-        parts.append((label, within(view, "sqk_spread", place, 0.0, STABLE, ratio=True)))
-    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "the scale has no such cells")
+def estimate_sqk_stable(view: View) -> Estimate:
+    """Return the largest layer mean of |s_qk| over the smallest, over all runs."""
+    labels = view.artifact.axes["run"].values
+    parts = {labels[dict(key)["run"]].label: view.samples("sqk_spread", dict(key)) for key in view.points}
+    return claims.number("largest / smallest layer mean of |s_qk|", parts, geometric=True)

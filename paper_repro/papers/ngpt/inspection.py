@@ -1,18 +1,16 @@
-"""What figures 4, 5 and 6 share: the files that the inspections left, averaged over seeds, as rows and as panels."""
+"""Figures 4, 5 and 6: the files of the inspections, averaged over seeds, as rows and as panels."""
 
 import itertools
 import json
-import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.claims import UNDECIDED, Judgement, exactly, tested
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.guards import guarded
-from paper_repro.artifacts.views import View
+from paper_repro.tables import figure, plots, stats
+from paper_repro.tables.claims import Samples
+from paper_repro.tables.figure import Row
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve of every panel: what the inspection of a model left, the mean over its seeds."""
+    """One curve of every panel: the inspection of a model, averaged over its seeds."""
 
     label: str
     content: Mapping[str, Any]
     place: Mapping[str, str] = field(default_factory=dict)
 
 
-class InspectionFigure(figures.Figure):
+class InspectionFigure(figure.Figure):
     """A figure of ``attachment`` files.
 
     Args:
@@ -38,14 +36,13 @@ class InspectionFigure(figures.Figure):
 
     attachment: str
     marks = "Lines: means over seeds."
-    margins = figures.Margins(left=0.75, right=0.1, top=0.32, bottom=0.48, across=0.45, down=0.75)
 
     def __init__(self, source: View | Sequence[Series], series: Sequence[Series] | None = None) -> None:
         if isinstance(source, View):
             super().__init__(source)
             self.series: Sequence[Series] = series or list(_of_records(source, self.attachment))
         else:
-            self.series = source
+            self.series, self.headline = source, ""
         self.source = source
 
     def footer(self, rows: Sequence[Row]) -> str:
@@ -77,7 +74,7 @@ def average(documents: Sequence[Any]) -> Any:
         return {name: average([document[name] for document in documents]) for name in first}
     if isinstance(first, list):
         return [average(numbers) for numbers in zip(*documents, strict=True)]
-    return float(f"{intervals.mean(documents):.6g}")
+    return float(f"{stats.mean(documents):.6g}")
 
 
 def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[Row]:
@@ -93,10 +90,10 @@ def colors(series: Sequence[Series]) -> dict[str, str]:
     """
     models = [one.place.get("model", "") for one in series]
     if all(models) and len(set(models)) == len(models):
-        return {one.label: palette.model("ngpt", model) for one, model in zip(series, models, strict=True)}
-    shades: Sequence[str] = palette.SERIES
+        return {one.label: plots.model("ngpt", model) for one, model in zip(series, models, strict=True)}
+    shades: Sequence[str] = plots.SERIES
     if all("run" in one.place for one in series):
-        shades = palette.model("ngpt", "ngpt"), *itertools.islice(itertools.cycle(palette.RUNS), len(series))
+        shades = plots.model("ngpt", "ngpt"), *itertools.islice(itertools.cycle(plots.RUNS), len(series))
     return {one.label: shades[index % len(shades)] for index, one in enumerate(series)}
 
 
@@ -124,15 +121,10 @@ def draw_curve(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], lin
         axes.plot(places, values, line, color=shades[label], label=label, marker=marker, markersize=3, linewidth=1.2)
 
 
-def label_powers(axis: "Axis", most: int = 5) -> None:
-    """Set few and plain labels on a logarithmic axis: 1, 2 and 5 times powers of ten, no more than a few of them."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    low, high = sorted(axis.get_view_interval())
-    decades = math.log10(high / low) if low > 0 else 1.0
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= most + 1 else (1,), numticks=most))
+def plain_ticks(axis: "Axis") -> None:
+    """Write the ticks of a logarithmic axis as plain numbers."""
+    plots.log_ticks(axis)
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
 
 
 def count_layers(axes: "Axes") -> None:
@@ -143,40 +135,18 @@ def count_layers(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def within(
-    view: View, metric: str, place: Mapping[str, str], low: float, high: float, ratio: bool = False
-) -> Judgement:
-    """Return whether a metric's mean lies in [low, high], by its 95 % interval over seeds; of a ratio, by the interval
-    of its logarithm.
+def sides(view: View, metrics: Mapping[str, tuple[str, str]]) -> dict[str, tuple[Samples, Samples]]:
+    """Return a metric of GPT and one of nGPT by seed, at every size of the scale.
+
+    Args:
+        metrics: the metric of GPT and that of nGPT, by the label of the part.
     """
-    return guarded(view, lambda seen: _within(seen, metric, place, low, high, ratio))
-
-
-def _within(view: View, metric: str, place: Mapping[str, str], low: float, high: float, ratio: bool) -> Judgement:
-    found = view.samples(metric, place)
-    if not found:
-        return Judgement(UNDECIDED, view.absence(metric, place))
-    if ratio:
-        found = {seed: math.log(value) for seed, value in found.items()}
-        low, high = (math.log(bound) if bound > 0.0 else -math.inf for bound in (low, high))
-    interval = intervals.of(list(found.values()))
-    printed = [math.exp(x) if ratio else x for x in (interval.mean, interval.low, interval.high, low, high)]
-    if interval.count < 2:
-        return Judgement(UNDECIDED, f"{printed[0]:.4g}, one seed: not judged")
-    mean, least, most, lowest, highest = printed
-    bounds = f"expected between {lowest:g} and {highest:g}"
-    if math.inf in (-low, high):
-        bounds = f"expected at most {highest:g}" if high < math.inf else f"expected at least {lowest:g}"
-    numbers = f"{mean:.4g} [{least:.4g}, {most:.4g}], {interval.count} seeds"
-    return tested(interval, f"{numbers}; {bounds}", low, high, relative=ratio)
-
-
-def in_every_model(view: View, metric: str, place: Mapping[str, str], high: float) -> Judgement:
-    """Return whether a metric is at most ``high`` in every trained model at a place; for what follows from the
-    construction of the model, up to rounding, and not from chance.
-    """
-    found = view.samples(metric, place)
-    if not found:
-        return Judgement(UNDECIDED, view.absence(metric, place))
-    span = f"{min(found.values()):.3g} to {max(found.values()):.3g} over {len(found)} models"
-    return exactly(max(found.values()) <= high, f"{span}; expected at most {high:g}")
+    found: dict[str, tuple[Samples, Samples]] = {}
+    for size, spec in view.artifact.axes["size"].values.items():
+        for label, names in metrics.items() if view.covers({"size": size}) else ():
+            gpt, ngpt = (
+                view.samples(name, {"size": size, "model": model})
+                for name, model in zip(names, ("gpt", "ngpt"), strict=True)
+            )
+            found[f"{spec.label}, {label}"] = gpt, ngpt
+    return found

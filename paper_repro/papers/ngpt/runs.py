@@ -1,11 +1,11 @@
-"""What figures 1, 2, 3 and 7 share: finished runs of a view and their tokens."""
+"""Finished runs of a view and their tokens, for figures 1, 2, 3 and 7."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paper_repro.artifacts.claims import Place
-from paper_repro.artifacts.views import View
 from paper_repro.metrics.speedup import FinishedRun
+from paper_repro.tables import stats
+from paper_repro.tables.view import Place, View
 
 LOSS = "val_loss"
 MARKS = "Faint dots: seeds; marks and lines: means over seeds."
@@ -21,8 +21,7 @@ class Run:
     seed: int
     loss: float
     seconds: float
-    """Seconds of training on the machine that ran it, other work beside it included."""
-    parameters: float
+    """Seconds of training, beside other work on the machine."""
 
     @property
     def finished(self) -> FinishedRun:
@@ -47,29 +46,29 @@ def runs(view: View, **fixed: str) -> Iterator[Run]:
         records = view.judged(point)
         for seed, loss in sorted(view.samples(LOSS, place).items()):
             tokens = tokens_per_step(view, place) * (view.counted("steps", place) or 0)
-            rate, parameters = view.counted("lr", place) or 0.0, view.counted("parameters", place) or 0.0
-            yield Run(place, tokens, rate, seed, loss, records[seed].seconds or 0.0, parameters)
+            yield Run(place, tokens, view.counted("lr", place) or 0.0, seed, loss, records[seed].seconds or 0.0)
 
 
-def note_best(view: View, tokens: float | None = None, **fixed: str) -> None:
-    """Read the best rate of every size, context, model and budget there, or of the runs of so many tokens: it is
-    judged, and the other rates of a sweep are only looked at to find it.
-    """
-    rates: dict[tuple[str, ...], dict[str, tuple[Place, list[float]]]] = {}
+def best_runs(view: View, **fixed: str) -> list[Run]:
+    """Return, for each size, context, model and budget, the runs at the rate with the lowest mean loss over seeds."""
+    groups: dict[tuple[str, ...], dict[float, list[Run]]] = {}
     for run in runs(view.unwatched(), **fixed):
-        if tokens not in (None, run.tokens):
-            continue
         place = tuple(value for axis, value in run.place.items() if axis != "lr")
-        rates.setdefault(place, {}).setdefault(run.place["lr"], (run.place, []))[1].append(run.loss)
-    for found in rates.values():
-        best, _ = min(found.values(), key=lambda one: sum(one[1]) / len(one[1]))
-        view.samples(LOSS, best)
+        groups.setdefault(place, {}).setdefault(run.rate, []).append(run)
+    best = (min(rates.values(), key=lambda own: stats.mean([run.loss for run in own])) for rates in groups.values())
+    return [run for own in best for run in own]
 
 
 def chosen(view: View, axis: str) -> list[str]:
     """Return the values of an axis that the scale runs, in the artifact's order."""
     found = {dict(key)[axis] for key in view.points}
     return [value for value in view.artifact.axes[axis].values if value in found]
+
+
+def named(view: View, model: str, size: str) -> str:
+    """Return the label of a model, with its size where the scale has several."""
+    label, axes = view.artifact.axes["model"].values[model].label, view.artifact.axes
+    return f"{label}, {axes['size'].values[size].label}" if len(chosen(view, "size")) > 1 else label
 
 
 def context_of(view: View, context: str) -> str:

@@ -1,83 +1,59 @@
-"""NRGPT, figure 3: ListOps accuracy and losses against parameters, and where each model family learns the task."""
+"""NRGPT, figure 3: ListOps accuracy and losses against parameters, and the size at which each model learns the task."""
 
 import math
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, intervals, palette, tables
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, tested
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.floor_marks import FloorLine, floor_lines
-from paper_repro.artifacts.guards import guarded
-from paper_repro.artifacts.printed_numbers import PrintedNumber
-from paper_repro.artifacts.shares import from_probit, probit
-from paper_repro.artifacts.views import View
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
+from paper_repro.papers.nrgpt.closest import closest_step, label
+from paper_repro.tables import claims, figure, plots, table
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.stats import Samples
+from paper_repro.tables.view import Place, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 ACCURACY = "accuracy"
-LOSSES = {"train_loss": "--", "val_loss": "-"}
-LOSS_NAMES = {"train_loss": "training", "val_loss": "validation"}
-LOSS_MARKS = {"train_loss": "", "val_loss": "o"}
+LOSSES = {"train_loss": ("training loss", "--", ""), "val_loss": ("validation loss", "-", "o")}
 MODELS = ("rgpt_parallel", "ff1", "ff2w")
-PARITY = 1.5
-"""Factor of parameters within which two transitions count as alike."""
 CURVE_POINTS = 60
 
 
-class Transitions(tables.Table):
+class Transitions(table.Table):
     """Rows are widths and models; the transitions stand in the summary."""
 
     def summary(self) -> dict[str, float]:
-        found = {}
-        for model in MODELS:
-            fitted, _ = _fit(self.view, model)
-            if fitted is not None:
-                found[f"transition_{model}"] = fitted.size
-        return found
-
-    def remarks(self) -> list[str]:
-        labels = self.artifact.axes["model"].values
-        remarks = [f"{labels[model].label}: {why}" for model in MODELS if (why := _fit(self.view, model)[1])]
-        seconds = [record.seconds for point in self.view.points.values() for record in self.view.judged(point).values()]
-        if total := math.fsum(seconds):
-            rate = len(seconds) / total
-            remarks.append(f"{len(seconds)} models in {total:,.0f} s of a worker: {rate:.3g} models per second.")
-        return remarks
+        fits = {model: _fit(self.view, model) for model in MODELS}
+        return {f"transition_{model}": found.size for model, found in fits.items() if isinstance(found, Transition)}
 
 
-class Figure3(figures.Figure):
+class Figure3(figure.Figure):
     """Accuracy of every run, the logistic fit, its 80 % point and the printed one above; mean losses below."""
 
     size = (10.0, 5.4)
     marks = (
-        "Above: a dot is a run, the curve a logistic fit to them, the star where it passes 80 % of right answers (none "
-        "where it does not). Below: means over seeds."
+        "Above: a dot is a run, the curve a logistic fit to all of them. Below: faint dots are runs, lines means over "
+        "seeds."
     )
 
-    def floors(self) -> list[FloorLine]:
-        """Return the floor of answers in the panels above, that of losses in those below."""
-        found = []
-        for panel in range(len(MODELS)):
-            found += floor_lines(self.view, ACCURACY, None, panel)
-            found += floor_lines(self.view, "val_loss", None, len(MODELS) + panel)
-        return found
+    def baselines(self) -> list[BaselineLine]:
+        """Return the baseline of answers in the panels above, that of losses in those below."""
+        above, below = range(len(MODELS)), range(len(MODELS), 2 * len(MODELS))
+        lines = [line for panel in above for line in baseline_lines(self.view, ACCURACY, None, panel)]
+        return lines + [line for panel in below for line in baseline_lines(self.view, "val_loss", None, panel)]
 
     def rows(self) -> list[Row]:
         rows: list[Row] = []
-        for key in self.view.points:
-            place = dict(key)
-            parameters = self.view.counted("parameters", place)
+        for place, parameters in _sizes(self.view):
             for metric in (ACCURACY, *LOSSES):
                 for seed, value in sorted(self.view.samples(metric, place).items()):
                     rows.append(_row(metric, place["model"], parameters, seed, value))
         for model in MODELS:
-            fitted, _ = _fit(self.view, model)
-            if fitted is None:
+            fitted = _fit(self.view, model)
+            if isinstance(fitted, str):
                 continue
             sizes = [row["parameters"] for row in rows if row["model"] == model]
             low, high = math.log10(min(sizes)), math.log10(max(sizes))
@@ -89,159 +65,128 @@ class Figure3(figures.Figure):
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(2, len(MODELS), sharex=True, sharey="row")
-        for column, model in enumerate(MODELS):
+        for (above, below), model in zip(panels.T, MODELS, strict=True):
             own = [row for row in rows if row["model"] == model]
-            color = palette.model(self.artifact.id, model)
-            self._accuracies(panels[0][column], own, color)
-            _losses(panels[1][column], own, color)
-            panels[0][column].set(title=self.artifact.axes["model"].values[model].label, ylim=(-0.02, 1.02))
-            panels[1][column].set(xlabel="parameters")
+            self._accuracies(above, own, plots.model(self.artifact.id, model))
+            for metric, (name, line, marker) in LOSSES.items():
+                points = [(row["parameters"], row["value"]) for row in own if row["metric"] == metric]
+                plots.seeds_and_mean(below, points, plots.model(self.artifact.id, model), line=line, marker=marker)
+                below.plot([], [], line, color=plots.RULE, marker=marker, markersize=3, label=name)
+            above.set(title=label(self.view, model), ylim=(-0.02, 1.02))
+            below.set(xlabel="parameters")
             if rows:
-                panels[1][column].set(xscale="log")
-                figures.log_ticks(panels[1][column].xaxis)
+                below.set(xscale="log")
+                plots.log_ticks(below.xaxis)
         panels[0][0].set_ylabel("accuracy")
         panels[1][0].set_ylabel("loss (nats per token)")
-        for metric, line in LOSSES.items():
-            label = f"{LOSS_NAMES[metric]} loss"
-            panels[1][0].plot([], [], line, color=palette.RULE, marker=LOSS_MARKS[metric], markersize=3, label=label)
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
         """Return the printed transitions, upright lines at their parameters."""
         found = []
         for panel, model in enumerate(MODELS):
-            number = self.artifact.summary[f"transition_{model}"].published
-            if number is not None:
-                label, color = self.artifact.axes["model"].values[model].label, palette.model(self.artifact.id, model)
-                found.append(PrintedNumber(label, number, "parameters", panel, upright=True, color=color))
+            color = plots.model(self.artifact.id, model)
+            if (number := _printed_transition(self.view, model)) is not None:
+                name = label(self.view, model)
+                found.append(PrintedNumber(name, number, "parameters", panel, upright=True, color=color))
         return found
 
     def _accuracies(self, axes: "Axes", rows: Sequence[Row], color: str) -> None:
-        runs = [row for row in rows if row["metric"] == ACCURACY]
-        fit = [row for row in rows if row["metric"] == "fit"]
-        star = [row for row in rows if row["metric"] == "transition"]
-        axes.axhline(THRESHOLD, color=palette.RULE, linestyle="--", linewidth=0.8, label=f"{100 * THRESHOLD:g} % right")
-        if (answers := _answers(self.view)) is not None:
-            label = f"chance, one of {answers} answers"
-            axes.axhline(1 / answers, color=palette.RULE, linestyle=(0, (5, 5)), linewidth=0.8, label=label)
-        axes.scatter([row["parameters"] for row in runs], [row["value"] for row in runs], s=12, color=color, alpha=0.6)
-        axes.plot([row["parameters"] for row in fit], [row["value"] for row in fit], color=color, linewidth=1)
-        places, heights = [row["parameters"] for row in star], [row["value"] for row in star]
-        axes.plot(places, heights, "*", color=color, markeredgecolor=palette.INK, markersize=13)
+        def points(metric: str) -> tuple[list[float], list[float]]:
+            own = [row for row in rows if row["metric"] == metric]
+            return [row["parameters"] for row in own], [row["value"] for row in own]
+
+        axes.axhline(THRESHOLD, color=plots.RULE, linestyle="--", linewidth=0.8)
+        answers = self._answers()
+        axes.axhline(
+            1 / answers, color=plots.RULE, linestyle=(0, (5, 5)), linewidth=0.8, label=f"1 of {answers} answers"
+        )
+        axes.scatter(*points(ACCURACY), s=12, color=color, alpha=0.6)
+        axes.plot(*points("fit"), color=color, linewidth=1)
+        star: Any = {"marker": "*", "linestyle": "none", "markeredgecolor": plots.INK, "markersize": 13}
+        axes.plot(*points("transition"), color=color, **star)
+        axes.plot([], [], color=plots.GROUND, label=f"learned here: the fit is {100 * THRESHOLD:g} % right", **star)
+
+    def _answers(self) -> int:
+        """Return how many answers a question has: the modulus of the task."""
+        cell = next(cell for point in self.view.points.values() for cell in point.cells.values())
+        return int(cell.config["data"]["task"]["modulus"])
 
 
-def judge_listops_parity(view: View) -> Judgement:
-    """Return both NRGPT transitions within a factor 1.5 of the recurrent GPT's, by fits to each seed."""
-    parts = [(view.artifact.axes["model"].values[model].label, _ratio(view, model)) for model in ("ff1", "ff2w")]
-    return combine(parts, FAILS, HOLDS)
+def estimate_parity(view: View) -> Estimate:
+    sizes = _transitions(view)
+    if isinstance(sizes, str):
+        return claims.nothing(sizes)
+    parts = {label(view, model): (sizes[model], sizes["rgpt_parallel"]) for model in ("ff1", "ff2w")}
+    return claims.ratio("parameters at the transition of NRGPT", label(view, "rgpt_parallel"), parts)
 
 
-def judge_listops_order(view: View) -> Judgement:
-    """Return the recurrent GPT's transition below FF1's, and FF1's below FF2W's, paired by seed."""
-    labels = view.artifact.axes["model"].values
-    parts = []
-    for first, second in (("rgpt_parallel", "ff1"), ("ff1", "ff2w")):
-        left, right = _logs(view, first), _logs(view, second)
-        label = f"{labels[first].label} before {labels[second].label}"
-        if isinstance(left, str) or isinstance(right, str):
-            parts.append((label, Judgement(UNDECIDED, left if isinstance(left, str) else str(right))))
-            continue
-        interval = intervals.compare(right, left)
-        numbers = (math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high))
-        text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
-        parts.append((label, tested(interval, f"{text}, {interval.count} seeds", 0.0, relative=True)))
-    return combine(parts, FAILS, HOLDS)
+def estimate_order(view: View) -> Estimate:
+    sizes = _transitions(view)
+    if isinstance(sizes, str):
+        return claims.nothing(sizes)
+    return closest_step(view, "parameters at the transition", sizes)
 
 
-def judge_learns_the_answers(view: View) -> Judgement:
-    """Judge the accuracy of each family's widest model, if it has more parameters than the printed transition."""
-    labels = view.artifact.axes["model"].values
-    parts = [(labels[model].label, guarded(view, partial(_learned, model))) for model in MODELS]
-    return combine(parts, FAILS, HOLDS)
+def estimate_widest_accuracy(view: View) -> Estimate:
+    """Return the mean accuracy of each family's widest model, all of them beyond the printed transitions."""
+    parts = {}
+    for model in MODELS:
+        place, size = _widest(view, model)
+        if size <= (printed := _printed_transition(view, model) or 0.0):
+            return claims.nothing(
+                f"{label(view, model)} has {size:,.0f} parameters; its transition is at {printed:,.0f}"
+            )
+        parts[label(view, model)] = view.samples(ACCURACY, place)
+    return claims.number("accuracy of the widest models", parts)
 
 
-def _learned(model: str, view: View) -> Judgement:
-    places = [place for place in map(dict, view.points) if place["model"] == model]
-    sizes = {place["width"]: view.counted("parameters", place) or 0.0 for place in places}
-    widest = max(sizes, key=lambda width: sizes[width], default="")
-    found = view.samples(ACCURACY, {"model": model, "width": widest}) if widest else {}
-    if not found:
-        return Judgement(UNDECIDED, "not run")
-    printed = view.artifact.summary[f"transition_{model}"].published or 0.0
-    size = f"width {widest}, {sizes[widest]:,.0f} parameters"
-    if sizes[widest] <= printed:
-        return Judgement(UNDECIDED, f"{size}: the printed transition is at {printed:,.0f}")
-    interval = intervals.of([probit(accuracy) for accuracy in found.values()])
-    mean, low, high = (from_probit(value) for value in (interval.mean, interval.low, interval.high))
-    text = f"{size}: accuracy {mean:.3f} [{low:.3f}, {high:.3f}], {interval.count} seeds"
-    return tested(interval, f"{text}, above {THRESHOLD:g} wanted", probit(THRESHOLD))
+def _printed_transition(view: View, model: str) -> float | None:
+    return view.artifact.summary[f"transition_{model}"].published
 
 
-def _ratio(view: View, model: str) -> Judgement:
-    own, baseline = _logs(view, model), _logs(view, "rgpt_parallel")
-    for found in (own, baseline):
-        if isinstance(found, str):
-            return Judgement(UNDECIDED, found)
-    assert not isinstance(own, str) and not isinstance(baseline, str)
-    interval, most = intervals.compare(own, baseline), math.log(PARITY)
-    numbers = (math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high))
-    text = "ratio of parameters {:.2f} [{:.2f}, {:.2f}]".format(*numbers)
-    return tested(interval, f"{text}, {interval.count} seeds", -most, most, relative=True)
+def _transitions(view: View) -> dict[str, Samples] | str:
+    """Return the parameters at the transition by model and seed, or why there are none."""
+    found: dict[str, Samples] = {}
+    for model in MODELS:
+        place, size = _widest(view, model)
+        sizes = {}
+        for seed in view.samples(ACCURACY, place) if size else {}:  # of all sizes the largest must beat its baseline
+            fitted = _fit(view, model, seed)
+            if isinstance(fitted, str):
+                return f"{label(view, model)}, seed {seed}: {fitted}"
+            sizes[seed] = fitted.size
+        found[model] = sizes
+    return found if all(found.values()) else "not run"
 
 
-def _logs(view: View, model: str) -> dict[int, float] | str:
-    """Return the logarithm of the transition of each seed, or why there is none."""
-    found = {}
-    largest = max((dict(key) for key in view.points), key=lambda place: view.counted("parameters", place) or 0.0)
-    view.samples(ACCURACY, {**largest, "model": model})
-    sizes = [place for place in map(dict, view.points) if place["model"] == model]
-    seeds = [set(view.unwatched().samples(ACCURACY, place)) for place in sizes]
-    for seed in sorted(set.intersection(*seeds)) if seeds else []:
-        fitted, why = _fit(view, model, seed)
-        if fitted is None:
-            return f"{view.artifact.axes['model'].values[model].label}, seed {seed}: {why}"
-        found[seed] = math.log(fitted.size)
-    return found or f"{view.artifact.axes['model'].values[model].label}: not run"
+def _widest(view: View, model: str) -> tuple[Place, float]:
+    return max(_sizes(view, model), key=lambda size: size[1], default=({}, 0.0))
 
 
-def _fit(view: View, model: str, seed: int | None = None) -> tuple[Transition | None, str]:
+def _fit(view: View, model: str, seed: int | None = None) -> Transition | str:
     """Return the logistic curve through all runs of a model, or those of one seed; or why there is none."""
-    sizes, accuracies = [], []
-    for key in view.points:
-        place = dict(key)
-        parameters = view.counted("parameters", place)
-        if place["model"] != model or parameters is None:
-            continue
-        for own, value in view.unwatched().samples(ACCURACY, place).items():  # of all sizes the largest is judged
-            if seed in (None, own):
-                sizes.append(parameters)
-                accuracies.append(value)
-    if not sizes:
-        return None, ""
+    runs = [
+        (parameters, accuracy)
+        for place, parameters in _sizes(view, model)
+        for own, accuracy in view.unwatched().samples(ACCURACY, place).items()
+        if seed in (None, own)
+    ]
+    if not runs:
+        return ""
     try:
-        return transition(sizes, accuracies), ""
+        return transition(*(list(column) for column in zip(*runs, strict=True)))
     except ValueError as error:
-        return None, str(error)
+        return str(error)
 
 
-def _row(metric: str, model: str, parameters: float | None, seed: int | str, value: float) -> Row:
-    size = 0.0 if parameters is None else float(f"{parameters:.8g}")
+def _sizes(view: View, model: str | None = None) -> Iterator[tuple[Place, float]]:
+    """Yield the places that were run, of one model or of all, each with its parameters."""
+    for place in map(dict, view.points):
+        parameters = view.counted("parameters", place)
+        if parameters is not None and model in (None, place["model"]):
+            yield place, parameters
+
+
+def _row(metric: str, model: str, parameters: float, seed: int | str, value: float) -> Row:
+    size = float(f"{parameters:.8g}")
     return {"metric": metric, "model": model, "parameters": size, "seed": seed, "value": round(value, 8)}
-
-
-def _answers(view: View) -> int | None:
-    """Return how many answers a question has: the modulus of the task."""
-    for point in view.points.values():
-        for cell in point.cells.values():
-            return int(cell.config["data"]["task"]["modulus"])
-    return None
-
-
-def _losses(axes: "Axes", rows: Sequence[Row], color: str) -> None:
-    for metric, line in LOSSES.items():
-        sizes: dict[float, list[float]] = {}
-        for row in rows:
-            if row["metric"] == metric:
-                sizes.setdefault(row["parameters"], []).append(row["value"])
-        points = sorted((size, intervals.mean(values)) for size, values in sizes.items())
-        if points:
-            axes.plot(*zip(*points, strict=True), line, color=color, marker=LOSS_MARKS[metric], markersize=3)

@@ -1,34 +1,28 @@
 """NRGPT, figure 4: losses against parameters, the best of each size and the spread around it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.guards import guarded
-from paper_repro.artifacts.views import View
+from paper_repro.papers.nrgpt.closest import label
+from paper_repro.tables import claims, figure, plots, stats
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.figure import Row
+from paper_repro.tables.stats import Samples
+from paper_repro.tables.view import Place, View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 BEST = "best_val_loss"
 PANELS = {BEST: "best validation loss", "train_loss": "training loss at the end"}
 NRGPT = ("ff1", "ff2w")
-MARGIN = 0.03
-"""Relative; what "parity" is taken to allow, the paper names no number."""
-
-Samples = Mapping[int, float]
-"""A metric by seed."""
 Members = Sequence[tuple[Place, Samples]]
 """Places that are compared, each with its samples."""
 
 
-class Figure4(figures.Figure):
+class Figure4(figure.Figure):
     """Runs as faint dots, the better half of each size; a line through the best mean over seeds of each size."""
 
     size = (9.0, 3.6)
@@ -37,24 +31,18 @@ class Figure4(figures.Figure):
     panels = slice(1)
 
     def rows(self) -> list[Row]:
-        """Return every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a
-        size's runs.
-        """
+        """Return every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a size."""
         rows: list[Row] = []
         for metric in PANELS:
-            sizes: dict[tuple[str, float], list[tuple[Place, Samples]]] = {}
-            for place, found in _places(self.view, metric):
-                parameters = self.view.counted("parameters", place)
-                if parameters is not None:
-                    sizes.setdefault((place["model"], parameters), []).append((place, found))
-            for (_, parameters), members in sizes.items():
-                losses = sorted(value for _, found in members for value in found.values())
-                middle = losses[(len(losses) - 1) // 2]
-                for place, found in members:
-                    for seed, value in sorted(found.items()):
-                        rows.append(_row(metric, "run", place, parameters, seed, value, value <= middle))
-                place, found = _lowest(members)
-                rows.append(_row(metric, "best", place, parameters, "mean", _mean(found), True))
+            for model in self.artifact.axes["model"].values:
+                for parameters, members in _sizes(self.view, metric, model).items():
+                    losses = sorted(value for _, found in members for value in found.values())
+                    middle = losses[(len(losses) - 1) // 2]
+                    for place, found in members:
+                        for seed, value in sorted(found.items()):
+                            rows.append(_row(metric, "run", place, parameters, seed, value, value <= middle))
+                    place, found = _lowest(members)
+                    rows.append(_row(metric, "best", place, parameters, "mean", _mean(found), True))
         return rows
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
@@ -62,9 +50,55 @@ class Figure4(figures.Figure):
         for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
             for model, spec in self.artifact.axes["model"].values.items():
                 own = [row for row in rows if (row["metric"], row["model"], row["drawn"]) == (metric, model, 1)]
-                _curve(axes, own, palette.model(self.artifact.id, model), spec.label)
+                points = {
+                    kind: sorted((row["parameters"], row["value"]) for row in own if row["kind"] == kind)
+                    for kind in ("run", "best")
+                }
+                color = plots.model(self.artifact.id, model)
+                if points["run"]:
+                    axes.scatter(*zip(*points["run"], strict=True), s=8, color=color, alpha=0.35, linewidths=0)
+                if points["best"]:
+                    best = zip(*points["best"], strict=True)
+                    axes.plot(*best, color=color, marker="o", markersize=3, linewidth=1.2, label=spec.label)
             axes.set(xscale="log", xlabel="parameters", ylabel=f"{title} (nats per character)")
-            figures.log_ticks(axes.xaxis)
+            plots.log_ticks(axes.xaxis)
+
+
+def estimate_parity(view: View) -> Estimate:
+    """Return the ratio of NRGPT's lower envelope to RGPT-parallel's, at each size within both ranges."""
+    baseline, *own = (_envelope(view, model) for model in ("rgpt_parallel", *NRGPT))
+    parts = {}
+    for parameters in sorted({size for curve in (baseline, *own) for size in curve}):
+        right = _interpolated(baseline, parameters)
+        left = [found for curve in own if (found := _interpolated(curve, parameters))]
+        if left and right:
+            parts[f"{parameters:,.0f} parameters"] = min(left, key=_mean), right
+    return claims.ratio("loss of NRGPT", f"loss of {label(view, 'rgpt_parallel')} with as many parameters", parts)
+
+
+def estimate_overfitting(view: View) -> Estimate:
+    """Return NRGPT's gap between validation and training loss at the end less GPT's, at the largest width."""
+    width, gaps = [dict(key)["width"] for key in view.points][-1], {}
+    for model in ("gpt", *NRGPT):
+        members = _members(view.unwatched(), BEST, model=model, width=width)
+        if not members:
+            return claims.nothing("not run")
+        place, _ = _lowest(members)
+        train, val = view.samples("train_loss", place), view.samples("val_loss", place)
+        gaps[model] = {seed: val[seed] - train[seed] for seed in val.keys() & train.keys()}
+    parts = {label(view, model): (gaps[model], gaps["gpt"]) for model in NRGPT}
+    return claims.difference("gap of validation and training loss of NRGPT", "GPT", parts)
+
+
+def estimate_sensitivity(view: View) -> Estimate:
+    """Return NRGPT's spread over heads, steps and settings less GPT's, at every width of the scale."""
+    parts = {}
+    for width, spec in view.artifact.axes["width"].values.items():
+        spreads = {model: _spread(view, model, width) for model in ("gpt", *NRGPT)}
+        for model in NRGPT:
+            if spreads["gpt"] and spreads[model]:
+                parts[f"{label(view, model)}, width {spec.label}"] = spreads[model], spreads["gpt"]
+    return claims.difference("highest less lowest loss over settings of NRGPT", "GPT", parts)
 
 
 def _row(metric: str, kind: str, place: Place, parameters: float, seed: int | str, value: float, drawn: bool) -> Row:
@@ -72,85 +106,22 @@ def _row(metric: str, kind: str, place: Place, parameters: float, seed: int | st
     return {"metric": metric, "kind": kind, **place, **run}
 
 
-def _curve(axes: "Axes", rows: Sequence[Row], color: str, label: str) -> None:
-    runs = [row for row in rows if row["kind"] == "run"]
-    best = sorted((row["parameters"], row["value"]) for row in rows if row["kind"] == "best")
-    if runs:
-        axes.scatter(
-            [row["parameters"] for row in runs],
-            [row["value"] for row in runs],
-            s=8,
-            color=color,
-            alpha=0.35,
-            linewidths=0,
-        )
-    if best:
-        axes.plot(*zip(*best, strict=True), color=color, marker="o", markersize=3, linewidth=1.2, label=label)
+def _members(view: View, metric: str, **fixed: str) -> list[tuple[Place, Samples]]:
+    """Return the places with those axis values at which some run is finished, with the metric there."""
+    places = [place for place in map(dict, view.points) if fixed.items() <= place.items()]
+    return [(place, found) for place in places if (found := view.samples(metric, place))]
 
 
-def judge_shakespeare_parity(view: View) -> Judgement:
-    """Return the log ratio of NRGPT's lower envelope and RGPT-parallel's, over seeds, at each size within
-    both ranges.
-    """
-    curves = {model: _envelope(view, model) for model in ("rgpt_parallel", *NRGPT)}
-    if not curves["rgpt_parallel"] or not any(curves[model] for model in NRGPT):
-        return Judgement(UNDECIDED, "not run")
-    parts = []
-    for parameters in sorted({size for curve in curves.values() for size in curve}):
-        baseline = _interpolate(curves["rgpt_parallel"], parameters)
-        own = [found for model in NRGPT if (found := _interpolate(curves[model], parameters))]
-        if baseline and own:
-            label = f"NRGPT over RGPT-parallel, {parameters:,.0f} parameters"
-            parts.append((label, _at_most(min(own, key=_mean), baseline, math.log1p(MARGIN), relative=True)))
-    if not parts:
-        return Judgement(UNDECIDED, "the two have no range of parameters in common")
-    return combine(parts, FAILS, HOLDS)
-
-
-def judge_shakespeare_no_overfit(view: View) -> Judgement:
-    """Judge whether val_loss - train_loss at the end is smaller for NRGPT than for GPT, at the largest width of the
-    scale.
-    """
-    width = [dict(key)["width"] for key in view.points][-1]
-    gaps = {}
-    for model in ("gpt", *NRGPT):
-        members = list(_places(view.unwatched(), BEST, model=model, width=width))
-        if not members:
-            return Judgement(UNDECIDED, "not run")
-        place, _ = _lowest(members)
-        train, val = view.samples("train_loss", place), view.samples("val_loss", place)
-        gaps[model] = {seed: val[seed] - train[seed] for seed in val.keys() & train.keys()}
-    labels = view.artifact.axes["model"].values
-    parts = [(f"{labels[model].label}'s gap less GPT's", _at_most(gaps[model], gaps["gpt"], 0.0)) for model in NRGPT]
-    return combine(parts, FAILS, HOLDS)
-
-
-def judge_hyperparameter_sensitivity(view: View) -> Judgement:
-    """Return the spread over heads, steps and settings, NRGPT's above GPT's, at every width of the scale."""
-    parts, plain = [], view.unwatched()
-    for width, spec in view.artifact.axes["width"].values.items():
-        found = {model: list(_places(plain, BEST, model=model, width=width)) for model in ("gpt", *NRGPT)}
-        for model in NRGPT:
-            if len(found["gpt"]) > 1 and len(found[model]) > 1:
-                label = f"GPT's spread less {view.artifact.axes['model'].values[model].label}'s, width {spec.label}"
-                judge = partial(_spreads_more, members=found[model], baseline=found["gpt"])
-                parts.append((label, guarded(view, judge)))
-    return combine(parts, FAILS, HOLDS) if parts else Judgement(UNDECIDED, "not run")
-
-
-def _spreads_more(view: View, members: Members, baseline: Members) -> Judgement:
-    return _at_most(_spread(view, baseline), _spread(view, members), 0.0)
-
-
-def _places(view: View, metric: str, **fixed: str) -> Iterator[tuple[Place, Samples]]:
-    """Yield the places of the scale with those axis values at which some run is finished, with the metric there."""
-    for key in view.points:
-        if fixed.items() <= dict(key).items() and (found := view.samples(metric, dict(key))):
-            yield dict(key), found
+def _sizes(view: View, metric: str, model: str) -> dict[float, list[tuple[Place, Samples]]]:
+    sizes: dict[float, list[tuple[Place, Samples]]] = {}
+    for place, found in _members(view, metric, model=model):
+        if (parameters := view.counted("parameters", place)) is not None:
+            sizes.setdefault(parameters, []).append((place, found))
+    return dict(sorted(sizes.items()))
 
 
 def _mean(found: Samples) -> float:
-    return intervals.mean(list(found.values()))
+    return stats.mean(list(found.values()))
 
 
 def _lowest(members: Members) -> tuple[Place, Samples]:
@@ -159,16 +130,11 @@ def _lowest(members: Members) -> tuple[Place, Samples]:
 
 def _envelope(view: View, model: str) -> dict[float, Samples]:
     """Map parameters to the losses of the configuration that is best there."""
-    sizes: dict[float, list[tuple[Place, Samples]]] = {}
-    for place, found in _places(view.unwatched(), BEST, model=model):
-        parameters = view.counted("parameters", place)
-        if parameters is not None:
-            sizes.setdefault(parameters, []).append((place, found))
-    lowest = {parameters: _lowest(members)[0] for parameters, members in sorted(sizes.items())}
-    return {parameters: view.samples(BEST, place) for parameters, place in lowest.items()}
+    sizes = _sizes(view.unwatched(), BEST, model)
+    return {parameters: view.samples(BEST, _lowest(members)[0]) for parameters, members in sizes.items()}
 
 
-def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:
+def _interpolated(curve: Mapping[float, Samples], parameters: float) -> Samples:
     """Interpolate linearly in the logarithm of the parameters, seed by seed; empty outside the curve's range."""
     if parameters in curve:
         return curve[parameters]
@@ -180,27 +146,11 @@ def _interpolate(curve: Mapping[float, Samples], parameters: float) -> Samples:
     return {}
 
 
-def _spread(view: View, members: Members) -> Samples:
-    """Return the highest less the lowest, seed by seed, of the two places whose means are extreme: both are judged, and
-    those between them only looked at to find them.
-    """
+def _spread(view: View, model: str, width: str) -> Samples:
+    """Return the highest less the lowest, seed by seed, of the two places whose means are extreme."""
+    members = _members(view.unwatched(), BEST, model=model, width=width)
+    if len(members) < 2:
+        return {}
     extremes = _lowest(members), max(members, key=lambda member: _mean(member[1]))
     low, high = (view.samples(BEST, place) for place, _ in extremes)
     return {seed: high[seed] - low[seed] for seed in low.keys() & high.keys()}
-
-
-def _at_most(left: Samples, right: Samples, threshold: float, relative: bool = False) -> Judgement:
-    """Return whether left - right, or the logarithm of their ratio, lies below a threshold with its whole interval."""
-    if not left or not right:
-        return Judgement(UNDECIDED, "no seed in common")
-    base = intervals.mean(list(right.values()))
-    if relative:
-        left, right = ({seed: math.log(value) for seed, value in side.items()} for side in (left, right))
-    found = intervals.compare(left, right)
-    numbers = [found.mean, found.low, found.high]
-    if relative:
-        text = "ratio {:.3f} [{:.3f}, {:.3f}]".format(*map(math.exp, numbers))
-    else:
-        text = "difference {:.4f} [{:.4f}, {:.4f}]".format(*numbers)
-    text += f", {found.count} {'pairs' if found.paired else 'seeds, unpaired'}"
-    return tested(found, text, high=threshold, relative=relative, base=base)

@@ -1,34 +1,31 @@
-"""NRGPT, figure 5: what the models of Table 2 write."""
+"""NRGPT, figure 5: texts of the models of Table 2."""
 
 import json
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, ties
-from paper_repro.artifacts.figures import Row
+from paper_repro.papers.nrgpt.closest import label
+from paper_repro.tables import figure, stats
+from paper_repro.tables.figure import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "texts.json"
-SCORES = {"perplexity": "ppl", "gqs_paper": "gqs", "apcs_lines": "apcs", "distinct_1": "d-1", "distinct_2": "d-2"}
-MEANINGS = {
-    "perplexity": "perplexity",
-    "gqs_paper": "grammar quality score",
-    "apcs_lines": "average pairwise cosine similarity of its lines",
-    "distinct_1": "share of distinct words",
-    "distinct_2": "share of distinct pairs of words",
-}
+SCORES = ("perplexity", "gqs_paper", "apcs_lines", "distinct_1", "distinct_2")
 COLUMNS, LINES = 46, 24
 """Characters and lines of a text that the figure shows; figure.csv has it whole."""
 TITLE_HEIGHT, LINE_HEIGHT = 0.5, 0.11
 """Inches."""
 
 
-class Figure5(figures.Figure):
+class Figure5(figure.Figure):
     size = (11.0, 3.0)
-    marks = "One text of each model, of the first seed; above it, its scores."
+    marks = (
+        "One text of each model, of the first seed; above it, its scores. gqs: grammar quality score; apcs: average "
+        "pairwise cosine similarity of its lines; d-1, d-2: shares of distinct words and pairs of words."
+    )
     legend = False
 
     def rows(self) -> list[Row]:
@@ -36,36 +33,27 @@ class Figure5(figures.Figure):
         rows: list[Row] = []
         for model in self.artifact.axes["model"].values:
             found = self.view.attachments(ATTACHMENT, {"model": model})
-            if not found:
-                continue
-            seed = min(found)
-            for text in json.loads(found[seed])["texts"]:
-                scores = {name: _rounded(text["scores"].get(name)) for name in SCORES}
-                rows.append({"model": model, "seed": seed, "prompt": text["prompt"], "text": text["text"], **scores})
+            for text in json.loads(found[min(found)])["texts"] if found else ():
+                scores = {name: text["scores"].get(name) for name in SCORES}
+                rounded = {name: "" if value is None else float(f"{value:.4g}") for name, value in scores.items()}
+                head = {"model": model, "seed": min(found), "prompt": text["prompt"], "text": text["text"]}
+                rows.append({**head, **rounded})
         drawn = _prompt(rows)
         return [{**row, "drawn": row["prompt"] == drawn} for row in rows]
 
-    def footer(self, rows: Sequence[Row]) -> str:
-        """Return the lines below the figure, with what the scores that it shows are."""
-        drawn = [row for row in rows if row["drawn"]]
-        shown = [f"{SCORES[key]}: {text}" for key, text in MEANINGS.items() if any(row[key] != "" for row in drawn)]
-        return " ".join([super().footer(rows), *([f"{'; '.join(shown)}."] if shown else [])])
-
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        drawn = [row for row in rows if row["drawn"]]
+        drawn = [(row, _fitted(row["text"])) for row in rows if row["drawn"]]
         panels = canvas.subplots(1, max(1, len(drawn)), squeeze=False)[0]
         for axes in panels:
             axes.set_axis_off()
-        lines = max((_fitted(row["text"]).count("\n") + 1 for row in drawn), default=LINES)
+        lines = max((text.count("\n") + 1 for _, text in drawn), default=LINES)
         canvas.set_size_inches(self.size[0], TITLE_HEIGHT + LINE_HEIGHT * lines)
-        for axes, row in zip(panels, drawn, strict=False):
-            label = self.artifact.axes["model"].values[row["model"]].label
-            scores = [f"{name} {row[key]}" for key, name in SCORES.items() if row[key] != ""]
-            axes.set_title(f"{label}\n{', '.join(scores)}", fontsize=7, loc="left")
-            ties.tie(axes, rows, [row])
-            shown = _fitted(row["text"])
-            text = axes.text(0, 1, shown, family="monospace", fontsize=6, va="top", parse_math=False)
-            text.set_in_layout(False)  # its panel is as high as it needs
+        for axes, (row, text) in zip(panels, drawn, strict=False):
+            specs = {name: self.artifact.metrics[name] for name in SCORES if row[name] != ""}
+            scores = [f"{spec.title} {spec.text(row[name])}" for name, spec in specs.items()]
+            axes.set_title(f"{label(self.view, row['model'])}\n{', '.join(scores)}", fontsize=7, loc="left")
+            shown = axes.text(0, 1, text, family="monospace", fontsize=6, va="top", parse_math=False)
+            shown.set_in_layout(False)  # its panel is as high as it needs
 
 
 def _prompt(rows: Sequence[Row]) -> str | None:
@@ -76,20 +64,12 @@ def _prompt(rows: Sequence[Row]) -> str | None:
         if row["perplexity"] != "":
             scored.setdefault(row["prompt"], []).append(row["perplexity"])
     if scored:
-        return min(scored, key=lambda prompt: sum(scored[prompt]) / len(scored[prompt]))
+        return min(scored, key=lambda prompt: stats.mean(scored[prompt]))
     return prompts[min(1, len(prompts) - 1)] if prompts else None
 
 
 def _fitted(text: str) -> str:
+    """Return the lines that the figure shows, with letters replaced that a font may lack."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, COLUMNS) or [""]]
-    shown = [_printable(line) for line in lines[:LINES]]
-    return "\n".join(shown + (["..."] if len(lines) > LINES else []))
-
-
-def _printable(line: str) -> str:
-    """Return the line with what a font may lack replaced."""
-    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in line)
-
-
-def _rounded(value: Any) -> Any:
-    return "" if value is None else float(f"{value:.4g}")
+    shown = "\n".join(lines[:LINES] + (["..."] if len(lines) > LINES else []))
+    return "".join(letter if letter.isascii() and (letter.isprintable() or letter == "\n") else "?" for letter in shown)

@@ -1,21 +1,15 @@
-"""NRGPT, Table 4: what its printed numbers of parameters count, and the claim made of them."""
+"""NRGPT, Table 4: estimates of the quality of generated text."""
 
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, combine, exactly
-from paper_repro.artifacts.views import View
-from paper_repro.papers.nrgpt.conventions import CONVENTIONS, counts_at
+from paper_repro.papers.nrgpt.closest import ahead_of_best
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.view import View
 
-HALF = (0.4, 0.6)
-"""What "half" is taken to mean; the paper has 0.2M of 0.4M, with one digit each."""
+OURS, OTHERS = "ff2w", ("gpt", "rgpt", "rgpt_parallel")
 
 
-def judge_half_the_parameters(view: View) -> Judgement:
-    """Judge FF2W's count over GPT's at the paper's sizes, whichever way of counting is used for both."""
-    own, baseline = counts_at(view, {"model": "ff2w"}), counts_at(view, {"model": "gpt"})
-    if not own or not baseline:
-        return Judgement(UNDECIDED, "not run")
-    parts = []
-    for name, label in CONVENTIONS.items():
-        ratio = own[name] / baseline[name]
-        text = f"{own[name]:,.0f} of {baseline[name]:,.0f}, {ratio:.2f}"
-        parts.append((label, exactly(HALF[0] <= ratio <= HALF[1], text)))
-    return combine(parts, FAILS, HOLDS)
+def estimate_perplexity(view: View) -> Estimate:
+    return ahead_of_best(view, "perplexity", OURS, OTHERS)
+
+
+def estimate_grammar(view: View) -> Estimate:
+    return ahead_of_best(view, "gqs_paper", OURS, OTHERS)

@@ -1,18 +1,18 @@
-"""What Tables 4, 5 and 6 compute: changes of the loss against the default."""
+"""Tables 4, 5 and 6: changes of the loss against the default."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from paper_repro.artifacts import tables, views
-from paper_repro.artifacts.views import View
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import FINISHED
+from paper_repro.tables import table
+from paper_repro.tables.view import View, values
 
 LOSS, CHANGE = "val_loss", "loss_change"
 AXIS, DEFAULT = "setting", "default"
 
 
-class AblationTable(tables.Table):
+class AblationTable(table.Table):
     """A table whose rows are settings of nGPT, among them the default.
 
     The metric ``loss_change`` is computed: 100 (loss / the default's loss at the same seed - 1).
@@ -37,7 +37,7 @@ def with_changes(view: View) -> View:
 
 
 def _changed(found: Mapping[int, Record], base: Mapping[int, Record]) -> dict[int, Record]:
-    losses = views.values(base, LOSS)
+    losses = values(base, LOSS)
     changed = dict(found)
     for seed, record in found.items():
         if record.status == FINISHED and LOSS in record.metrics and seed in losses:
