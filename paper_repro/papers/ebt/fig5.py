@@ -20,8 +20,9 @@ from paper_repro.papers.ebt.learning import (
     runs,
 )
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 
@@ -126,7 +127,8 @@ def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
         wanted = math.log(factor * own.steps)
         if points and points[0][0] - ROUNDING <= wanted <= points[-1][0] + ROUNDING:
             ours[own.seed] = own.loss
-            theirs[own.seed] = math.exp(float(np.interp(wanted, *zip(*points, strict=True))))
+            steps, losses = zip(*points, strict=True)
+            theirs[own.seed] = math.exp(float(np.interp(wanted, steps, losses)))
     to = f"loss of Transformer++ at {what} ({factor:.3g} times the steps)"
     return claims.ratio("loss of EBT", to, {"": (ours, theirs)})
 
