@@ -52,7 +52,7 @@ class FigureB1(figure.Figure):
             axes.set(xlabel=title)
             if rows:
                 axes.set(xscale="log")
-                plots.log_ticks(axes.xaxis)
+                plots.ticks_at(axes, (row["x"] for row in rows if row["panel"] == panel))
         canvas.axes[0].set_ylabel("test loss (Smooth L1)")
 
 
