@@ -59,12 +59,8 @@ def regime(table: Table, record_of: Callable[[str], Record | None]) -> str:
             unit = "tokens" if "window" in data else unit
             seen = training["steps"] * training.get("accumulate", 1) * data["batch_size"] * data.get("window", 1)
             ratios.append(seen / record.parameters)
-    ends = dict.fromkeys(count_text(ratio) if ratio >= 10 else f"{ratio:.2g}" for ratio in _ends(ratios))
-    return "; ".join([table["made_of"], *([f"{' to '.join(ends)} {unit} a parameter"] if ends else [])])
-
-
-def _ends(values: Sequence[float]) -> list[float]:
-    return [min(values), max(values)] if values else []
+    ends = [count_text(end) if end >= 10 else f"{end:.2g}" for end in (min(ratios), max(ratios))] if ratios else []
+    return "; ".join([table["made_of"], *([f"{' to '.join(dict.fromkeys(ends))} {unit} a parameter"] if ends else [])])
 
 
 def adjusted(claims: Sequence[Mapping[str, Any]]) -> list[float | None]:
