@@ -163,7 +163,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(result: Result, stem: str) -> Drawing | str:
-    """Return a figure without scripts and outside addresses, in colours that a dark page changes; or why there is none."""
+    """Return a figure without scripts and outside addresses, in colours that dark pages change; or why there is none."""
     try:
         root = ElementTree.fromstring(result.files[f"{stem}.svg"])
     except ElementTree.ParseError as error:
