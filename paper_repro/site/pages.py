@@ -163,7 +163,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(result: Result, stem: str) -> Drawing | str:
-    """Return a figure without scripts and outside addresses, in colours that dark pages change; or why there is none."""
+    """Return a figure without scripts and outside addresses, in colours that pages change; or why there is none."""
     try:
         root = ElementTree.fromstring(result.files[f"{stem}.svg"])
     except ElementTree.ParseError as error:
@@ -307,7 +307,16 @@ def place(use: Use) -> str:
     return ", ".join(title * bool(re.fullmatch(r"[\d.,e-]+", label)) + label for title, label in named)
 
 
-def curve(points: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return the finite points of a curve."""
+def curve(points: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the finite values of a curve and their marks in a drawing of 320 by 130; nothing for none."""
     pairs = zip(points.get("step", ()), points.get("value", ()), strict=False)
-    return [(float(step), float(value)) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
+    kept = [(step, value) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
+    if not kept:
+        return {}
+    steps, values = zip(*kept, strict=True)
+    across, up = (max(steps) - min(steps)) or 1, (max(values) - min(values)) or 1
+    places = [(8 + 304 * (x - min(steps)) / across, 112 - 102 * (y - min(values)) / up) for x, y in kept]
+    named = [
+        (f"{x:.1f}", f"{y:.1f}", "", f"step {at:g}", f"{z:.6g}") for (x, y), (at, z) in zip(places, kept, strict=True)
+    ]
+    return {"marks": named, "line": " ".join(f"{x},{y}" for x, y, *_ in named), "steps": steps, "values": values}

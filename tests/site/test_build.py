@@ -53,9 +53,11 @@ def problems(root: Path) -> list[str]:
     for path, page in pages.items():
         for address in page.addresses:
             place, _, fragment = address.partition("#")
+            if address.startswith("data:"):
+                continue
             there = (path.parent / unquote(place)).resolve() if place else path
             is_there = root.resolve() in there.parents and there.is_file() and "//" not in place
-            if not address.startswith("data:") and (not is_there or (fragment and fragment not in pages[there].ids)):
+            if not is_there or (fragment and there in pages and fragment not in pages[there].ids):
                 found.append(f"{path}: {address[:100]} leads nowhere")
     return found
 
