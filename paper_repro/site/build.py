@@ -21,8 +21,7 @@ from paper_repro.tables import spec
 from paper_repro.tables.spec import Artifact
 
 MARKER, LOCK, WRITER = "report.json", ".lock", "scripts/report.py"
-MOST_BYTES = 20_000_000
-"""The size above which a table, figure or list is not read."""
+MOST_BYTES = 20_000_000  # of a table, figure or list
 CELL = re.compile(r"[0-9a-f]{16}")
 FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
 TABLES = ("table.csv", "table.md", "table.tex")
@@ -162,11 +161,9 @@ def damaged(path: Path, error: Exception) -> UsageError:
 def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
     """Return the records of a folder, and the reasons why others cannot be read."""
     found, broken = {}, {}
-    for folder in sorted((root / "cells").glob("*")):
+    for folder in sorted(one for one in (root / "cells").glob("*") if CELL.fullmatch(one.name)):
         path = folder / "record.json"
         try:
-            if CELL.fullmatch(folder.name) is None:
-                continue
             record = records.read(path)
             if record.cell != folder.name:
                 raise CorruptFileError(f"it is the record of cell {record.cell}")

@@ -16,27 +16,20 @@ Table = Mapping[str, Any]
 
 
 class Headline(NamedTuple):
-    """One row of the headline table."""
+    """One row of the headline table; ``claim`` is that of a table.json, None where no table has it."""
 
     name: str
     paper: str
-    """The claim of the paper, with its number and place."""
     sentence: str
     replications: Sequence[Mapping[str, str]]
-    """Source, address and finding of each."""
     claim: Mapping[str, Any] | None
-    """The claim of a table.json; None where no table has it."""
     artifact: str
     scale: str
     regime: str
 
 
 def headlines(tables: Iterable[Table], record_of: Callable[[str], Record | None], path: Path = LIST) -> list[Headline]:
-    """Return the rows of the headline table, each from its artifact's table of the largest scale.
-
-    Raises:
-        UsageError: with file and line, a row lacks a key or has another one.
-    """
+    """Return the rows of the headline table, each from its artifact's table of the largest scale."""
     found, by_id = list[Headline](), {table["artifact"]: table for table in counted(tables)}
     for node in typed_yaml.read(path).elements():
         typed_yaml.entries(node, KEYS)

@@ -45,14 +45,11 @@ TONES = {
 ORDER = (*words.VERDICTS, REPRODUCED, FITTED, OFF, REDUCED)
 DAMAGES = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What is raised where a file lacks something that its page shows."""
-STEMS = ("figure", "figure_appendix")
 PLACED = ("quantity", "verdict", "baseline", "beaten", "as_reference")
 """The keys of a row that say no place; nor do those of means, spreads and seeds."""
 SHAPES = ("path", "rect", "circle", "line", "polyline", "polygon", "ellipse")
 KEPT = frozenset(("svg", "g", "use", "defs", "clipPath", "text", "tspan", "image", *SHAPES))
 """The elements of an SVG that a page shows."""
-INSIDE = ("#", "data:image/png;base64,")
-"""How an address begins that leads nowhere else."""
 DARK = {"ground": "#1f1f1c", "ink": "#e9e6df", "rule": "#8f8b82", "grid": "#6d6a62", "soft": "#b5b0a5"}
 DARK |= {"blue": "#5ba9e6", "vermilion": "#ff8a3d", "green": "#35c69a", "purple": "#e07bb4", "violet": "#b18cff"}
 COLOURS = {"#000000": "ink", "#b0b0b0": "grid", "#cccccc": "grid", plots.BASELINE.lower(): "soft"}
@@ -71,12 +68,11 @@ class Site:
         options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
         loader = jinja2.FileSystemLoader(HERE / "templates")
         self.environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **options)
-        functions = (count_text, counted, duration, number, paper_name, place)
-        self.environment.filters |= {function.__name__: function for function in functions}
+        filters = (count_text, counted, duration, number, paper_name, place)
+        self.environment.filters |= {one.__name__: one for one in filters}
         self.environment.filters |= {"address": functools.partial(quote, safe="/._-+"), "median": statistics.median}
         self.environment.filters["tone"] = lambda word: TONES.get(word, "mute")
-        whose = {"paper": "the paper", "ours": "a question of ours"}
-        self.environment.globals |= {"menu": MENU, "source": source, "whose": whose, "bench_commit": bench_commit}
+        self.environment.globals |= {"menu": MENU, "source": source, "bench_commit": bench_commit}
 
     def page(self, path: str, template: str, **given: Any) -> bytes:
         up = "../" * path.count("/")
@@ -87,7 +83,9 @@ class Site:
         source, figures = self.source, list[tuple[Result, str]]()
         files = {f"static/{path.name}": path.read_bytes() for path in sorted((HERE / "static").iterdir())}
         for result in source.results:
-            drawn = {stem: drawing(result, stem) for stem in STEMS if f"{stem}.svg" in result.files}
+            drawn = {
+                stem: drawing(result, stem) for stem in ("figure", "figure_appendix") if f"{stem}.svg" in result.files
+            }
             try:
                 files[result.page] = self.artifact(result, drawn)
             except DAMAGES as error:
@@ -197,7 +195,7 @@ def _clean(node: ElementTree.Element) -> None:
     attributes = {_plain(name): " ".join(value.split()) for name, value in node.attrib.items()}
     node.attrib.clear()
     for name, value in attributes.items():
-        outside = name == "href" and not value.startswith(INSIDE)
+        outside = name == "href" and not value.startswith(("#", "data:image/png;base64,"))
         if not (name.startswith("on") or outside or "url(" in value.replace("url(#", "")):
             node.set(name, re.sub("#[0-9a-fA-F]{6}", lambda one: VARIABLES.get(one[0].lower(), one[0]), value))
     for child in list(node):
@@ -242,8 +240,10 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
             (one, kind, entry(one["spec"], kind, own.get(one["name"]))) for one in quantities for kind in one["kinds"]
         ]
         ids = sorted(cells.get(("", baseline) if baseline else (*at, ""), []))
-        kept = [(seed, cell, source.records.get(cell)) for seed, cell in ids]
-        behind = [(seed, cell, with_derived(one.record, metrics) if one else None) for seed, cell, one in kept]
+        behind = [
+            (seed, cell, with_derived(kept.record, metrics) if (kept := source.records.get(cell)) else None)
+            for seed, cell in ids
+        ]
         named = labels(result, dict(zip(axes, at, strict=True)), baseline)
         found.append({"labels": named, "baseline": baseline, "entries": entries, "records": behind})
     titles = [artifact.axes[axis].title if artifact and axis in artifact.axes else axis for axis in axes]
@@ -263,8 +263,11 @@ def labels(result: Result, place: Mapping[str, str], baseline: str) -> list[str]
 
 def entry(spec: Metric | Column | None, kind: str, row: Mapping[str, Any] | None) -> str:
     """Return a number of a row as the printed table has it."""
-    if row is None or kind in ("verdict", "as reference"):
-        return str((row or {}).get("verdict" if kind == "verdict" else "as_reference") or "")
+    if row is None or kind == "as reference":
+        return str((row or {}).get("as_reference") or "")
+    if kind == "verdict":
+        change = row["verdict"] == OFF and isinstance(spec, Metric) and row["paper_mean"]
+        return row["verdict"] + (f" {100 * (row['own_mean'] / row['paper_mean'] - 1):+.2g} %" if change else "")
     whose = {"ours": "own"}.get(kind, kind)
     mean, std = row.get(f"{whose}_mean"), row.get(f"{whose}_std")
     text = spec.text if spec else number
