@@ -1,25 +1,19 @@
-"""CEM, ours: what figures 2b, 2c, 2d and 4 find with one rate for all, at each model's own best rate."""
+"""CEM, ours: models of figures 2b to 2d at their own best rates."""
 
-from paper_repro.artifacts.claims import Judgement
-from paper_repro.artifacts.views import View
-from paper_repro.papers.cem.bases.rates import judge_best
-
-
-def judge_second_step_helps(view: View) -> Judgement:
-    """Judge whether CEM attention with T = 2 reaches a lower perplexity than with T = 1."""
-    return judge_best(view, "attention", "attention_t2")
+from paper_repro.papers.cem.bases.rates import RatesFigure, compare
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.view import View
 
 
-def judge_gap_narrows(view: View) -> Judgement:
-    """Judge whether CEM MLPs with T = 2 and a preconditioner reach a lower perplexity than with T = 1 and none."""
-    return judge_best(view, "mlp", "mlp_t2")
+class OwnRatesFigure(RatesFigure):
+    groups = (("llama", "attention", "attention_t2"), ("llama", "mlp", "mlp_matched", "mlp_t2"))
 
 
-def judge_widening_helps(view: View) -> Judgement:
-    """Judge whether the parameter-matched CEM MLP reaches a lower perplexity than the dimension-matched one."""
-    return judge_best(view, "mlp", "mlp_matched")
+def estimate_second_step_helps(view: View) -> Estimate:
+    """Return the lowest perplexity of CEM attention with T = 2 over that with T = 1."""
+    return compare(view, "lowest perplexity", "attention_t2", "attention")
 
 
-def judge_matched_beats_llama(view: View) -> Judgement:
-    """Judge whether the parameter-matched CEM MLP reaches a lower perplexity than Llama."""
-    return judge_best(view, "llama", "mlp_matched")
+def estimate_matched_beats_llama(view: View) -> Estimate:
+    """Return the lowest perplexity of the parameter-matched CEM MLP over Llama's."""
+    return compare(view, "lowest perplexity", "mlp_matched", "llama")

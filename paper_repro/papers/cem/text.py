@@ -1,18 +1,15 @@
-"""What CEM's tables and figures of language models share: perplexities, gains, and how both are drawn and judged."""
+"""The figures of CEM's language models: their rows, and effects in percent of perplexity."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, intervals, palette
-from paper_repro.artifacts.claims import FAILS, HOLDS, UNDECIDED, Judgement, Place, combine, tested
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.guards import guarded
-from paper_repro.artifacts.views import View
+from paper_repro.tables import figure, plots, stats
+from paper_repro.tables.figure import Row
+from paper_repro.tables.table import count_text
+from paper_repro.tables.view import Place, View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 PERPLEXITY = "perplexity"
@@ -20,8 +17,8 @@ MARKERS = ("o", "s", "^", "D", "v")
 """By size."""
 
 
-class PerplexityFigure(figures.Figure):
-    """Its rows are the finished runs, one each, with place, parameters, tokens, seed and perplexity."""
+class PerplexityFigure(figure.Figure):
+    """A row for each finished run, with place, parameters, tokens, seed and perplexity."""
 
     metric: str | None = PERPLEXITY
     marks = "Faint dots: seeds; marks and lines: means over seeds."
@@ -30,69 +27,111 @@ class PerplexityFigure(figures.Figure):
         found: list[Row] = []
         for key in self.view.points:
             place = dict(key)
-            counted = {
-                "parameters": int(self.view.counted("parameters", place) or 0),
-                "tokens": tokens(self.view, place),
-            }
+            parameters = int(self.view.counted("parameters", place) or 0)
+            head: Row = {**place, "parameters": parameters, "tokens": tokens(self.view, place)}
             for seed, value in sorted(self.view.samples(PERPLEXITY, place).items()):
-                found.append({**place, **counted, "seed": seed, PERPLEXITY: round(value, 8)})
+                found.append({**head, "seed": seed, PERPLEXITY: round(value, 8)})
         return found
 
     @property
     def split(self) -> str:
-        """The split that the perplexity is of: test at scale paper, as in the paper, else validation."""
+        """The split whose perplexity is drawn: test at scale paper, as in the paper, else validation."""
         return "test" if self.view.scale_name == "paper" else "validation"
 
     def label(self, axis: str, value: str) -> str:
         return self.artifact.axes[axis].values[value].label
 
     def color(self, model: str) -> str:
-        return palette.model(self.artifact.id, model)
+        return plots.model(self.artifact.id, model)
+
+    def sizes(self) -> list[tuple[str, str, str]]:
+        """Return each size with its marker and, where there are several, the end of its labels."""
+        found = chosen(self.view, "size")
+        ends = [f", {self.label('size', size)}" if len(found) > 1 else "" for size in found]
+        return list(zip(found, MARKERS, ends, strict=False))
 
 
-class ParametersFigure(PerplexityFigure):
-    """Perplexity against parameters, a mark for each model and size, beside Llama's its training tokens (2a, 2b)."""
+class EffectFigure(PerplexityFigure):
+    """By how much perplexity is higher at one place than at another, in percent and seed by seed; a line for each pair.
 
-    size = (5.5, 3.8)
-    marks = "Small dots and rings: seeds; marks: means over seeds."
+    The dashed line is the limit of the artifact's first claim.
+    """
+
+    size = (6.5, 2.4)
+    panels = slice(0)
+    marks = "Faint dots: pairs of runs with one seed; marks and bars: means and intervals of 95 %; dashed: the claim's limit."
+    reference = "llama"
+    what = "perplexity above Llama's (%)"
+
+    def pairs(self) -> list[tuple[Place, Place]]:
+        """Return the places that are compared, without their size."""
+        models = self.artifact.axes["model"].values
+        return [({"model": model}, {"model": self.reference}) for model in models if model != self.reference]
+
+    def named(self, place: Place) -> str:
+        return self.label("model", place["model"])
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        from matplotlib.ticker import EngFormatter
-
-        axes = canvas.subplots()
-        models = self.artifact.axes["model"].values
-        places: dict[tuple[str, ...], tuple[int, int]] = {
-            (row["size"], row["model"]): (row["parameters"], row["tokens"]) for row in rows
-        }
-        heights = means(rows, "size", "model")
-        colors = [self.color(model) for model in models]
-        for index, (model, marker) in enumerate(zip(models, ("D", "o", "^"), strict=True)):
-            own, color = [row for row in rows if row["model"] == model], colors[index]
-            hollow = color in colors[index + 1 :]  # two settings of one model
-            dots(axes, [row["parameters"] for row in own], own, color, hollow)
-            points = [(places[found], height) for found, height in heights.items() if found[1] == model]
-            if points:
-                counts = [count for (count, _), _ in points]
-                style: Any = {"color": color, "label": self.label("model", model), "markersize": 6, "zorder": 3}
-                style |= {"markerfacecolor": "none"} if hollow else {}
-                axes.plot(counts, [height for _, height in points], marker, **style)
-            for (count, trained), height in points if model == "llama" else ():
-                text, corner = f"{count_text(trained)} tokens", (-9, 0)
-                axes.annotate(
-                    text,
-                    (count, height),
-                    textcoords="offset points",
-                    xytext=corner,
-                    fontsize=7,
-                    ha="right",
-                    va="center",
-                )
-        axes.set(xlabel="parameters", ylabel=f"{self.split} perplexity")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.margins(0.15)
+        axes, labels = canvas.subplots(), list[str]()
+        for size, marker, end in self.sizes():
+            for of, to in self.pairs():
+                left, right = (_by_seed(rows, {**place, "size": size}) for place in (of, to))
+                gaps = [math.log(left[seed][PERPLEXITY] / right[seed][PERPLEXITY]) for seed in left if seed in right]
+                if not gaps:
+                    continue
+                row, color, parameters = len(labels), self.color(of["model"]), next(iter(left.values()))["parameters"]
+                labels.append(f"{self.named(of)}{end}\n{count_text(parameters)} parameters")
+                found = stats.of(gaps)
+                mean, low, high = (100 * math.expm1(value) for value in (found.mean, found.low, found.high))
+                axes.scatter([100 * math.expm1(gap) for gap in gaps], [row] * len(gaps), s=9, color=color, alpha=0.35)
+                axes.plot([mean], [row], marker, color=color)
+                if len(gaps) > 1:
+                    axes.plot([low, high], [row, row], color=color)
+                text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+                axes.annotate(f"{mean:+.1f} %", (mean, row), color=color, **text)
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_ylim(max(len(labels), 1) - 0.5, -0.6)
+        axes.axvline(0, color=plots.RULE, linewidth=0.8)
+        for limit in self.artifact.claims[0].threshold.limits:
+            axes.axvline(100 * (limit - 1), color=plots.RULE, linestyle="--", linewidth=1)
+        axes.margins(x=0.1)
+        axes.set_xlabel(f"{self.split} {self.what}")
 
 
-def tokens(view: View, place: Place) -> int:
+class DiagonalFigure(EffectFigure):
+    """Figure 3b: against CEM attention with the shared diagonal."""
+
+    reference = "shared"
+    what = "perplexity above that with the shared diagonal (%)"
+
+    def named(self, place: Place) -> str:
+        label = super().named(place)
+        return label if place["model"] == "llama" else f"diagonal: {label}"
+
+
+class ReuseFigure(EffectFigure):
+    """Figures 3c and 4: a second pass through Llama's part, and a second step of CEM's, against the first."""
+
+    what = "perplexity with T = 2 above that with T = 1 (%)"
+
+    def pairs(self) -> list[tuple[Place, Place]]:
+        axes = self.artifact.axes
+        places = [
+            {"model": m, "preconditioner": p} for m in axes["model"].values for p in axes["preconditioner"].values
+        ]
+        return [({**place, "steps": "t2"}, {**place, "steps": "t1"}) for place in places]
+
+    def named(self, place: Place) -> str:
+        label = super().named(place)
+        kind = self.label("preconditioner", place["preconditioner"])
+        return label if place["model"] == "llama" else f"{label}, preconditioner: {kind}"
+
+
+def _by_seed(rows: Sequence[Row], place: Place) -> dict[int, Row]:
+    return {row["seed"]: row for row in rows if place.items() <= row.items()}
+
+
+def tokens(view: View, place: Mapping[str, str]) -> int:
     """Return the number of tokens that a run at this place trains on."""
     counts = (view.counted(name, place) or 0 for name in ("steps", "batches", "windows", "window"))
     return round(math.prod(counts))
@@ -102,75 +141,3 @@ def chosen(view: View, axis: str) -> list[str]:
     """Return the values of an axis that the scale runs, in the artifact's order."""
     found = {dict(key)[axis] for key in view.points}
     return [value for value in view.artifact.axes[axis].values if value in found]
-
-
-def means(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], float]:
-    """Return the mean perplexity over seeds, by the values of those columns, in the order of the rows."""
-    groups: dict[tuple[str, ...], list[float]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row[PERPLEXITY])
-    return {values: intervals.mean(found) for values, found in groups.items()}
-
-
-def dots(axes: "Axes", places: Sequence[float], rows: Sequence[Row], color: str, hollow: bool = False) -> None:
-    """Draw every seed as a faint dot, or as a small ring."""
-    style: Any = {"s": 8, "color": color, "alpha": 0.35, "linewidths": 0}
-    if hollow:
-        style = {"s": 8, "facecolors": "none", "edgecolors": color, "alpha": 0.6, "linewidths": 0.7}
-    if rows:
-        axes.scatter(places, [row[PERPLEXITY] for row in rows], **style)
-
-
-def count_text(count: float) -> str:
-    """Write a count briefly: 1,024,000 is 1.02M, 1.73e9 is 1.73B."""
-    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= unit:
-            return f"{count / unit:.3g}{letter}"
-    return f"{count:.0f}"
-
-
-def gains(view: View, worse: Place, better: Place) -> dict[int, float]:
-    """Return log perplexity at one place less that at another, for the seeds that both have."""
-    losses = [{seed: math.log(value) for seed, value in view.samples(PERPLEXITY, at).items()} for at in (worse, better)]
-    return {seed: losses[0][seed] - losses[1][seed] for seed in losses[0].keys() & losses[1].keys()}
-
-
-def judge_larger_gain(
-    view: View, comparisons: Mapping[str, tuple[tuple[Place, Place], tuple[Place, Place]]]
-) -> Judgement:
-    """Return whether at every size what is gained from one place to another is above what a second such pair gains, and
-    above 0: a smaller loss is no gain.
-
-    Args:
-        view: with perplexities.
-        comparisons: by a word for it, the pair with the larger gain and the other; places without their size.
-    """
-    parts = []
-    for size in chosen(view, "size"):
-        for word, pairs in comparisons.items():
-            places = [({**one, "size": size}, {**two, "size": size}) for one, two in pairs]
-            found = guarded(view, partial(_gains_more, places=places))
-            label = view.artifact.axes["size"].values[size].label
-            name = f"{label}, {word}" if word else label
-            parts.append((name, found))
-            alone = guarded(view, partial(_gains, pair=places[0]))
-            parts.append((f"{name}: a gain at all", alone))
-    return combine(parts, FAILS, HOLDS)
-
-
-def _gains_more(view: View, places: Sequence[tuple[Place, Place]]) -> Judgement:
-    return _above(*(gains(view, *pair) for pair in places))
-
-
-def _gains(view: View, pair: tuple[Place, Place]) -> Judgement:
-    gained = gains(view, *pair)
-    return _above(gained, dict.fromkeys(gained, 0.0))
-
-
-def _above(larger: Mapping[int, float], smaller: Mapping[int, float]) -> Judgement:
-    if not larger or not smaller:
-        return Judgement(UNDECIDED, "not run")
-    found = intervals.compare(larger, smaller)
-    numbers = f"difference {found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
-    both = f"gains of {intervals.mean(list(larger.values())):.4g} and {intervals.mean(list(smaller.values())):.4g} nats"
-    return tested(found, f"{both}, {numbers}", 0.0)

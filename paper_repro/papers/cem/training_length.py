@@ -1,70 +1,44 @@
-"""CEM, ours: what a second inner step gains, against the length of training."""
+"""CEM, ours: the gain of a second inner step against the length of training."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures, palette
-from paper_repro.artifacts.claims import Judgement
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.views import View
-from paper_repro.papers.cem.text import (
-    MARKERS,
-    PerplexityFigure,
-    chosen,
-    count_text,
-    gains,
-    judge_larger_gain,
-    tokens,
-)
+from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen, tokens
+from paper_repro.tables import plots
+from paper_repro.tables.figure import Row
+from paper_repro.tables.table import count_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-MODELS = ("mlp", "attention")
-Pair = tuple[dict[str, str], dict[str, str]]
-
 
 class GainFigure(PerplexityFigure):
-    """Nats that T = 2 gains over T = 1 against the tokens of training: dots are seeds, lines their means."""
+    """Nats that T = 2 gains over T = 1 against the tokens of training."""
 
-    size = (5.0, 3.6)
-    marks = "Faint dots: seeds; marks and lines: means over seeds."
+    size = (5.0, 3.4)
     metric = None
 
     def rows(self) -> list[Row]:
         found: list[Row] = []
-        for size in chosen(self.view, "size"):
-            for model in chosen(self.view, "model"):
-                for length in chosen(self.view, "length"):
-                    worse, better = ({**place, "size": size} for place in _pair(model, length))
-                    place = {"size": size, "model": model, "length": length, "tokens": tokens(self.view, better)}
-                    gained = sorted(gains(self.view, worse, better).items())
-                    found += [{**place, "seed": seed, "gain": round(gain, 8)} for seed, gain in gained]
+        axes = ("size", "model", "length")
+        for place in dict.fromkeys(tuple((axis, dict(key)[axis]) for axis in axes) for key in self.view.points):
+            one, two = ({**dict(place), "steps": steps} for steps in ("t1", "t2"))
+            losses = [self.view.samples(PERPLEXITY, at) for at in (one, two)]
+            head: Row = {**dict(place), "tokens": tokens(self.view, two)}
+            for seed in sorted(losses[0].keys() & losses[1].keys()):
+                gain = math.log(losses[0][seed]) - math.log(losses[1][seed])
+                found.append({**head, "seed": seed, "gain": round(gain, 8)})
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
-        axes.axhline(0, color=palette.RULE, linestyle="--", linewidth=0.8)
-        for size, marker in zip(chosen(self.view, "size"), MARKERS, strict=False):
-            for model in MODELS:
+        axes.axhline(0, color=plots.RULE, linestyle="--", linewidth=0.8)
+        for size, marker, end in self.sizes():
+            for model in chosen(self.view, "model"):
                 own = [(row["tokens"], row["gain"]) for row in rows if (row["size"], row["model"]) == (size, model)]
-                figures.seeds_and_mean(axes, own, self.color(model), self.label("model", model), marker=marker)
-        axes.set(xlabel="tokens of training", ylabel="gain of T = 2 over T = 1 (nats)", xscale="log")
+                plots.seeds_and_mean(axes, own, self.color(model), f"{self.label('model', model)}{end}", "-", marker)
         counts = sorted({row["tokens"] for row in rows})
+        axes.set(xlabel="tokens of training", ylabel="gain of T = 2 over T = 1 (nats per token)", xscale="log")
         axes.set_xticks(counts, labels=[count_text(count) for count in counts])
-        axes.minorticks_off()
         axes.margins(x=0.1)
-
-
-def judge_pays_more_in_long_training(view: View) -> Judgement:
-    """Return the gain of T = 2 over T = 1 after the longer training, above that after the shorter one."""
-    comparisons: Mapping[str, tuple[Pair, Pair]] = {
-        view.artifact.axes["model"].values[model].label: (_pair(model, "x4"), _pair(model, "x1"))
-        for model in chosen(view, "model")
-    }
-    return judge_larger_gain(view, comparisons)
-
-
-def _pair(model: str, length: str) -> Pair:
-    place = {"model": model, "length": length}
-    return {**place, "steps": "t1"}, {**place, "steps": "t2"}
