@@ -260,10 +260,10 @@ def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
 
 def test_a_plan_names_its_machine_and_counts_with_its_speed() -> None:
     from paper_repro.artifacts import listing
-    from paper_repro.artifacts.plan import make
+    from paper_repro.tables.plan import make
     from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, unmeasured_rate
 
-    plan = make(listing.catalogue.load("nrgpt/table2"), "paper")
+    plan = make(listing.spec.load("nrgpt/table2"), "paper")
     assert "GPU(s)" in listing._machine_of(plan)
     config = {"machine": {"accelerator": "gpu", "devices": 8}}
     assert unmeasured_rate(config) == 8 * UNMEASURED_GPU_RATE > 1000 * unmeasured_rate({"machine": {}})

@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 import yaml
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables import plan as plans
 from paper_repro.artifacts.guards import NOT_JUDGED
 from paper_repro.artifacts.judgements import OTHER_SCALE
 from paper_repro.base.command_line import RESULTS, ROOT
@@ -102,20 +102,20 @@ def test_the_share_that_the_papers_own_settings_would_have_is_computed(monkeypat
     assert few == pytest.approx(statistics.fmean(abs(one - other) < 1 for one, other in means), abs=0.01)
     assert many == pytest.approx(statistics.fmean(abs(other) < 1 for _, other in means), abs=0.01)
     said = f"{100 * few:.0f} to {100 * many:.0f} %"
-    for page in (ROOT / "README.md", RESULTS / "README.md", catalogue.PAPERS / "cem/table3.yaml"):
+    for page in (ROOT / "README.md", RESULTS / "README.md", spec.PAPERS / "cem/table3.yaml"):
         assert said in " ".join(page.read_text(encoding="utf-8").split()), page
 
 
 def test_readme_says_what_is_missing() -> None:
     """The table of papers and the sentences on absent references agree with what is there."""
-    found = catalogue.find()
+    found = spec.find()
     of_ebt = [name.removeprefix("ebt/") for name in found if name.startswith("ebt/")]
     figures = ["fig4", "fig5", "fig6", "fig7", "fig8", "figB1", "figB2", "figB3", "figB4", "figB6", "figC1"]
     tables = ["table2", "table3", "table4", "table5", "tableD1", "tableD2", "tableD3", "tableD5"]
     assert of_ebt == ["denoising_rates", *figures, "rates", "sudoku_rates", *tables, "video_rates"]
-    ours = [name for name in found if "(ours)" in catalogue.load(name).title or name == "ngpt/initial_weights"]
+    ours = [name for name in found if "(ours)" in spec.load(name).title or name == "ngpt/initial_weights"]
     assert ours == ["cem/inner_steps", "cem/own_rates", "cem/training_length", "ngpt/initial_weights"]
-    checks = {name for name in found if catalogue.load(name).source.where.startswith("a check of ours")}
+    checks = {name for name in found if spec.load(name).source.where.startswith("a check of ours")}
     said = " ".join(README.split()).partition("nine check our settings: ")[2].partition(".")[0]
     assert set(re.findall(r"\w+/\w+", said)) == checks and len(checks) == 9
     without = [name for name in found if not list((RESULTS / name).glob("*/table.json"))]
@@ -181,7 +181,7 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
     path.parent.mkdir()
     path.write_text(text)
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path))
-    plan = plans.make(catalogue.load(name), "cpu")
+    plan = plans.make(spec.load(name), "cpu")
     (claim,) = plan.artifact.claims
     assert claim.ours
     starts = [cell.config["model"]["feed_forward"]["preconditioner_diagonal"] for cell in plan.cells]
@@ -274,7 +274,7 @@ def test_the_glossary_has_each_word_once_and_in_order() -> None:
 
 def test_the_path_of_one_number_has_the_real_values() -> None:
     text = NAMES[1].read_text(encoding="utf-8")
-    plan = plans.make(catalogue.load("cem/table3"), "cpu")
+    plan = plans.make(spec.load("cem/table3"), "cpu")
     document = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text(encoding="utf-8"))
     place = {"kernel": "rbf", "model": "t2"}
     cells = [name for name, cell in document["cells"].items() if place.items() <= cell.items()]

@@ -129,7 +129,7 @@ def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
     assert len(errors.splitlines()) == 1 and not (tmp_path / "runs").exists()
 
 
-FIGURE = """from paper_repro.artifacts.figures import Figure
+FIGURE = """from paper_repro.tables.figure import Figure
 
 
 class Mine(Figure):

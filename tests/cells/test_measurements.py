@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.artifacts.verdicts import lack
+from paper_repro.tables.view import lack
 from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell

@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables import plan as plans
 from paper_repro.base import data_files, identity
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.files import sha256_of_bytes
@@ -170,7 +170,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
 
 def test_another_text_has_other_ids_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def ids(root: Path) -> set[str]:
-        plan = plans.make(catalogue.load("ngpt/fig2"), "cpu", None, [f"machine.data_root={root}"])
+        plan = plans.make(spec.load("ngpt/fig2"), "cpu", None, [f"machine.data_root={root}"])
         return {cell.id for cell in plan.all_cells}
 
     write_manifest(tmp_path / "same", 512, {})

@@ -32,9 +32,10 @@ class StepsFigure(PerplexityFigure):
             for kind, line in PRECONDITIONERS.items():
                 found = [row for row in own if row["model"] != "llama" and row["preconditioner"] == kind]
                 if found:
-                    model, title = found[0]["model"], self.label("preconditioner", kind)
+                    model = found[0]["model"]
+                    self.legend_title = f"{self.label('model', model)}, by preconditioner, and Llama"
                     points = [(int(self.label("steps", row["steps"])), row[PERPLEXITY]) for row in found]
-                    label = f"{self.label('model', model)}, preconditioner: {title}{end}"
+                    label = f"{self.label('preconditioner', kind)}{end}"
                     plots.seeds_and_mean(axes, points, self.color(model), label, line, marker)
         steps = [int(self.label("steps", value)) for value in chosen(self.view, "steps")]
         axes.set(xlabel="inner steps T", ylabel=f"{self.split} perplexity", xscale="log")

@@ -59,7 +59,7 @@ class EffectFigure(PerplexityFigure):
 
     size = (6.5, 2.4)
     panels = slice(0)
-    marks = "Faint dots: pairs of runs with one seed; marks and bars: means and intervals of 95 %; dashed: the claim's limit."
+    marks = "Faint dots: pairs of runs with one seed; marks, bars: means, intervals of 95 %; dashed: the claim's limit."
     reference = "llama"
     what = "perplexity above Llama's (%)"
 
@@ -68,8 +68,9 @@ class EffectFigure(PerplexityFigure):
         models = self.artifact.axes["model"].values
         return [({"model": model}, {"model": self.reference}) for model in models if model != self.reference]
 
-    def named(self, place: Place) -> str:
-        return self.label("model", place["model"])
+    def named(self, row: Row, end: str) -> str:
+        """Return the two lines beside a pair, from a row of its first side."""
+        return f"{self.label('model', row['model'])}{end}\n{count_text(row['parameters'])} parameters"
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         axes, labels = canvas.subplots(), list[str]()
@@ -79,8 +80,8 @@ class EffectFigure(PerplexityFigure):
                 gaps = [math.log(left[seed][PERPLEXITY] / right[seed][PERPLEXITY]) for seed in left if seed in right]
                 if not gaps:
                     continue
-                row, color, parameters = len(labels), self.color(of["model"]), next(iter(left.values()))["parameters"]
-                labels.append(f"{self.named(of)}{end}\n{count_text(parameters)} parameters")
+                row, color = len(labels), self.color(of["model"])
+                labels.append(self.named(next(iter(left.values())), end))
                 found = stats.of(gaps)
                 mean, low, high = (100 * math.expm1(value) for value in (found.mean, found.low, found.high))
                 axes.scatter([100 * math.expm1(gap) for gap in gaps], [row] * len(gaps), s=9, color=color, alpha=0.35)
@@ -104,15 +105,14 @@ class DiagonalFigure(EffectFigure):
     reference = "shared"
     what = "perplexity above that with the shared diagonal (%)"
 
-    def named(self, place: Place) -> str:
-        label = super().named(place)
-        return label if place["model"] == "llama" else f"diagonal: {label}"
+    def named(self, row: Row, end: str) -> str:
+        return super().named(row, end) if row["model"] == "llama" else f"diagonal: {super().named(row, end)}"
 
 
 class ReuseFigure(EffectFigure):
     """Figures 3c and 4: a second pass through Llama's part, and a second step of CEM's, against the first."""
 
-    what = "perplexity with T = 2 above that with T = 1 (%)"
+    what = "perplexity with T = 2 over T = 1 (%)"
 
     def pairs(self) -> list[tuple[Place, Place]]:
         axes = self.artifact.axes
@@ -121,10 +121,10 @@ class ReuseFigure(EffectFigure):
         ]
         return [({**place, "steps": "t2"}, {**place, "steps": "t1"}) for place in places]
 
-    def named(self, place: Place) -> str:
-        label = super().named(place)
-        kind = self.label("preconditioner", place["preconditioner"])
-        return label if place["model"] == "llama" else f"{label}, preconditioner: {kind}"
+    def named(self, row: Row, end: str) -> str:
+        kind = self.label("preconditioner", row["preconditioner"])
+        below = "" if row["model"] == "llama" else f"\npreconditioner: {kind}"
+        return f"{self.label('model', row['model'])}{end}{below}"
 
 
 def _by_seed(rows: Sequence[Row], place: Place) -> dict[int, Row]:

@@ -1,62 +1,57 @@
-"""CET, figure 2: what both methods make of 16 masked images."""
+"""CET, figure 2: masked images, completed by both methods and by trivial baselines."""
 
 import json
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paper_repro.artifacts import figures
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.strips import draw_strip, floor_strip, strip
+from paper_repro.papers.cet.relaxations import IMAGE_MARKS, Strip, draw_strips
+from paper_repro.tables import figure, plots
+from paper_repro.tables.figure import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-class Figure2(figures.Figure):
-    """Originals, masked images, and those completed by each method, of the first seed that every method has.
+class Figure2(figure.Figure):
+    """Images of the first seed that every method has.
 
-    The images themselves are drawn from the attachments, figure.csv holds their errors.
+    They are drawn from the attachments, figure.csv holds their errors.
     """
 
-    size = (10.0, 4.4)
-    marks = "Rows: the same images; under each its mean squared error."
-    floors_drawn = ("visible_mean", "mean_image", "harmonic_images", "gaussian_images")
+    size = (7.0, 7.6)
+    marks = IMAGE_MARKS
+    baselines_drawn = ("visible_mean", "mean_image", "harmonic_images", "gaussian_images")
 
     def rows(self) -> list[Row]:
         found = {key: self.view.attachments("completed.json", dict(key)) for key in self.view.points}
         common = sorted(set.intersection(*map(set, found.values()))) if found else []
+        if not common:
+            return []
+        seed = common[0]
+        contents = {dict(key)["method"]: files[seed] for key, files in found.items()}
+        for name in self.artifact.baselines:
+            contents[name] = self.view.baseline_attachment(name, "completed.json", seed) or b"[]"
         return [
-            {**dict(key), "seed": common[0], "image": image, "error": error}
-            for key, contents in found.items()
-            for image, error in enumerate(json.loads(contents[common[0]]) if common else [], 1)
-        ] + [
-            {"method": floor, "seed": common[0], "image": image, "error": error}
-            for floor in self.artifact.floors
-            for image, error in enumerate(self._errors(floor, common[0]) if common else [], 1)
+            {"method": method, "seed": seed, "image": image, "error": error}
+            for method, content in contents.items()
+            for image, error in enumerate(json.loads(content), 1)
         ]
-
-    def _errors(self, floor: str, seed: int) -> list[float]:
-        found = self.view.floor_attachment(floor, "completed.json", seed)
-        return [] if found is None else list(json.loads(found))
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         if not rows:
             return
-        seed, methods = rows[0]["seed"], list(dict.fromkeys(row["method"] for row in rows))
-        first, labels = {"method": methods[0]}, self.artifact.axes["method"].values
-        count = len([row for row in rows if row["method"] == methods[0]])
-        names = {"original": "images.png", "masked": "masked.png"}
-        strips: list[tuple[str, Any, list[Row | None]]] = [
-            (label, strip(self.view, name, first, seed), [None] * count) for label, name in names.items()
+        seed, labels = rows[0]["seed"], self.artifact.axes["method"].values
+        first = {"method": rows[0]["method"]}
+        strips: list[Strip] = [
+            (label, plots.strip(self.view, name, first, seed), None)
+            for label, name in (("original", "images.png"), ("masked", "masked.png"))
         ]
-        for method in methods:
-            own: list[Row | None] = [row for row in rows if row["method"] == method]
+        for method in dict.fromkeys(row["method"] for row in rows):
             if method in labels:
-                pixels, label = strip(self.view, "completed.png", {"method": method}, seed), labels[method].label
+                label, pixels = labels[method].label, plots.strip(self.view, "completed.png", {"method": method}, seed)
             else:
-                pixels = floor_strip(self.view, method, "completed.png", seed)
-                label = f"Floor: {self.artifact.floors[method].label}"
-            strips.append((label, pixels, own))
-        for axes, (label, pixels, shown) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
-            if pixels is not None:
-                draw_strip(axes, pixels, label, rows, shown, "error")
+                label = "\n".join(textwrap.wrap(self.artifact.baselines[method].label, 18))
+                pixels = plots.baseline_strip(self.view, method, "completed.png", seed)
+            strips.append((label, pixels, [row["error"] for row in rows if row["method"] == method]))
+        draw_strips(canvas, strips)

@@ -1,44 +1,26 @@
 """CET, figure 4: reconstructions along relaxations far longer than those of the training."""
 
-import math
-
-from paper_repro.artifacts import intervals
-from paper_repro.artifacts.claims import UNDECIDED, Judgement, tested
-from paper_repro.artifacts.views import View
-from paper_repro.papers.cet.relaxations import EP, IMAGE_MARKS, RelaxationFigure, traces
-
-FEWEST = 10
-"""Images of a model below which their correlation says little."""
-LARGEST = 1 - 1e-12
-"""A correlation of 1 has no Fisher's z."""
+from paper_repro.papers.cet.relaxations import IMAGE_MARKS, RelaxationFigure, traces
+from paper_repro.tables import claims
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.view import View
 
 
 class Figure4(RelaxationFigure):
-    size = (10.0, 6.0)
+    size = (7.0, 7.6)
     name = "long"
     marks = IMAGE_MARKS
     images = True
 
 
-def judge_spurious_minima(view: View) -> Judgement:
-    """Return whether the rank correlation of late falls and growing errors is positive: by Fisher's z of each model's
-    images, and their interval over seeds, for the images of one model may go together.
-    """
+def estimate_spurious_minima(view: View) -> Estimate:
+    """Return Spearman's rank correlation of the late fall of each image's energy and the growth of its error."""
     from scipy.stats import spearmanr
 
-    found = traces(view, "long")
-    if not found:
-        return Judgement(UNDECIDED, view.absence("long_late", EP))
-    correlations: dict[int, float] = {}
-    for trace in found:
+    found: dict[int, float] = {}
+    for trace in traces(view, "long"):
         falls = [after / before if before > 0 else 0.0 for before, after in zip(trace.before, trace.after, strict=True)]
-        growths = trace.growth()
-        if len(falls) < FEWEST or len(set(falls)) < 2 or len(set(growths)) < 2:
-            return Judgement(UNDECIDED, f"seed {trace.seed}: {len(falls)} images, too few or all alike")
-        correlations[trace.seed] = float(spearmanr(falls, growths).statistic)
-    each = ", ".join(f"{correlation:.2f}" for correlation in correlations.values())
-    if len(correlations) < 2:
-        return Judgement(UNDECIDED, f"rank correlation {each}, one seed: not judged")
-    interval = intervals.of([math.atanh(max(-LARGEST, min(LARGEST, value))) for value in correlations.values()])
-    mean, low, high = (math.tanh(number) for number in (interval.mean, interval.low, interval.high))
-    return tested(interval, f"rank correlation {mean:.2f} [{low:.2f}, {high:.2f}]; by seed {each}", 0.0)
+        if len(set(falls)) < 2 or len(set(trace.growth())) < 2:
+            return claims.nothing(f"seed {trace.seed}: all images alike")
+        found[trace.seed] = float(spearmanr(falls, trace.growth()).statistic)
+    return claims.number("rank correlation of late fall and growth of the error", {"": found})

@@ -1,24 +1,25 @@
-"""What figures 2 to 5 share: the relaxations that the probes recorded, as rows and panels."""
+"""Figures 2 to 5: recorded relaxations, and images as they are completed."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.artifacts import figures, palette
-from paper_repro.artifacts.figures import Row
-from paper_repro.artifacts.strips import draw_strip, strip
-from paper_repro.artifacts.views import View
+from paper_repro.tables import figure, plots
+from paper_repro.tables.figure import Row
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
     from matplotlib.figure import SubFigure
 
 EP = {"method": "ep"}
-LINEAR = 1e-4
-"""The share of an energy's fall below which its axis is linear, above logarithmic."""
+IMAGES, DRAWN = 16, 8
+"""Images of each model that are relaxed, and how many of them are drawn."""
 ENERGY_MARKS = "Lines: one image each; dashed: the steps of training, T1."
-IMAGE_MARKS = "Rows of pictures: the same images; under each its mean squared error."
+ROUNDING = 1e-6
+"""Below this share of their fall, energies of float32 states fluctuate."""
+IMAGE_MARKS = "Columns of pictures: the same images; under each its mean squared error."
 
 
 @dataclass(frozen=True)
@@ -52,95 +53,82 @@ def traces(view: View, name: str) -> list[RecordedRelaxation]:
     return [RecordedRelaxation(seed, **json.loads(content)) for seed, content in found]
 
 
-class RelaxationFigure(figures.Figure):
+class RelaxationFigure(figure.Figure):
     """Energies (``energies``) and images (``images``) of the first seed that has a trace.
 
-    The images themselves are drawn from the attachments, figure.csv holds their errors.
+    The images are drawn from the attachments, figure.csv holds their errors.
     """
 
-    legend_title = "image"
+    legend = False
     name: str
     energies = False
     images = False
 
-    def __init__(self, view: View) -> None:
-        super().__init__(view)
+    def __init__(self, view: View, headline: str = "") -> None:
+        super().__init__(view, headline)
         self.traces = traces(view, self.name)
 
     def rows(self) -> list[Row]:
         return [row for trace in self.traces[:1] for row in self._rows(trace)]
 
     def _rows(self, trace: RecordedRelaxation) -> Iterator[Row]:
-        if self.energies:
-            yield from _long(trace, "energy", trace.steps, trace.energies)
-        if self.images:
-            yield from _long(trace, "error", trace.shown, trace.errors)
+        tables = [("energy", trace.steps, trace.energies)] * self.energies
+        tables += [("error", trace.shown, trace.errors)] * self.images
+        for quantity, steps, table in tables:
+            for step, values in zip(steps, table, strict=True):
+                for image, value in enumerate(values, 1):
+                    yield {"seed": trace.seed, "quantity": quantity, "step": step, "image": image, "value": value}
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         if not rows:
             return
-        kinds = [kind for kind in ("energy", "error") if any(row["quantity"] == kind for row in rows)]
-        parts = canvas.subfigures(len(kinds), 1, squeeze=False, height_ratios=[2, 3][: len(kinds)])[:, 0]
+        kinds = ["energy"] * self.energies + ["error"] * self.images
+        parts = canvas.subfigures(len(kinds), 1, squeeze=False, height_ratios=[1, 2][: len(kinds)])[:, 0]
         for kind, part in zip(kinds, parts, strict=True):
             own = [row for row in rows if row["quantity"] == kind]
             if kind == "energy":
                 draw_energies(part, own, self.traces[0].trained)
             else:
-                self._draw_images(part, rows, own)
+                self._draw_images(part, own)
 
-    def _draw_images(self, canvas: "SubFigure", rows: Sequence[Row], errors: Sequence[Row]) -> None:
-        seed, by_step = rows[0]["seed"], _by(errors, "step")
-        names = {"original": "images.png", "masked": "masked.png"}
-        none: list[Row | None] = [None] * len(next(iter(by_step.values())))
-        strips: list[tuple[str, Any, list[Row | None]]] = [
-            (label, strip(self.view, name, EP, seed), none) for label, name in names.items()
+    def _draw_images(self, canvas: "SubFigure", rows: Sequence[Row]) -> None:
+        seed = rows[0]["seed"]
+        strips: list[Strip] = [
+            (label, plots.strip(self.view, name, EP, seed), None)
+            for label, name in (("original", "images.png"), ("masked", "masked.png"))
         ]
-        for step, own in by_step.items():
-            pixels = strip(self.view, f"{self.name}_{step}.png", EP, seed)
-            strips.append((f"T = {step:,}", pixels, [*own]))
-        panels = canvas.subplots(len(strips), 1)
-        for axes, (label, pixels, shown) in zip(panels, strips, strict=True):
-            if pixels is None:
-                axes.set_axis_off()
-            else:
-                draw_strip(axes, pixels, label, rows, shown, "value")
+        for step in dict.fromkeys(row["step"] for row in rows):
+            errors = [row["value"] for row in rows if row["step"] == step]
+            strips.append((f"T = {step:,}", plots.strip(self.view, f"{self.name}_{step}.png", EP, seed), errors))
+        draw_strips(canvas, strips)
+
+
+Strip = tuple[str, Any, Sequence[float] | None]
+"""Label, pixels and errors."""
+
+
+def draw_strips(canvas: "Canvas | SubFigure", strips: Sequence[Strip]) -> None:
+    """Draw the first ``DRAWN`` images of each strip, one strip below the other."""
+    for axes, (label, pixels, errors) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
+        if pixels is None:
+            axes.set_axis_off()
+        else:
+            plots.draw_strip(axes, pixels[:, : DRAWN * pixels.shape[0]], label, errors[:DRAWN] if errors else None)
 
 
 def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> None:
-    """Draw left each image's energy, right how far it has come from its value at T1, over its fall until then."""
-    from matplotlib import colormaps
-
+    """Draw the energy of each image, and the share of its fall that is still to come."""
     left, right = canvas.subplots(1, 2)
-    images = _by(rows, "image")
-    for index, (image, own) in enumerate(images.items()):
-        steps, values = [row["step"] for row in own], [row["value"] for row in own]
-        then = values[steps.index(trained)]
-        fall = max(abs(values[0] - then), 1e-300)
-        style: Any = {
-            "color": colormaps[palette.ORDERED](index / max(len(images) - 1, 1)),
-            "linewidth": 0.8,
-            "label": image,
-        }
+    for image in dict.fromkeys(row["image"] for row in rows):
+        steps, values = zip(*((row["step"], row["value"]) for row in rows if row["image"] == image), strict=True)
+        style: Any = {"color": plots.BLUE, "linewidth": 0.8, "alpha": 0.6}
         left.plot(steps[1:], values[1:], **style)
-        right.plot(steps[1:], [(value - then) / fall for value in values[1:]], **style)
-    right.set_yscale("symlog", linthresh=LINEAR)
+        fall = max(values[0] - values[-1], 1e-300)
+        right.plot(steps[1:-1], [(value - values[-1]) / fall for value in values[1:-1]], **style)
+    right.set_yscale("log", nonpositive="mask")
+    right.set_ylim(ROUNDING, 1)
     for axes in (left, right):
         axes.set(xscale="log", xlabel="steps T")
-        axes.axvline(trained, color=palette.RULE, linestyle="--", linewidth=0.8)
+        axes.axvline(trained, color=plots.RULE, linestyle="--", linewidth=0.8)
     left.set_ylabel("energy (no unit)")
-    right.set_ylabel(f"(E(T) - E(T1)) / (E(0) - E(T1)), linear within ±{LINEAR:g}")
-
-
-def _long(
-    trace: RecordedRelaxation, quantity: str, steps: Sequence[int], table: Sequence[Sequence[float]]
-) -> Iterator[Row]:
-    for step, values in zip(steps, table, strict=True):
-        for image, value in enumerate(values, 1):
-            yield {"seed": trace.seed, "quantity": quantity, "step": step, "image": image, "value": value}
-
-
-def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
-    found: dict[Any, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row[name], []).append(row)
-    return found
+    right.set_ylabel("share of the fall to come")

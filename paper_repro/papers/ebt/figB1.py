@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from paper_repro.papers.ebt.learning import MARKS, exponents_of
+from paper_repro.papers.ebt.learning import MARKS, fitted
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import Row
@@ -58,10 +58,14 @@ class FigureB1(figure.Figure):
 
 def estimate_video_scaling(view: View) -> Estimate:
     """Return b of EBT less b of Transformer++, of log L = a - b log X over widths X for each seed (figure B.1)."""
-    ours, theirs = (
-        exponents_of([(run.value, run.seed, run.width, run.loss) for run in _runs(view, model)])
-        for model in reversed(MODELS)
-    )
+
+    def exponents(model: str) -> dict[int, float]:
+        by_seed: dict[int, list[tuple[float, float]]] = {}
+        for run in _runs(view, model):
+            by_seed.setdefault(run.seed, []).append((run.width, run.loss))
+        return fitted(by_seed)
+
+    theirs, ours = map(exponents, MODELS)
     return claims.difference("exponent of EBT", "exponent of Transformer++", {"": (ours, theirs)})
 
 

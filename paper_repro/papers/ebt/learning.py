@@ -86,7 +86,7 @@ def exponents(found: Iterable[Run], size: Size) -> dict[int, float]:
     by_seed: dict[int, dict[float, float]] = {}
     for run in found:
         by_seed.setdefault(run.seed, {})[size(run)] = run.loss
-    return _fitted({seed: list(own.items()) for seed, own in by_seed.items()})
+    return fitted({seed: list(own.items()) for seed, own in by_seed.items()})
 
 
 def curves(view: View, place: Place) -> dict[int, Curve]:
@@ -103,12 +103,13 @@ def curves(view: View, place: Place) -> dict[int, Curve]:
 def late_exponents(found: Mapping[int, Curve]) -> dict[int, float]:
     """Return each run's exponent over data, of the evaluations from the middle of the run on, or of the last three."""
     late = {seed: [point for point in curve if point[0] >= LATE * curve[-1][0]] for seed, curve in found.items()}
-    return _fitted(
+    return fitted(
         {seed: own if len(own) >= FEWEST_SIZES else found[seed][-FEWEST_SIZES:] for seed, own in late.items()}
     )
 
 
-def _fitted(points: Mapping[int, Curve]) -> dict[int, float]:
+def fitted(points: Mapping[int, Curve]) -> dict[int, float]:
+    """Return the exponent of each seed's sizes and losses, of the seeds that have all of at least three sizes."""
     most = max(map(len, points.values()), default=0)
     complete = {seed: tuple(zip(*own, strict=True)) for seed, own in sorted(points.items()) if len(own) == most}
     return {

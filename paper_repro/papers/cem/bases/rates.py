@@ -32,6 +32,7 @@ class RatesFigure(PerplexityFigure):
     def __init__(self, view: View, headline: str = "") -> None:
         super().__init__(view, headline)
         self.size = (1.5 + 4.0 * len(self.groups), 3.4)
+        self.starred: list[Row] = []
 
     def rows(self) -> list[Row]:
         """Return the runs, then for each sweep its optimum, or why there is none."""
@@ -82,6 +83,8 @@ class RatesFigure(PerplexityFigure):
         if best["rate"] != "":
             heights = {rate: stats.mean([v for r, v in points if r == rate]) for rate in sorted({r for r, _ in points})}
             axes.plot(*_interpolant(heights), line, color=color, linewidth=1.2)
+        if best["rate"] != "" and best not in self.starred:
+            self.starred.append(best)
             star: Any = {"markersize": 12, "markeredgecolor": plots.GROUND, "markeredgewidth": 0.8, "zorder": 5}
             axes.plot([best["rate"]], [best[PERPLEXITY]], "*", color=color, **star)
 
