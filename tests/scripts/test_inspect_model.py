@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.artifacts import figures
+from paper_repro.tables import figure
 from paper_repro.base.command_line import ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
@@ -78,7 +78,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw quickly."""
-    monkeypatch.setattr(figures, "DOTS_PER_INCH", 20)
+    monkeypatch.setattr(figure, "DOTS_PER_INCH", 20)
 
 
 def refusal(folder: Path, capsys: Any, *words: str) -> str:
