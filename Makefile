@@ -90,7 +90,7 @@ OTHER := give one, for example: make $(or $(MAKECMDGOALS),reproduce) PYTHON=pyth
 	mv .venv.part .venv
 	touch $@
 
-# What tests, linters and the pages of docs/ need beyond what runs.  All is compiled, for tests limit what a start takes.
+# What tests, linters and the pages of docs/ need beyond what runs.  All is compiled, because tests limit the time of a start.
 .venv/.dev: .venv/.ready
 	.venv/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
 	.venv/bin/python -m compileall -q -j 0 .venv/lib > /dev/null || true  # some packages bring files of other Pythons
