@@ -145,7 +145,10 @@ def write_record(root: Path, cell: PlannedCell, outcome: Outcome) -> Record:
 
 
 def fill(
-    root: Path, plan: Plan, outcome: Callable[[PlannedCell], Outcome | None], baselines: Mapping[str, float] | None = None
+    root: Path,
+    plan: Plan,
+    outcome: Callable[[PlannedCell], Outcome | None],
+    baselines: Mapping[str, float] | None = None,
 ) -> None:
     """Write a record for every cell of a plan to which ``outcome`` gives one, and for its baselines.
 
