@@ -1,0 +1,239 @@
+"""Figures: files that are the same twice, marks and rows that are the same numbers, baselines and the paper's numbers."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib import rc_context, rcParams
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from PIL import Image
+
+from paper_repro.base.command_line import RESULTS
+from paper_repro.base.errors import UsageError
+from paper_repro.tables import figure, plan, plots, publish, spec, view
+from paper_repro.tables.figure import BaselineLine, Figure, PrintedNumber, Row
+from paper_repro.tables.view import View
+from paper_repro.tests.support import synthetic
+
+FILES = ["figure.csv", "figure.png", "figure.svg"]
+SVG = "{http://www.w3.org/2000/svg}"
+PAPER = PrintedNumber("New", 0.4, "nats", at=1.0)
+
+
+class Points(Figure):
+    """Every run of the two models, with a trivial baseline and a number of the paper."""
+
+    size = (3.0, 2.0)
+
+    def rows(self) -> list[Row]:
+        found = [(dict(key), seed) for key in self.view.points for seed in self.view.samples("error", dict(key))]
+        return [
+            {**place, "seed": seed, "error": round(self.view.samples("error", place)[seed], 8)} for place, seed in found
+        ]
+
+    def draw(self, canvas: Any, rows: Sequence[Row]) -> None:
+        axes = canvas.subplots()
+        for model in ("old", "new"):
+            points = [(float(row["task"] == "hard"), row["error"]) for row in rows if row["model"] == model]
+            plots.seeds_and_mean(axes, points, plots.BLUE, f"a & <{model}>")
+
+    def baselines(self) -> list[BaselineLine]:
+        return [BaselineLine("Chance", 0.6)]
+
+    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
+        return [PAPER]
+
+
+def view_at(folder: Path, scale: str = "paper") -> View:
+    made = synthetic.plan(folder, scale=scale)
+    synthetic.fill(folder / "runs", made, synthetic.near_the_paper(made))
+    return view.build(made, folder / "runs", None)
+
+
+def contents(paths: Sequence[Path]) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def texts(svg: bytes) -> str:
+    return " ".join("".join(node.itertext()) for node in ElementTree.fromstring(svg).iter(f"{SVG}text"))
+
+
+def test_drawing_twice_gives_the_same_bytes_whatever_the_users_style(tmp_path: Path) -> None:
+    found = view_at(tmp_path)
+    first = Points(found, "A headline").write(tmp_path / "one")
+    with rc_context({"font.size": 30, "lines.markersize": 20, "savefig.dpi": 7, "figure.facecolor": "red"}):
+        second = Points(found, "A headline").write(tmp_path / "two")
+        assert rcParams["font.size"] == 30
+    assert [path.name for path in first] == FILES and contents(first) == contents(second)
+
+
+def test_the_files_are_what_their_names_say_and_tell_neither_clock_nor_program(tmp_path: Path) -> None:
+    found = contents(Points(view_at(tmp_path), "A headline").write(tmp_path))
+    image: Any = Image.open(io.BytesIO(found["figure.png"]))
+    assert image.size[0] == 3 * figure.DOTS_PER_INCH and image.size[1] > 2 * figure.DOTS_PER_INCH and not image.text
+    assert b"<dc:date>" not in found["figure.svg"] and b"Matplotlib v" not in found["figure.svg"]
+    said = texts(found["figure.svg"])
+    for part in ("A headline", "made/up, scale paper", "3 seeds", "a & <old>", "Chance", "paper"):
+        assert part in said, part
+
+
+def test_the_rows_of_the_csv_are_what_is_drawn_and_then_baselines_and_the_papers_numbers(tmp_path: Path) -> None:
+    drawn = Points(view_at(tmp_path))
+    found = list(csv.DictReader(io.StringIO(contents(drawn.write(tmp_path))["figure.csv"].decode())))
+    own, (baseline, paper) = found[:-2], found[-2:]
+    assert [{name: row[name] for name in ("task", "model", "seed", "error")} for row in own] == [
+        {name: str(value) for name, value in row.items()} for row in drawn.rows()
+    ]
+    assert (baseline["baseline"], baseline["baseline_value"], baseline["error"]) == ("Chance", "0.6", "")
+    assert (paper["paper"], paper["paper_value"], paper["error"]) == ("New", "0.4", "")
+
+
+def test_the_description_of_the_svg_has_every_mark_with_its_label_place_and_values(tmp_path: Path) -> None:
+    drawn = Points(view_at(tmp_path))
+    root = ElementTree.fromstring(contents(drawn.write(tmp_path))["figure.svg"])
+    (node,) = root.iter("{http://purl.org/dc/elements/1.1/}description")
+    described = json.loads(node.text or "")
+    width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
+    assert (described["width"], described["height"]) == (pytest.approx(width, abs=0.1), pytest.approx(height, abs=0.1))
+    assert all(0 <= x <= width and 0 <= y <= height for x, y, *_ in described["marks"])
+    seen = {(float(x), y) for _, _, _, x, y in described["marks"]}
+    for row in drawn.rows():
+        assert (float(row["task"] == "hard"), f"{row['error']:.4g}") in seen
+    means = [(label, x) for _, _, label, x, _ in described["marks"] if label]
+    assert sorted(means)[:2] == [("a & <new>", "0"), ("a & <new>", "1")]
+    at = {label: y for _, y, label, x, _ in described["marks"] if x == "1" and label}
+    assert set(at) == {"a & <old>", "a & <new>"}
+
+
+def test_the_papers_numbers_of_other_data_are_told_and_not_drawn(tmp_path: Path) -> None:
+    drawn = Points(view_at(tmp_path, "smoke"))
+    found = contents(drawn.write(tmp_path))
+    assert "in nats of its own data" in texts(found["figure.svg"]) and b"New,0.4" in found["figure.csv"]
+    share = PrintedNumber("EBT", 29.7, "% of boards")
+    assert figure.drawable(drawn.view, [share, PAPER]) == [share]
+    assert figure.drawable(view_at(tmp_path / "paper"), [share, PAPER]) == [share, PAPER]
+
+
+def test_a_figure_without_rows_is_still_drawn(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
+    found = contents(Points(view.build(made, tmp_path / "runs", None)).write(tmp_path))
+    assert found["figure.csv"] == b"" and found["figure.png"].startswith(b"\x89PNG")
+    assert "no seed has run" in texts(found["figure.svg"])
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize("away", [0.5, 0.99, 1.01, 40.0])
+def test_a_far_baseline_is_a_number_at_the_edge_and_flattens_nothing(scale: str, away: float) -> None:
+    low, high = 2.0, 3.0
+    value = high + away * (high - low) if scale == "linear" else high * (high / low) ** away
+    canvas = Canvas(figsize=(5.0, 3.0), dpi=figure.DOTS_PER_INCH)
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots()
+    axes.plot([0, 1], [low, high])
+    axes.set_yscale(scale)
+    figure._draw_baselines([axes], [BaselineLine("Bigram count", value)])
+    inches = axes.transAxes.inverted().transform(axes.transData.transform([(0.0, low), (0.0, high)]))[:, 1]
+    assert inches[1] - inches[0] >= 0.4
+    assert (len(axes.lines) > 1) == (away < 1.0) and axes.texts[0].get_text().endswith("above") == (away > 1.0)
+
+
+NEAR = [(1.0, [2.60, 2.62]), (2.0, [2.55]), (3.0, [2.58]), (4.0, [2.65])]
+
+
+@pytest.mark.parametrize(
+    ("more", "far"),
+    [
+        ([(5.0, [3.60, 3.62])], ["3.61, above"]),
+        ([(5.0, [2.74])], []),  # less than the others' span above them
+        ([(5.0, [2.2])], []),  # far below
+        ([(5.0, [3.61]), (6.0, [3.62])], []),  # two of six: no single points, but half of a curve
+    ],
+)
+def test_few_means_far_above_the_others_are_numbers_at_the_edge(
+    more: list[tuple[float, list[float]]], far: list[str]
+) -> None:
+    canvas = Canvas()
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots()
+    points = [(place, values, plots.BLUE) for place, values in [*NEAR, *more]]
+    plots.seeds_and_mean(axes, [(place, value) for place, values, _ in points for value in values], plots.BLUE)
+    plots.far_points(axes, points)
+    assert [text.get_text() for text in axes.texts] == far
+    low, high = axes.get_ylim()
+    assert all(low < value < high for _, values in NEAR for value in values) and (high < 3.0 or not far)
+
+
+SWEEPS = """
+sweeps: [{metric: error, axis: task, by: layers, over: [model]}]
+figure: paper_repro.tables.figure.SweepFigure
+"""
+
+
+def test_a_sweep_is_drawn_and_the_table_says_where_it_is_lowest(tmp_path: Path) -> None:
+    text = synthetic.ARTIFACT + SWEEPS
+    middle = "\n      middle:\n        label: Middle\n        overrides: {trunk.layers: 3}\n      hard:"
+    text = text.replace("\n      hard:", middle).replace(
+        "    - at: {task: hard, model: old}",
+        "    - {at: {task: middle}, error: [0.5, 0.1]}\n    - at: {task: hard, model: old}",
+    )
+    made = synthetic.plan(tmp_path, text)
+    errors = {"old": [0.5, 0.2, 0.7], "new": [0.3, 0.5, 0.4]}  # of 1, 2 and 3 layers
+
+    def outcome(cell: Any) -> Any:
+        error = errors[dict(cell.key)["model"]][cell.config["trunk"]["layers"] - 1]
+        return synthetic.finished(error=error * (1 + 0.01 * cell.seed))
+
+    synthetic.fill(tmp_path / "runs", made, outcome)
+    table, written = publish.render(made, tmp_path / "runs", None)
+    assert [row[2:] for row in table.sweep_grid().rows] == [
+        ["1, 2, 3", "2", "0.20", "yes"],
+        ["1, 2, 3", "1", "0.30", "no: the lowest"],
+    ]
+    rows = list(csv.DictReader(next(path for path in written if path.name == "figure.csv").open()))
+    own = [(row["model"], float(row["setting"]), int(row["seed"])) for row in rows if row["model"]]
+    assert sorted(own) == [
+        (model, setting, seed) for model in ("new", "old") for setting in (1, 2, 3) for seed in range(3)
+    ]
+
+
+COMPANION = """
+from paper_repro.tables import figure, table
+
+class One(figure.Figure):
+    size = (2.0, 1.5)
+    def rows(self):
+        return [{"points": len(self.view.points)}]
+    def draw(self, canvas, rows):
+        canvas.add_subplot()
+
+class Own(table.Table):
+    def remarks(self):
+        return ["a remark of its own"]
+"""
+
+
+def test_the_file_beside_the_artifact_gives_its_table_and_its_figure(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
+    made.artifact.path.with_suffix(".py").write_text(COMPANION)
+    fresh = plan.make(spec.load_file(made.artifact.path), "paper")
+    _, written = publish.render(fresh, tmp_path / "runs", None)
+    assert [path.name for path in written] == ["table.md", "table.csv", "table.tex", "table.json", *FILES]
+    assert "a remark of its own" in written[0].read_text()
+    assert (written[0].parent / "figure.csv").read_text() == "points\n4\n"
+    made.artifact.path.with_suffix(".py").write_text(COMPANION + "\nclass Two(One):\n    pass\n")
+    twice = plan.make(spec.load_file(made.artifact.path), "paper")
+    with pytest.raises(UsageError, match=r"up\.py: more than one Figure: One, Two"):
+        publish.render(twice, tmp_path / "runs", None)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/*/*.svg")), ids=lambda path: "/".join(path.parts[-4:]))
+def test_a_published_figure_has_its_three_files_and_at_most_a_dozen_panels(path: Path) -> None:
+    assert all(path.with_suffix(ending).stat().st_size for ending in (".png", ".csv"))
+    panels = sum(node.get("id", "").startswith("axes_") for node in ElementTree.parse(path).getroot().iter())
+    assert 0 < panels <= (12 if path.stem == "figure" else 24)
