@@ -1,4 +1,4 @@
-"""Figures: files that are the same twice, marks and rows that are the same numbers, baselines and the paper's numbers."""
+"""Figures: the same files twice, marks and rows that agree, baselines, and the paper's numbers."""
 
 import csv
 import io

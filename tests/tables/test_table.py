@@ -1,20 +1,299 @@
+"""Tables: their four files from made-up records, and the words that compare a number with the paper's."""
+
+import csv
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
-from paper_repro.cells.records import Record
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
-from paper_repro.tables import table
+from paper_repro.tables import plan as plans
+from paper_repro.tables import publish, spec, table, view
+from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Column, Metric, Number, Tolerance
-from paper_repro.tables.table import (
-    ALTERED,
-    NOT_RUN,
-    OFF,
-    REDUCED,
-    REPRODUCED,
-    agreement,
-    on_column,
-    on_metric,
+from paper_repro.tables.table import ALTERED, NOT_RUN, OFF, REDUCED, REPRODUCED, Table, on_column, on_metric
+from paper_repro.tests.support import synthetic
+from paper_repro.tests.support.synthetic import ARTIFACT
+
+FILES = ["table.md", "table.csv", "table.tex", "table.json"]
+Runs = Callable[[PlannedCell], Outcome | None]
+
+
+def like_the_paper(made: Plan) -> Runs:
+    inner = synthetic.near_the_paper(made)
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        parameters = 1000 if dict(cell.key)["model"] == "old" else 2000
+        return dataclasses.replace(inner(cell), parameters=parameters)
+
+    return outcome
+
+
+def table_of(folder: Path, made: Plan, own: Runs | None = None, reference: Runs | None = None) -> Table:
+    for name, outcome in (("runs", own), ("results", reference)):
+        if outcome is not None:
+            synthetic.fill(folder / name, made, outcome)
+    return Table(view.build(made, folder / "runs", folder / "results"))
+
+
+def rows_of(found: Table) -> dict[tuple[str, str, str], dict[str, str]]:
+    """Return the CSV's rows by place and quantity."""
+    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    return {(row["task"], row["model"], row["quantity"]): row for row in rows}
+
+
+def shown(found: Table) -> dict[str, dict[str, str]]:
+    """Return the grid's rows by place, each by header."""
+    grid = found.grid()
+    places = ("easy old", "easy new", "hard old", "hard new")
+    return {place: dict(zip(grid.headers, row, strict=True)) for place, row in zip(places, grid.rows, strict=True)}
+
+
+def words_of(found: Table) -> set[str]:
+    return {row["verdict"] for (_, _, name), row in rows_of(found).items() if name == "error"}
+
+
+def place_of(cell: PlannedCell) -> str:
+    return " ".join(dict(cell.key).values())
+
+
+def test_rendering_twice_gives_the_same_bytes_in_the_folder_of_artifact_and_scale(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
+    synthetic.fill(tmp_path / "runs", made, like_the_paper(made))
+    contents = []
+    for _ in range(2):
+        _, written = publish.render(made, tmp_path / "runs", tmp_path / "results")
+        contents.append({path.name: path.read_bytes() for path in written})
+    assert list(contents[0]) == FILES and contents[0] == contents[1]
+    assert written[0].parent == tmp_path / "runs" / "made" / "up" / "paper"
+    altered = synthetic.plan(tmp_path, overrides=("training.steps=9",))
+    assert re.fullmatch(r"paper\+[0-9a-f]{6}", altered.folder.name)
+    assert synthetic.plan(tmp_path, overrides=("machine.workers=9",)).folder == made.folder
+
+
+@pytest.mark.parametrize(
+    ("scale", "overrides", "factor", "word"),
+    [
+        ("paper", (), 1.0, REPRODUCED),
+        ("paper", (), 3.0, OFF),
+        ("paper", ("machine.workers=1",), 1.0, REPRODUCED),
+        ("smoke", (), 3.0, REDUCED),
+        ("smoke", ("training.steps=9",), 1.0, ALTERED),
+        ("paper", ("training.steps=9",), 1.0, ALTERED),
+        ("paper", (), None, NOT_RUN),
+    ],
 )
+def test_every_word(tmp_path: Path, scale: str, overrides: tuple[str, ...], factor: float | None, word: str) -> None:
+    made = synthetic.plan(tmp_path, scale=scale, overrides=overrides)
+
+    def outcome(cell: PlannedCell) -> Outcome | None:
+        printed = made.artifact.printed(cell.key, "error")
+        if factor is None or printed is None:
+            return None
+        return synthetic.finished(error=printed.mean * factor * (1 + 0.001 * cell.seed), score=50.0)
+
+    found = table_of(tmp_path, made, own=outcome)
+    assert words_of(found) == {word}
+    assert found.document()["comparable"] == (scale == "paper" and word != ALTERED)
+    assert ("not compared with the paper" in found.markdown()) == (word == ALTERED)
+
+
+def test_the_headline_is_the_first_claim(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
+    found = table_of(tmp_path, made, own=like_the_paper(made))
+    assert found.headline == found.judgements[0].sentence and f"**{found.headline}**" in found.markdown()
+    assert found.document()["headline"] == found.headline
+    claim, *_ = found.document()["claims"]
+    assert claim["id"] == "old_above_new" and [part["label"] for part in claim["parts"]] == ["Easy", "Hard"]
+    estimate, judged = claim["estimate"], found.judgements[0].estimate.interval
+    assert judged is not None and estimate["value"] == pytest.approx(judged.mean) and estimate["seeds"] == 3
+    assert estimate["low"] < estimate["value"] < estimate["high"]
+
+
+def test_diverged_and_failed_cells_are_shown_with_step_and_reason(tmp_path: Path) -> None:
+    def outcome(cell: PlannedCell) -> Outcome | None:
+        if place_of(cell) == "easy old":
+            return Outcome(DIVERGED, note=f"loss is nan at step {40 + cell.seed}")
+        if place_of(cell) == "hard old":
+            return Outcome(FAILED, note="RuntimeError: it\nbroke | badly " + "with many words " * 40)
+        if place_of(cell) == "easy new" and cell.seed == 1:
+            return Outcome(FAILED, note="RuntimeError: it\nbroke | badly")
+        return None if place_of(cell) == "hard new" else synthetic.finished(error=0.9, score=1.0)
+
+    found = table_of(tmp_path, synthetic.plan(tmp_path), own=outcome)
+    cells, notes = shown(found), found.markdown().split("## Notes")[1]
+    assert "seed 0 diverged: loss is nan at step 40; seed 1 diverged" in cells["easy old"]["Error: yours"]
+    assert cells["hard old"]["Error: yours"] == cells["hard old"]["Score"] == "failed [1]"
+    assert cells["hard new"]["Error: yours"] == cells["hard new"]["verdict"] == NOT_RUN
+    assert "* Easy, New_{50%}: seed 1 failed: RuntimeError: it broke | badly." in notes
+    (note,) = [line for line in notes.splitlines() if line.startswith("* [1] ")]
+    assert "seed 0 failed: RuntimeError: it broke" in note and len(note) < 400
+    rows = rows_of(found)
+    assert (rows["easy", "old", "error"]["own_seeds"], rows["easy", "old", "error"]["own_mean"]) == ("0", "")
+    assert rows["easy", "new", "error"]["own_seeds"] == "2"
+
+
+def test_columns_of_the_user_stand_where_there_is_something_of_the_users(tmp_path: Path) -> None:
+    def runs(shift: dict[str, float]) -> Runs:
+        return lambda cell: synthetic.finished(error=1 + 0.01 * cell.seed + shift.get(place_of(cell), 0.0), score=1.0)
+
+    made = synthetic.plan(tmp_path)
+    reference = table_of(tmp_path, made, reference=runs({}))
+    assert {"Error: reference"} == {head for head in reference.grid().headers if re.search("ours|reference", head)} - {
+        "Score: reference"
+    }
+    assert words_of(reference) == {OFF}
+    both = table_of(tmp_path, made, own=runs({"easy new": 0.002, "hard new": 5.0}))
+    assert {"Error: reference", "Error: yours", "as reference"} <= set(both.grid().headers)
+    rows = {(task, model): row for (task, model, name), row in rows_of(both).items() if name == "error"}
+    assert [row["as_reference"] for row in rows.values()] == ["equal", "agrees", "equal", "differs"]
+    assert (rows["hard", "new"]["reference_mean"], rows["hard", "new"]["own_mean"]) == ("1.01", "6.01")
+    alone = table_of(tmp_path / "alone", made, own=runs({}))
+    assert alone.grid().headers[2:6] == ["Error: paper", "Error: yours", "verdict", "Score"]
+    published = Table(view.build(made, tmp_path / "results", None))
+    assert "Error: ours" in published.grid().headers
+    assert not [header for header in published.grid().headers if "reference" in header]
+
+
+def test_a_metric_that_a_finished_row_does_not_have_is_left_empty(tmp_path: Path) -> None:
+    def outcome(cell: PlannedCell) -> Outcome | None:
+        if place_of(cell) == "hard new":
+            return None
+        return synthetic.finished(error=1.0, **({} if "old" in place_of(cell) else {"score": 50.0}))
+
+    found = shown(table_of(tmp_path, synthetic.plan(tmp_path), own=outcome))
+    assert [found[place]["Score"].strip("*") for place in found] == ["", "50.0 ± 0.0", "", NOT_RUN]
+
+
+def test_a_number_of_other_code_is_marked(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
+    found = table_of(tmp_path, made, own=like_the_paper(made))
+    changed = dataclasses.replace(found.view, changed={made.cells[0].id: {"model.py": ""}})
+    cells = shown(Table(changed))
+    assert cells["easy old"]["Error: yours"].endswith(" †") and "†" not in cells["easy new"]["Error: yours"]
+    assert "†" in Table(changed).markdown().split("## Notes")[1] and "†" not in found.markdown()
+
+
+def test_bold_marks_the_best_of_each_group_of_several_and_every_tie_as_printed(tmp_path: Path) -> None:
+    error = {"easy old": 0.501, "easy new": 0.4, "hard old": 0.902, "hard new": 0.899}
+    score = {"easy old": 10.0, "hard old": 30.0, "hard new": 30.14}
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        own = {"score": score[place_of(cell)]} if place_of(cell) in score else {}
+        return synthetic.finished(error=error[place_of(cell)], **own)
+
+    found = shown(table_of(tmp_path, synthetic.plan(tmp_path), own=outcome))
+    bold = {(place, header) for place, row in found.items() for header, text in row.items() if "\x02" in text}
+    assert bold == {
+        ("easy new", "Error: paper"),
+        ("easy new", "Error: yours"),
+        ("hard old", "Error: paper"),
+        ("hard new", "Error: paper"),
+        ("hard old", "Error: yours"),  # 0.902 and 0.899 are both 0.90 in two digits
+        ("hard new", "Error: yours"),
+        ("hard new", "Score"),
+    }
+
+
+def test_a_setting_that_all_rows_share_stands_below_the_table(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path)
+    found = table_of(tmp_path, made, own=like_the_paper(made))
+    cells = shown(found)
+    assert [row["Size"] for row in cells.values()] == ["1.00K = 1,000", "2.00K = 2,000"] * 2
+    assert [row["Layers"] for row in cells.values()] == ["1", "1", "2", "2"]
+    same = synthetic.plan(tmp_path, ARTIFACT.replace("from: trunk.layers", "from: training.steps"))
+    folded = table_of(tmp_path, same)
+    assert "Layers" not in folded.grid().headers and "The same in all rows: Layers 7500" in folded.markdown()
+    assert all(row["own_mean"] == 7500 for row in folded.long_rows() if row["quantity"] == "layers")
+
+
+def test_a_column_may_be_restricted_to_cells_that_have_its_number(tmp_path: Path) -> None:
+    only = ARTIFACT.replace("from: trunk.layers", "from: trunk.layers\n    only: {model: [new]}")
+    found = shown(table_of(tmp_path, synthetic.plan(tmp_path, only)))
+    assert [row["Layers"] for row in found.values()] == ["", "1", "", "2"]
+    for key in ("trunk.depth", "task._target_"):
+        made = synthetic.plan(tmp_path, ARTIFACT.replace("from: trunk.layers", f"from: {key}"))
+        with pytest.raises(UsageError, match=rf"column 'Layers': the config has no number under '{key}'"):
+            table_of(tmp_path, made).grid()
+
+
+def test_markdown_holds_no_html_and_its_rows_have_as_many_cells_as_their_header(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)><!-- a < 2 --> |"
+    text = ARTIFACT.replace("label: Hard", f"label: '{evil}'").replace("title: ", f"title: '{evil}' #", 1)
+    found = table_of(tmp_path, synthetic.plan(tmp_path, text), own=lambda cell: Outcome(DIVERGED, note=evil))
+    assert not re.search(r"<[A-Za-z/!?]", found.markdown()) and " < 2 -->" in found.markdown()
+    blocks = [block.splitlines() for block in found.markdown().split("\n\n") if block.startswith("|")]
+    assert len(blocks) == 2
+    assert all(len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1 for block in blocks)
+
+
+@pytest.mark.parametrize("label", ["Easy", "50% & $x_1$ #2", "a}b{c", "~^\\textbf{x}", "\\", "α ± 2 × 3 ≠ 4"])
+def test_latex_is_balanced_and_escaped(tmp_path: Path, label: str) -> None:
+    made = synthetic.plan(tmp_path, ARTIFACT.replace("label: Easy", f"label: {json.dumps(label, ensure_ascii=False)}"))
+    text = table_of(tmp_path, made, own=like_the_paper(made)).grid().latex("a comment")
+    assert text.startswith("% a comment") and "\\textbf{" in text and not set("\x02\x03") & set(text)
+    depth = [text[: match.end()].count("{") - text[: match.end()].count("}") for match in re.finditer(r"\\\\\n", text)]
+    columns = text.split("\\begin{tabular}{")[1].index("}")
+    body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].splitlines()
+    assert len(body) == 4 and len(depth) >= 4
+    for line in body:
+        bare = re.sub(
+            r"\\[\\{}&%$#_]|\\[\^~]\{\}|\\(textbackslash|textasciitilde|textasciicircum|ensuremath)\{\}?", "", line
+        )
+        assert line.endswith("\\\\") and len(re.findall(r"(?<!\\)&", line)) == columns - 1
+        assert not re.search(r"[$%#_^~]", bare), bare
+        unescaped = re.sub(r"\\[\\{}]", "", line)
+        assert unescaped.count("{") == unescaped.count("}")
+
+
+def test_csv_and_json_hold_every_number_of_every_point(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path, ARTIFACT.replace("label: Easy", 'label: "Easy, \\"quoted\\"\\nand long"'))
+    found = table_of(tmp_path, made, own=like_the_paper(made), reference=like_the_paper(made))
+    rows = rows_of(found)
+    assert len(rows) == 4 * 4
+    assert (rows["easy", "old", "error"]["paper_mean"], rows["easy", "old", "error"]["paper_std"]) == ("0.5", "0.05")
+    document: Any = json.loads(json.dumps(found.document(), allow_nan=False))
+    assert {(row["task"], row["model"], row["quantity"]) for row in document["rows"]} == rows.keys()
+    for row in document["rows"]:
+        assert row["own_mean"] == float(rows[row["task"], row["model"], row["quantity"]]["own_mean"])
+    assert len(document["cells"]) == 12
+    assert document["cells"][made.cells[0].id] == {"task": "easy", "model": "old", "seed": 0}
+    assert (document["artifact"], document["scale"], document["seeds"]) == ("made/up", "paper", [0, 1, 2])
+
+
+def test_a_fitted_table_is_not_called_reproduced_and_has_a_total(tmp_path: Path) -> None:
+    made = synthetic.plan(tmp_path, ARTIFACT + "fitted: true\n")
+    found = table_of(tmp_path, made, own=like_the_paper(made))
+    assert words_of(found) == {"fitted"} and "reproduced (" not in found.markdown()
+    assert found.total().startswith("4 of 4 measured numbers lie within 1 published standard deviation")
+    assert table_of(tmp_path / "plain", synthetic.plan(tmp_path / "plain")).total() == ""
+
+
+def test_a_damaged_record_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = synthetic.plan(tmp_path)
+    synthetic.fill(tmp_path / "runs", made, like_the_paper(made))
+    path = record_path(tmp_path / "runs", made.cells[0].id)
+    path.write_bytes(path.read_bytes().replace(b'"seed":0', b'"seed":7'))
+    found = view.build(made, tmp_path / "runs", None)
+    assert found.samples("error", dict(made.cells[0].key)).keys() == {1, 2} and str(path) in caplog.text
+
+
+def test_the_printed_means_of_a_shipped_table_reproduce_it_and_bear_out_its_claims(tmp_path: Path) -> None:
+    made = plans.make(spec.load("cem/table3"), "cpu")
+    synthetic.fill(tmp_path, made, synthetic.near_the_paper(made, 1e-5))
+    found = publish.table_of(view.build(made, tmp_path, None))
+    assert {found.verdict("test_rmse", point)[0] for point in found.view.points.values()} <= {"fitted", REPRODUCED}
+    assert {one.verdict for one in found.judgements if one.estimate.kind != "count"} <= {"seen here", "holds"}
+
 
 METRIC = Metric("Error", "nats", "lower", digits=2)
 STDS = Tolerance("why", published_stds=1.0)
@@ -105,7 +384,7 @@ def test_counted_columns_must_agree_with_the_printed_digits(
     assert on_column(Column("Parameters", "parameters", "K", 1000.0, 2), printed, found) == (word, text)
 
 
-def record(seed: int, status: str, note: str = "") -> Record:
+def record(seed: int, status: str, note: str = "") -> records.Record:
     return records.from_outcome("c", {"seed": seed}, Outcome(status, note=note), {})
 
 
@@ -138,5 +417,5 @@ def test_trouble_names_seed_status_and_reason() -> None:
     ],
 )
 def test_agreement_with_the_reference(own: dict[int, float], reference: dict[int, float], expected: str) -> None:
-    assert agreement(own, reference) == expected
-    assert agreement(reference, own) == expected
+    assert table.agreement(own, reference) == expected
+    assert table.agreement(reference, own) == expected
