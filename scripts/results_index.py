@@ -1,4 +1,4 @@
-"""Writes what follows from the committed results: README.md, undecided.md and bench/README.md, heads of experiments.
+"""Writes pages from the committed results: README.md, claims.md, bench/README.md, and the heads of experiments.
 
 results_index.py            write all; the head of an experiment's config says what a run should come to
 results_index.py --check    write nothing; exit code 1 if one of them is not current
@@ -13,148 +13,36 @@ if __name__ == "__main__":  # before what another Python lacks is imported
 import json
 import math
 import os
+import re
 import statistics
 import sys
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
-
-from paper_repro.artifacts import catalogue, expected, open_claims, paper_claims
-from paper_repro.artifacts.listing import counted, published_listing
-from paper_repro.artifacts.verdicts import FITTED
-from paper_repro.base.command_line import RESULTS, parse, run_main
+from paper_repro.base.command_line import RESULTS, ROOT, parse, run_main
+from paper_repro.base.config import CONF
+from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
+from paper_repro.cells import records
 from paper_repro.kernels.static import summary
-from paper_repro.kernels.static.gpus import GPUS
-from paper_repro.site.source import bench_commit, read_bench
+from paper_repro.site.build import bench_commit, read_bench
+from paper_repro.site.headlines import adjusted, headlines, misses
+from paper_repro.tables import spec
+from paper_repro.tables.axes import EXACT
+from paper_repro.tables.claims import VERDICTS, listed
+from paper_repro.tables.publish import counted, published_listing
+from paper_repro.tables.table import FITTED, in_markdown
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
-
-ARTIFACTS = """# The committed reference
-
-One line for each table or figure that this repository can rerun. The link opens the published table, with its claims
-and notes; the figure lies beside it. A title is the paper's; "made from" says which data and which size of models stand
-behind our numbers. The scale says how the reference was made: `exact` is arithmetic, `cpu` is reduced (cem/table3 is
-the exception: its models have the paper's size). No artifact has a reference at scale `paper` yet.
-
-{table}
-
-{totals}
-
-{covered}
-
-How to read the words: [docs/verdicts.md](../docs/verdicts.md). What a reader should know before quoting a line:
-
-* **cem/table3 is fitted.** The paper does not print its data sizes, lengthscales or optimiser. Ours were chosen to come
-  close to the printed table, so its numbers are called `fitted`, not `reproduced`: a fit exists. {fitted} of its
-  {judged} measured numbers lie within one published standard deviation. With the paper's own settings it would be about
-  {expected}, if the paper's means are of five repeats or more, which it does not say.
-* **Whose claim it is.** A claim is the paper's or a question of ours. Both are counted apart above, and the table of
-  claims has a column for it.
-* **Claims at scale `cpu` are judged on small models and small data.** What fails or holds there may do otherwise at
-  full scale.
-* **A title names the paper's data.** "Made from" names ours: docstrings of installed Python packages stand in for
-  OpenWebText and SlimPajama, faces of Labeled Faces in the Wild for CelebA.
-
-What is undecided, what would decide it and at what price: [undecided.md](undecided.md).
-
-Folders: `cells/` holds one record for each cell, `<paper>/<artifact>/<scale>/` the tables and figures made from them,
-[bench/](bench/README.md) the measured speeds. `reproduce.py ARTIFACT --publish` writes records, tables and figures.
-"""
-
-BENCHES = """# Measured speeds
-
-`python scripts/bench.py NAME --json FILE` runs both sides in one process, in turns, and writes the ratio of their
-medians. A ratio above 1 means that ours is faster, or needs less memory. A ratio below the goal is a goal missed.
-"Relative error" is the largest difference between the results of both sides. A file names its device, versions, commit
-and whether the code had uncommitted changes, and carries a seal, as records of cells do. "Commit unknown" stands where
-a file was measured before it could say so: such a file has no seal either, and needs a GPU. `cpu: x86_64` stands where
-a file does not name its processor: `cells` was measured on an AMD EPYC, the others on an Intel Xeon with products of
-bfloat16 in AVX512 and AMX.
-
-{table}
-
-* `ensemble` trains many small models as one stack, against a plain loop over them. The stack wins while a model's step
-  is short. The more tokens a step has, the more of its time matrix products take: at the batch sizes of ListOps the
-  goal is missed.
-* `nrgpt_block` holds the block's closed form against torch.func.grad of the same energy. Its memory rows are the peak
-  of a whole training step, with and without the recomputation of states.
-* `ngpt_step` compares a step of nGPT with one of its GPT, both with the same set of ops.
-* `ebt_step` compares a step of EBT, whose streams may be split or concatenated, with one of Transformer++. Its rows
-  of matrix products say how much longer a step has to take at the least.
-* `ebt_image_step` compares a step of EBT on noised images with one of DiT, and the loading of a batch with EBT's step.
-* `ngpt_optim` measures Adam with the projection to unit rows. On a CPU it takes {projection} times as long as Adam
-  alone, where the goal is {projection_goal}: the projection moves 12 bytes a number where Adam moves 28.
-* On a GPU: lines without "cpu". Where a step is short the processor, which launches it, decides: `attn_hvp`,
-  `nrgpt_block` of width 64 and 128, `ensemble`, and `ngpt_ops` of 16,384 tokens: eight times as many take only
-  {eightfold} times as long.
-* `cem_attn` on a GPU against its goal of {flash_goal} times flash attention: {flash_without} times without the shared
-  diagonal, {flash_with} times with it. Scores and their gradient, which the heads share, are products of their own, and
-  dS takes one more pass over all heads. The tiles of keys were changed after these lines.
-* `cet_relax` in bfloat16 on a CPU misses its goal. Its sums have to be float32 as on a GPU, and PyTorch has no such
-  product of bfloat16 factors for a CPU: two of three products take factors that are rounded and then widened again.
-* `cet_relax` and `cet_memory` on a GPU were measured before the kernels of CET's attention got offsets of 32 bits.
-* `ngpt_step`, `ebt_step`, `ebt_image_step` and `ensemble` have only their first lines on a GPU: the time that was lent
-  ended there, or two models that are not fused did not fit.
-
-## Where the time of a cell goes
-
-`python scripts/bench.py cells --json FILE` profiles cells of scale `cpu`: the forward and backward pass of a batch in
-one thread, on a machine that does nothing else. Shares are of the time of a step; what is neither a product nor another
-operation is Python and dispatch. "Compiled" is the time of a compiled step over that of an uncompiled one
-(`machine.compile=auto` takes the shorter); evaluations are shares of a whole run.
-
-{cells}
-
-## What commands take
-
-`python scripts/bench.py commands --json FILE` calls the commands as whole processes, on a machine that does nothing
-else: those that train nothing several times, each artifact at scale `smoke` (`exact`, where it has no other) once,
-with one worker and an empty folder of runs. Times are seconds of a processor, children included; goals are those of
-this repository. {slow}
-
-{commands}
-
-## What many runners ask of a file server
-
-`python scripts/bench.py many_runners --json FILE` plays a sweep of 10,000 cells that train nothing on 256 runners, with
-the code of an older commit and with that of the file. Files are real; clock, hosts and processes are simulated. One
-cell in 50 raises, one in 100 kills its worker once, one runner in 16 is killed and comes again on another node. A file
-operation is one request for a path below the folder of runs (stat, open, link, unlink, the listing of a folder).
-Processor time is that of real processes.{outcome}
-
-{sweeps}
-
-## Triton kernels without a GPU
-
-`python scripts/bench.py kernels_static --json FILE` compiles every Triton kernel for an A100 (sm_80) and an H100
-(sm_90) with Triton's own compiler and ptxas, at the shapes at which the papers' models launch it. Nothing here is
-measured. Two numbers in one place are those of the A100 and of the H100.
-
-* **Tile**: the constants of a program that are whole numbers, warps and stages of its loops.
-* **Registers** of a thread, **spilled** bytes of its stack, KiB of **shared** memory of a block.
-* **Blocks** that a multiprocessor holds at once, by these and by its limits. **Waves**: all programs over what all
-  multiprocessors hold at once. Below 1 not all places are taken; programs that share the work equally take nearly as
-  long in 1.1 waves as in 2.
-* **Bytes** that are read or written at least, FLOPs of matrix **products** that the result takes, and other
-  **operations** that are computed (comparisons, conversions and indices not counted), each for one element; the list
-  below says what an element is. **Padding**: products that are computed over those that the result takes.
-* **At least**: microseconds of a launch by the rates of the data sheets, and what takes longest: memory ({memory}
-  TB/s), products (bfloat16: {bf16} TFLOP/s, TF32: half of it, float32: {fp32}) or operations ({operations}
-  TFLOP/s). A kernel takes longer, for nothing runs at the rates of a data sheet.
-
-Goals: nothing spilled, and two blocks or more of every kernel that is bound by memory. {goals}
-
-Triton {triton}, ptxas {ptxas}.
-
-{programs}
-
-What an element is, and why tiles are as they are:
-
-{ops}
-"""
+TEMPLATES = ROOT / "paper_repro" / "site" / "templates"
+CELL_HEADERS = ["cell", "ms a step", "compiled", "GFLOP/s", "products", "others", "of these", "evaluations", "the last"]
+CELL_HEADERS += ["where", "code"]
+COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
+SWEEP_HEADERS = ["part", "before", "now", "before over now", "where", "code"]
+FIELD, NEXT, COLUMNS = "# Expected:   ", "#             ", 124
+"""The field of an experiment's head, the beginning of its further lines, and their width."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -162,13 +50,12 @@ def main(arguments: Sequence[str]) -> int:
     if words.flags & {"--help", "-h"}:
         print(__doc__)
         return 0
-    os.environ.pop(catalogue.EXTRA_PAPERS, None)  # the reference is that of the artifacts that lie in the repository
+    os.environ.pop("PAPER_REPRO_PAPERS", None)  # the reference is that of the repository's own artifacts
     tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/*/*/table.json"))]
-    if unknown := sorted({table["artifact"] for table in tables} - catalogue.find().keys()):
-        raise UsageError(f"{RESULTS / unknown[0]} has a table, {catalogue.PAPERS} no file: add that, or delete it")
-    texts = {"README.md": _artifacts(RESULTS, tables), "undecided.md": open_claims.page(tables)}
-    texts["bench/README.md"] = _benches(RESULTS / "bench")
-    pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | expected.pages(RESULTS)
+    if unknown := sorted({table["artifact"] for table in tables} - spec.find().keys()):
+        raise UsageError(f"{RESULTS / unknown[0]} has a table, {spec.PAPERS} no file: add that, or delete it")
+    texts = {"README.md": _readme(tables), "claims.md": _claims(tables), "bench/README.md": _benches(RESULTS / "bench")}
+    pages = {RESULTS / name: f"{WRITTEN_BY}\n{text}" for name, text in texts.items()} | dict(_experiments(RESULTS))
     if "--check" in words.flags:
         stale = [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
         for path in stale:
@@ -179,46 +66,65 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _artifacts(results: Path, tables: Sequence[dict[str, Any]]) -> str:
-    """Write the page that lists every artifact with the verdicts of its reference."""
-    totals = [_counted(counted(tables), whose) for whose in ("paper", "ours")]
-    measured = _measured(json.loads((results / "cem/table3/cpu/table.json").read_text()))
-    return ARTIFACTS.format(
-        table=published_listing(results),
-        totals=f"Claims of the papers: {totals[0]}. Questions of ours: {totals[1]}.",
-        covered=_covered(),
+def _readme(tables: Sequence[dict[str, Any]]) -> str:
+    """Write the page that begins with the headline claims and lists every artifact."""
+    rows, told = [], list[str]()
+    for row in headlines(tables, lambda cell: records.find(RESULTS, cell)):
+        link = f"[{row.artifact}]({row.artifact}/{row.scale}/table.md)" if row.claim else f"{row.artifact}: not run"
+        estimate, word = _estimate(row.claim) if row.claim else "", f"**{row.claim['word']}**" if row.claim else ""
+        sources = ", ".join(f"[{one['source']}]({one['address']})" for one in row.replications) or "none read"
+        rows.append([f"**{row.name}**", row.paper, row.sentence, f"{estimate} ({link})", word, row.regime, sources])
+        told += [f"* {row.name}: {one['found']} ([{one['source']}]({one['address']}))" for one in row.replications]
+    headers = ["", "claim of the paper", "in a sentence", "here", "word", "models here", "public replications"]
+    found = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())["rows"]
+    measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse")]
+    measured = [word for word in measured if word]
+    return _filled(
+        "README.md",
+        headlines=_table(rows, headers),
+        misses=misses(claim for table in counted(tables) for claim in table["claims"]),
+        replications="Public replications, as their sources say:\n\n" + "\n".join(told),
+        table=published_listing(RESULTS),
+        totals=_totals(tables),
         fitted=measured.count(FITTED),
         judged=len(measured),
         expected="{:.0f} to {:.0f} %".format(*(100 * share for share in within_one_deviation())),
     )
 
 
-def _counted(tables: Iterable[Mapping[str, Any]], whose: str) -> str:
-    """Count the verdicts on the papers' claims, or on ours."""
-    claims = Counter(claim["verdict"] for table in tables for claim in table["claims"] if claim["whose"] == whose)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(claims.items()))
-    return f"{claims.total()}, of which {verdicts}"
+def _filled(template: str, **parts: Any) -> str:
+    return (TEMPLATES / template).read_text(encoding="utf-8").format(**parts)
 
 
-def _covered() -> str:
-    """Say which claims of the papers no artifact tests yet, and how many further ones artifacts test."""
-    claims = [claim for name in catalogue.find() for claim in catalogue.load(name).claims]
-    tested = {claim.catalogue for claim in claims}
-    further = sum(claim.catalogue is None and not claim.ours for claim in claims)
-    listed = paper_claims.known()
-    open_claims = [f"* {item.paper}, {item.where}: {item.says}." for item in listed.values() if item.id not in tested]
-    count = len(listed) - len(open_claims)
-    text = (
-        f"The papers make {len(listed)} claims that we have listed; artifacts test {count} of them, and {further} "
-        "further claims of the papers that are not in the list."
-    )
-    return "\n".join([f"{text} Not tested yet:", "", *open_claims]) if open_claims else text
+def _estimate(claim: Mapping[str, Any]) -> str:
+    return "; ".join(filter(None, ((claim["estimate"] or {}).get("text", ""), claim["because"])))
 
 
-def _measured(table: dict[str, list[dict[str, str]]]) -> list[str]:
-    """Return the verdicts on the measured (not counted) numbers of Table 3 of CEM, floors left out."""
-    rows = [row for row in table["rows"] if not row.get("floor")]
-    return [row["verdict"] for row in rows if row["quantity"] in ("train_rmse", "test_rmse")]
+def _totals(tables: Sequence[dict[str, Any]]) -> str:
+    """Count the words, and say which claims of the papers no artifact tests."""
+    said, titles = list[str](), {"paper": "Claims of the papers", "ours": "Questions of ours"}
+    for whose, title in titles.items():
+        words = Counter(one["verdict"] for table in counted(tables) for one in table["claims"] if one["whose"] == whose)
+        said.append(f"{title}: {', '.join(f'{words[word]} {word}' for word in VERDICTS if words[word])}.")
+    tested = {claim["catalogue"] for table in tables for claim in table["claims"]}
+    untested = [name for name in listed() if name not in tested]
+    said.append(f"Of {len(listed())} listed claims of the papers {len(listed()) - len(untested)} are tested.")
+    return " ".join([*said, *([f"Not tested: {', '.join(untested)}."] if untested else [])])
+
+
+def _claims(tables: Sequence[dict[str, Any]]) -> str:
+    """Write the page of all claims."""
+    found = [(table, claim) for table in counted(tables) for claim in table["claims"]]
+    corrected, rows = adjusted([claim for _, claim in found]), []
+    for (table, claim), p in zip(found, corrected, strict=True):
+        link = f"[{table['artifact']}]({table['artifact']}/{table['scale']}/table.md) {claim['id']}"
+        whose = "ours" if claim["whose"] == "ours" else "the paper"
+        said = [in_markdown(text) for text in (claim["says"], _estimate(claim), claim["claimed"])]
+        rows.append([link, whose, *said, f"**{claim['word']}**", "" if p is None else f"{p:.2g}"])
+    table = _table(rows, ["claim", "whose", "says", "estimate", "claimed", "word", "adjusted p"])
+    count = sum(p is not None for p in corrected)
+    missed = misses(claim for _, claim in found)
+    return _filled("claims.md", totals=_totals(tables), misses=missed, count=count, table=table)
 
 
 def within_one_deviation(ours: int = 10, theirs: int = 5) -> tuple[float, float]:
@@ -234,43 +140,34 @@ def within_one_deviation(ours: int = 10, theirs: int = 5) -> tuple[float, float]
     return few, many
 
 
+def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
+    """Write a Markdown table whose source has no padding, because long cells would stretch every line."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
-    rows: list[list[str]] = []
-    cells: list[list[str]] = []
-    sweeps: list[list[str]] = []
-    commands: list[dict[str, Any]] = []
-    outcome = ""
-    static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
+    found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "sweeps": [], "commands": []}
+    missed, static = list[str](), {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
-        where = f"{bench['device']}, {bench['threads']} thread"
-        if "programs" in bench:
-            static = bench
-        cells += [_cell(found, where, bench_commit(bench)) for found in bench.get("cells", [])]
-        sweeps += [_sweep(found, where, bench_commit(bench)) for found in bench.get("sweeps", [])]
-        commands += [{**found, "where": where, "code": bench_commit(bench)} for found in bench.get("commands", [])]
-        for found in bench.get("outcomes", []):
-            outcome = _outcome(found, bench["before"])
-        for found in bench.get("comparisons", []):
-            goal = "" if found["goal"] is None else f"{found['goal']:.3g}x"
-            error = f"{found['relative_error']:.1e}"
-            ours = f"{statistics.median(found['ours']):.4g} {found['unit']}"
-            named = [bench["bench"], found["case"], ours, found["other"]]
-            rows.append([*named, f"{found['ratio']:.2f}x", goal, error, where, bench_commit(bench)])
-    headers = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
-    return BENCHES.format(
-        **_remarks(folder),
-        memory=_rates(gpu.bytes_per_second for gpu in GPUS),
-        bf16=_rates(gpu.products_per_second["bf16"] for gpu in GPUS),
-        fp32=_rates(gpu.products_per_second["fp32"] for gpu in GPUS),
-        operations=_rates(gpu.operations_per_second for gpu in GPUS),
-        table=tabulate(rows, headers, tablefmt="github", disable_numparse=True),
-        cells=tabulate(cells, CELL_HEADERS, tablefmt="github", disable_numparse=True) if cells else _NOT_YET,
-        sweeps=tabulate(sweeps, SWEEP_HEADERS, tablefmt="github", disable_numparse=True) if sweeps else _NOT_YET,
-        **_commands(commands),
-        outcome=outcome,
-        programs=tabulate(summary.rows(static["programs"]), summary.HEADERS, tablefmt="github", disable_numparse=True),
+        static = bench if "programs" in bench else static
+        end = f"{bench['device']}, {bench['threads']} thread", bench_commit(bench)
+        found["comparisons"] += [[bench["bench"], *_comparison(one), *end] for one in bench.get("comparisons", [])]
+        found["cells"] += [_cell(one, *end) for one in bench.get("cells", [])]
+        found["sweeps"] += [_sweep(one, *end) for one in bench.get("sweeps", [])]
+        found["commands"] += [_command(one, *end) for one in bench.get("commands", [])]
+        missed += [f"`{one['command']}`" for one in bench.get("commands", []) if not one["met"]]
+    comparison = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
+    headers = {"comparisons": comparison, "cells": CELL_HEADERS, "sweeps": SWEEP_HEADERS, "commands": COMMAND_HEADERS}
+    tables = {name: _table(rows, headers[name]) if rows else "Not measured yet." for name, rows in found.items()}
+    return _filled(
+        "benches.md",
+        table=tables.pop("comparisons"),
+        **tables,
+        slow=f"Goals missed: {', '.join(missed)}." if missed else "",
+        programs=_table(summary.rows(static["programs"]), summary.HEADERS),
         goals=summary.missed(static["programs"]),
         ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
         triton=static["triton"],
@@ -278,120 +175,72 @@ def _benches(folder: Path) -> str:
     )
 
 
-def _remarks(folder: Path) -> dict[str, str]:
-    """Return the numbers that the remarks below the table say, from the same files."""
-    flash = _against(folder / "cem_attn.cuda.json", "flash attention")
-    optim = _against(folder / "ngpt_optim.cpu.json", "fused AdamW alone")
-    times = _against(folder / "ngpt_ops.cuda.json", "definition")
-    small = {(case.replace("16384", "131072"), found["other"]): found for case, found in times if "16384" in case}
-    return {
-        "eightfold": _range(
-            statistics.median(found["ours"]) / statistics.median(small[case, found["other"]]["ours"])
-            for case, found in times
-            if (case, found["other"]) in small
-        ),
-        "flash_goal": _range(1 / found["goal"] for _, found in flash),
-        "flash_without": _range(1 / found["ratio"] for case, found in flash if "without" in case),
-        "flash_with": _range(1 / found["ratio"] for case, found in flash if "without" not in case),
-        "projection": _range(1 / found["ratio"] for _, found in optim),
-        "projection_goal": _range(1 / found["goal"] for _, found in optim),
-    }
+def _comparison(one: Mapping[str, Any]) -> list[str]:
+    goal = "" if one["goal"] is None else f"{one['goal']:.3g}x"
+    ours = f"{statistics.median(one['ours']):.4g} {one['unit']}"
+    return [one["case"], ours, one["other"], f"{one['ratio']:.2f}x", goal, f"{one['relative_error']:.1e}"]
 
 
-def _against(path: Path, other: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the comparisons of a file with others of that name, each behind its case; none where it is absent."""
-    comparisons = read_bench(path)["comparisons"] if path.is_file() else []
-    return [(found["case"], found) for found in comparisons if other in found["other"]]
+def _cell(one: Mapping[str, Any], where: str, code: str) -> list[str]:
+    times, slowest = one["milliseconds"], ", ".join(f"{name} {share:.0%}" for name, share in one["slowest"])
+    spread = f"{statistics.median(times):.4g} ({min(times):.4g} to {max(times):.4g})"
+    found = [one["case"], spread, f"{one['compiled']:.2f}" if one["compiled"] else "", f"{one['rate']:.1f}"]
+    found += [f"{one['products']:.0%}", f"{one['others']:.0%}", slowest, f"{one['evaluations']:.1%}"]
+    return [*found, f"{one['last']:.1%}", where, code]
 
 
-def _range(values: Iterable[float]) -> str:
-    """Write the least and the largest of some numbers."""
-    found = [f"{value:.1f}" for value in sorted(values)]
-    return " to ".join(dict.fromkeys((found[0], found[-1]))) if found else "(not measured)"
+def _command(one: Mapping[str, Any], where: str, code: str) -> list[str]:
+    named = f"`{one['command']}`" if len(one["processor"]) == 1 else f"`{one['command']}`, {one['case']}"
+    times = [f"{statistics.median(one[kind]):.2f}" for kind in ("processor", "wall")]
+    return [named, *times, f"{one['goal']:g} s", where, code]
 
 
-def _rates(values: Iterable[float]) -> str:
-    """Write rates in units of 10 to the power of 12."""
-    return " and ".join(f"{value / 1e12:.3g}" for value in values)
+def _sweep(one: Mapping[str, Any], where: str, code: str) -> list[str]:
+    digits = ",.0f" if one["unit"] == "file operations" else ",.4g"
+    sides = [f"{statistics.median(one[side]):{digits}} {one['unit']}" for side in ("before", "now")]
+    return [one["case"], *sides, f"{one['ratio']:.2f}x", where, code]
 
 
-CELL_HEADERS = [
-    "cell",
-    "ms a step",
-    "compiled",
-    "GFLOP/s",
-    "products",
-    "others",
-    "of these",
-    "evaluations",
-    "the last",
-    "where",
-    "code",
-]
+def _experiments(results: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each experiment's file with a head that says what one published artifact that it feeds came to.
+
+    Where the head's own command trains a model at the paper's settings, the artifact is named as another command.
+    """
+    for path in sorted((CONF / "experiment").rglob("*.yaml")):
+        bare = re.sub(rf"^{FIELD}.*\n(?:{NEXT}.*\n)*", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        feeds = re.search(r"^# Feeds: .*\n", bare, re.MULTILINE)
+        name = path.relative_to(CONF / "experiment").with_suffix("").as_posix()
+        said = _expected(re.findall(r"\b\w+/\w+\b", feeds[0]), results, name) if feeds else ""
+        if feeds is None or not said:
+            yield path, bare
+            continue
+        trains = re.search(r"^# Command: .*scripts/train\.py", bare, re.MULTILINE)
+        said = f"not run at these settings; reproduce.py {said}" if trains else said
+        lines = textwrap.wrap(said, COLUMNS - len(FIELD), break_long_words=False, break_on_hyphens=False)
+        yield path, bare[: feeds.end()] + FIELD + f"\n{NEXT}".join(lines) + "\n" + bare[feeds.end() :]
 
 
-def _cell(found: dict[str, Any], where: str, code: str) -> list[str]:
-    """Write what a step of one kind of cells takes."""
-    times, compiled = found["milliseconds"], found["compiled"]
-    return [
-        found["case"],
-        f"{statistics.median(times):.4g} ({min(times):.4g} to {max(times):.4g})",
-        f"{compiled:.2f}" if compiled else "",
-        f"{found['rate']:.1f}",
-        f"{found['products']:.0%}",
-        f"{found['others']:.0%}",
-        ", ".join(f"{name} {share:.0%}" for name, share in found["slowest"]),
-        f"{found['evaluations']:.1%}",
-        f"{found['last']:.1%}",
-        where,
-        code,
-    ]
-
-
-COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
-
-
-def _commands(found: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the table of what commands take, and the sentence on goals that are missed."""
-    rows = [
-        [
-            f"`{one['command']}`" if len(one["processor"]) == 1 else f"`{one['command']}`, {one['case']}",
-            f"{statistics.median(one['processor']):.2f}",
-            f"{statistics.median(one['wall']):.2f}",
-            f"{one['goal']:g} s",
-            one["where"],
-            one["code"],
-        ]
-        for one in found
-    ]
-    missed = [f"{one['case']} ({statistics.median(one['processor']):.1f} s)" for one in found if not one["met"]]
-    return {
-        "commands": tabulate(rows, COMMAND_HEADERS, tablefmt="github", disable_numparse=True) if rows else _NOT_YET,
-        "slow": f"Goals missed: {', '.join(missed)}." if missed else "All goals are met." if found else "",
-    }
-
-
-SWEEP_HEADERS = ["part", "before", "now", "before over now", "where", "code"]
-_NOT_YET = "Not measured yet."
-
-
-def _sweep(found: dict[str, Any], where: str, code: str) -> list[str]:
-    """Write one part of what a sweep costs, before and now."""
-    sides = [f"{statistics.median(found[side]):,.4g}" for side in ("before", "now")]
-    if found["unit"] == "file operations":
-        sides = [f"{statistics.median(found[side]):,.0f}" for side in ("before", "now")]
-    return [found["case"], *(f"{side} {found['unit']}" for side in sides), f"{found['ratio']:.2f}x", where, code]
-
-
-def _outcome(found: dict[str, Any], before: str) -> str:
-    """Say what became of the simulated sweep."""
-    statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(found["statuses"].items()))
-    began, most = ([f"{value:,}" for value in found[name]] for name in ("begun", "most_of_a_runner"))
-    return (
-        f' "Before" is commit {before[:10]}. The {found["cells"]:,} cells on {found["runners"]} runners came to the '
-        f"same records byte for byte on both sides ({statuses}); {found['killed_runners']} runners were killed, cells "
-        f"began {began[0]} and {began[1]} times. The busiest runner asked {most[0]} and {most[1]} times."
-    )
+def _expected(names: Iterable[str], results: Path, experiment: str) -> str:
+    """Name a measured value of the first of these artifacts that has a table, and its cost."""
+    known = [spec.load(name) for name in names if name in spec.find()]
+    for artifact in sorted(known, key=lambda artifact: artifact.experiment != experiment):
+        for path in sorted((results / artifact.id).glob("*/table.json")):
+            table = json.loads(path.read_text(encoding="utf-8"))
+            cost, value = "nothing is trained", f"{artifact.id} at scale {table['scale']}"
+            if table["scale"] != EXACT:
+                seconds = [found.seconds for cell in table["cells"] if (found := records.find(results, cell))]
+                cost = f"its {len(seconds)} cells took {duration(sum(seconds))} of one processor core"
+            measured = {name: metric for name, metric in artifact.metrics.items() if metric.measured}
+            rows = [row for row in table["rows"] if row["quantity"] in measured and not row.get("baseline")]
+            if rows := [row for row in rows if row["own_mean"] is not None]:
+                row = next((row for row in rows if row["own_std"]), rows[-1])
+                metric = measured[row["quantity"]]
+                labels = [axis.values[row[name]].label for name, axis in artifact.axes.items()]
+                value += f", {', '.join(labels)}: {metric.title} {metric.text(row['own_mean'])}"
+                if row["own_std"]:
+                    value += f" ± {metric.text(row['own_std'])} over {row['own_seeds']} seeds"
+            return f"{value}; {cost}"
+    return ""
 
 
 if __name__ == "__main__":

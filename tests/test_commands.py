@@ -221,7 +221,7 @@ def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str
         (["generate.py", "{folder}/empty", "--temperature", "-1"], "--temperature -1: give 0"),
         (["generate.py", "{folder}/empty", "--temperature", "nan"], "--temperature nan: give 0"),
         (["export.py", "0123", "--to", "{folder}/new", "runs={folder}/empty"], "{folder}/empty"),
-        (["reproduce.py", "cem/table1", "--decide", "--hours", "1"], "is arithmetic: its claims are decided"),
+        (["reproduce.py", "cem/table3", "--published", "--render"], "--published goes with a run"),
     ],
 )
 def test_what_is_refused_at_once_says_why_on_one_line(words: list[str], message: str, folder: Path) -> None:
@@ -259,12 +259,12 @@ def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_plan_names_its_machine_and_counts_with_its_speed() -> None:
-    from paper_repro.artifacts import listing
-    from paper_repro.artifacts.plan import make
     from paper_repro.cells.estimates import UNMEASURED_GPU_RATE, unmeasured_rate
+    from paper_repro.tables import publish, spec
+    from paper_repro.tables.plan import make
 
-    plan = make(listing.catalogue.load("nrgpt/table2"), "paper")
-    assert "GPU(s)" in listing._machine_of(plan)
+    plan = make(spec.load("nrgpt/table2"), "paper")
+    assert "GPU(s)" in publish._machine_of(plan)
     config = {"machine": {"accelerator": "gpu", "devices": 8}}
     assert unmeasured_rate(config) == 8 * UNMEASURED_GPU_RATE > 1000 * unmeasured_rate({"machine": {}})
     assert unmeasured_rate({"machine": {"accelerator": "gpu", "devices": [0, 2]}}) == 2 * UNMEASURED_GPU_RATE
@@ -293,9 +293,11 @@ def test_cells_lead_from_a_row_to_its_record(here: Callable[..., subprocess.Comp
     assert (identity, seed, status, code) == ("95071d22e59ea75a", "0", "finished (reference)", "not recorded")
     assert path.endswith(f"results/cells/{identity}/record.json")
     assert len(re.findall("^[0-9a-f]{16} ", found.stdout, re.MULTILINE)) == 40, (
-        "30 settings, and two floors of 5 kernels"
+        "30 settings, and two baselines of 5 kernels"
     )
-    assert found.stdout.startswith("cem/table3 at scale cpu\n") and "  floor=target_mean, kernel=rbf  " in found.stdout
+    assert (
+        found.stdout.startswith("cem/table3 at scale cpu\n") and "  baseline=target_mean, kernel=rbf  " in found.stdout
+    )
 
 
 def test_cells_without_a_result_or_without_data_say_so(

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from paper_repro import __main__ as command
-from paper_repro.artifacts import views
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.runner import Result
-from paper_repro.cells.tasks import Outcome
+from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 
 Command = Callable[..., tuple[int, str, str]]
@@ -37,35 +34,15 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-def test_decide_without_any_data_says_so_and_writes_no_table(
+def test_a_run_without_any_data_says_so_and_writes_no_table(
     call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "data")
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
-    code, said, errors = call("reproduce.py", "cem/fig2c", "--decide", "--hours", "1", f"runs={tmp_path / 'runs'}")
+    code, said, errors = call("reproduce.py", "cem/fig2c", f"runs={tmp_path / 'runs'}")
     assert code == 1 and not said
     assert "run: python scripts/prepare_data.py" in errors and "no table is written" in errors
     assert not (tmp_path / "runs" / "cem").exists()
-
-
-def test_decide_writes_no_table_after_what_stopped_its_run(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = synthetic.ARTIFACT.replace("about: as in the paper.", "about: as in the paper.\n    looks: [3, 5]")
-    plan = synthetic.plan(tmp_path / "papers", looks)
-
-    def outcome(cell: PlannedCell) -> Outcome:
-        shift = 0.1 * (cell.seed - 0.9) * (dict(cell.key)["model"] == "old")
-        return synthetic.finished(error=2.0 + shift, score=1.0 + shift)
-
-    synthetic.fill(tmp_path / "runs", plan, outcome)
-    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
-    full = Result(fatal="the disk is full")
-    monkeypatch.setattr("paper_repro.cells.runner.run_cells", lambda *_, **__: full)
-    words = ("made/up", "scale=paper", "--decide", "--hours", "1000", f"runs={tmp_path / 'runs'}")
-    code, said, errors = call("reproduce.py", *words)
-    assert code == 1 and not said and "error: the disk is full" in errors
-    assert not list((tmp_path / "runs").glob("made/up/paper/table.*"))
 
 
 @pytest.mark.parametrize(
@@ -104,9 +81,9 @@ def test_a_metric_is_not_missed_where_a_probe_has_not_measured(tmp_path: Path) -
     synthetic.fill(runs, plan, lambda cell: synthetic.finished(error=0.5))
     probe = {"_target_": "paper_repro.tests.support.probes.Summing"}
     later = tuple(replace(cell, config={**cell.config, "probes": {"one": probe}}) for cell in plan.cells)
-    assert views.build(plan, runs, tmp_path).unnamed.keys() == {"score"}
-    assert views.build(replace(plan, cells=later), runs, tmp_path).unnamed == {}
-    assert views.build(plan, runs, None).unnamed == {}, "the reference may be older"
+    assert build(plan, runs, tmp_path).unnamed.keys() == {"score"}
+    assert build(replace(plan, cells=later), runs, tmp_path).unnamed == {}
+    assert build(plan, runs, None).unnamed == {}, "the reference may be older"
 
 
 @pytest.mark.parametrize(
@@ -115,10 +92,10 @@ def test_a_metric_is_not_missed_where_a_probe_has_not_measured(tmp_path: Path) -
         ("import os\nraise ValueError('no such rate')\n", "up.py:2: it cannot be imported, ValueError: no such rate"),
         ("import os\n\ndef rows(:\n", "up.py:3: it cannot be imported, SyntaxError: "),
         ("import no_such_package\n", "up.py:1: it cannot be imported, ModuleNotFoundError: No module named 'no_such"),
-        ("from paper_repro.artifacts import figure\n", "up.py:1: it cannot be imported, ImportError: cannot import"),
+        ("from paper_repro.tables import figures\n", "up.py:1: it cannot be imported, ImportError: cannot import"),
     ],
 )
-@pytest.mark.parametrize("action", [(), ("--plan",), ("--decide", "--hours", "1")], ids=str)
+@pytest.mark.parametrize("action", [(), ("--plan",)], ids=str)
 def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
     action: tuple[str, ...], code: str, said: str, call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +106,7 @@ def test_faulty_python_beside_a_yaml_is_named_before_the_first_cell_begins(
     assert len(errors.splitlines()) == 1 and not (tmp_path / "runs").exists()
 
 
-FIGURE = """from paper_repro.artifacts.figures import Figure
+FIGURE = """from paper_repro.tables.figure import Figure
 
 
 class Mine(Figure):

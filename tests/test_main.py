@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from paper_repro import __main__ as command
-from paper_repro.artifacts import catalogue
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.config import experiments
+from paper_repro.tables import spec
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
 
 
 def test_completions_are_what_the_command_takes_in_that_place() -> None:
-    names = [name for name in catalogue.find() if name.startswith("cem/t")]
+    names = [name for name in spec.find() if name.startswith("cem/t")]
     assert command.completions(["reproduce", "cem/t"]) == names
     assert command.completions(["reproduce", "cem/table3", "ng"])[0] == "ngpt"
     assert command.completions(["train", "nrgpt/"]) == [name for name in experiments() if name.startswith("nrgpt/")]

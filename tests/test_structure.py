@@ -1,4 +1,5 @@
 import ast
+import graphlib
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ FOLDERS = ("paper_repro", *SIBLINGS, "scripts")
 TORCH_FREE = (
     *(
         f"{room}.{path.stem}"
-        for room in ("base", "cells", "artifacts", "site", "results")
+        for room in ("base", "cells", "tables", "site")
         for path in sorted((ROOT / "paper_repro" / room).glob("*.py"))
         if path.stem != "__init__"
     ),
@@ -149,29 +150,41 @@ def test_evaluation_knows_no_model_and_imports_its_harness_inside_functions() ->
 
 
 def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
-    rooms = {"artifacts", "cells.planned", "cells.records", "cells.tasks", "metrics", "papers"}
+    rooms = {"tables", "cells.planned", "cells.records", "cells.tasks", "metrics", "papers"}
     assert wrong("paper_repro/papers", {"numpy"}, rooms, {"matplotlib", "scipy"}) == []
     shared = [item for path in files("paper_repro/papers") for item in imports(path) if ".papers." in item.name]
     papers = [(item, item.file.relative_to(ROOT / "paper_repro" / "papers").parts[0]) for item in shared]
     assert [item.where for item, paper in papers if f".papers.{paper}." not in item.name] == []
 
 
-def test_artifacts_stand_on_cells_and_cells_on_the_base_and_other_rooms_are_named_by_target() -> None:
+def test_tables_stand_on_cells_and_cells_on_the_base_and_other_rooms_are_named_by_target() -> None:
     packages = {"omegaconf", "hydra", "yaml", "filelock", "rich", "tabulate", "numpy"}
-    late = {"matplotlib", "scipy"}
-    assert wrong("paper_repro/base", packages, set(), late) == []
-    assert wrong("paper_repro/artifacts", packages, {"artifacts", "cells"}, late) == []
-    assert wrong("paper_repro/site", {"filelock", "jinja2", "markupsafe"}, {"site", "artifacts", "cells"}) == []
+    assert wrong("paper_repro/base", packages, set(), {"matplotlib", "scipy"}) == []
+    assert wrong("paper_repro/tables", packages, {"tables", "cells"}, {"matplotlib", "numpy", "pandas", "scipy"}) == []
+    assert wrong("paper_repro/site", {"filelock", "jinja2", "markupsafe"}, {"site", "tables", "cells"}, {"scipy"}) == []
     cells = [item for path in files("paper_repro/cells") for item in imports(path) if item.package == "paper_repro"]
     beyond = [item for item in cells if item.name.split(".")[1] not in ("base", "cells")]
     # A task is named by its target: the room of cells knows no model and no trainer.
     assert [item.where for item in beyond] == []
 
 
-def test_results_read_records_and_exports_read_weights() -> None:
-    rooms = {"results", "artifacts", "cells"}
-    assert wrong("paper_repro/results", {"tabulate"}, rooms, {"pandas"}) == []
-    rooms = {"exports", "results", "cells.records", "cells.tasks", "models", "training"}
+def test_no_module_of_tables_or_of_the_site_leads_back_to_itself_not_even_for_its_types() -> None:
+    text = {path: path.read_text(encoding="utf-8") for path in files("paper_repro/tables", "paper_repro/site")}
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in text}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found = [node for node in ast.walk(ast.parse(text[path])) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        wanted = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
+        froms = [node for node in found if isinstance(node, ast.ImportFrom)]
+        wanted |= {str(node.module) for node in froms}
+        wanted |= {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+        graph[name] = wanted & names.keys()
+    assert len(graph) > 10
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_exports_read_weights() -> None:
+    rooms = {"exports", "tables.frame", "cells.records", "cells.tasks", "models", "training"}
     assert wrong("paper_repro/exports", {"torch", "safetensors"}, rooms) == []
 
 
@@ -200,11 +213,6 @@ def test_the_walk_sees_every_kind_of_import(tmp_path: Path) -> None:
 def test_the_three_folders_are_no_packages_of_their_own() -> None:
     for sibling in SIBLINGS:
         assert (ROOT / sibling).is_dir() and not (ROOT / sibling / "__init__.py").exists()
-
-
-def test_every_file_keeps_to_the_length_of_a_sitting() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in files(*FOLDERS)}
-    assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 400} == {}
 
 
 def start(code: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
@@ -309,12 +317,12 @@ def test_the_unpacked_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None
     code = """
 from importlib.util import find_spec
 import paper_repro
-from paper_repro.artifacts import catalogue, plan
+from paper_repro.tables import plan, spec
 from paper_repro.kernels import cem_mlp
 counter_based = find_spec("paper_repro.datamodules.counter_based").origin
-assert len(plan.make(catalogue.load("cem/table3"), "smoke").cells) == 60
-assert catalogue.load("ebt/tableD1").companions()
-assert len(catalogue.load("cem/fig3a").bases) == 2
+assert len(plan.make(spec.load("cem/table3"), "smoke").cells) == 60
+assert spec.load("ebt/tableD1").companions()
+assert len(spec.load("cem/fig3a").bases) == 2
 print(len(paper_repro.__path__), paper_repro.__file__, counter_based, cem_mlp.__file__)
 """
     count, *places = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site")).split()

@@ -33,7 +33,7 @@ def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> N
     found = code_files.code_of(compose("ngpt/speedup", ["model=ngpt/ngpt"]))
     named = ("models.ngpt", "kernels.sphere_step.fused", "training.single", "datamodules.text", "base.seeds")
     assert {f"paper_repro.{name}" for name in named} <= found.keys()
-    others = ("paper_repro.models.cet", "paper_repro.artifacts", "paper_repro.papers", "paper_repro.launchers")
+    others = ("paper_repro.models.cet", "paper_repro.tables", "paper_repro.papers", "paper_repro.launchers")
     assert not [name for name in found if name.startswith(others)]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from paper_repro.artifacts import catalogue
 from paper_repro.base import config as configs
 from paper_repro.base import data_files, identity
 from paper_repro.base.config import CONF, compose, compose_seeds, experiments
@@ -19,6 +18,7 @@ from paper_repro.base.identity import settings
 from paper_repro.base.overrides import parse
 from paper_repro.base.targets import check_targets, instantiate, locate
 from paper_repro.cells import planned
+from paper_repro.tables import spec
 
 GP, COST = "cem/gaussian_process", "ebt/training_cost"
 
@@ -118,7 +118,7 @@ FORBIDDEN = [
     "paper_repro.base.errors.UsageError",
     "paper_repro.cells.fork_server.main",
     "paper_repro.cells.worker.Worker",
-    "paper_repro.artifacts.artifact.Source",
+    "paper_repro.tables.spec.Source",
     "paper_repro.kernels.linear_ce.linear_cross_entropy",
     "paper_repro.models",
 ]
@@ -533,8 +533,8 @@ def test_every_shipped_experiment_names_the_artifacts_that_it_feeds(experiment: 
     (told,) = (line.rpartition(": ")[2].strip().split(", ") for line in lines if line.startswith("# Feeds:"))
     paper = experiment.partition("/")[0]
     named = [name if "/" in name else f"{paper}/{name}" for name in told]
-    own = {name for name in catalogue.find() if catalogue.load(name).experiment == experiment}
-    assert own <= set(named) <= set(catalogue.find())
+    own = {name for name in spec.find() if spec.load(name).experiment == experiment}
+    assert own <= set(named) <= set(spec.find())
     assert len(named) == len(set(named))
 
 

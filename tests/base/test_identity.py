@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
 from paper_repro.base import identity
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.config import CONF, compose
 from paper_repro.base.targets import locate
 from paper_repro.cells import records
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 
 SECTIONS = {"training": "paper_repro.cells.training_section.TrainingSettings"}
 """A section that has no class of its own, and the class that reads it."""
@@ -200,8 +200,8 @@ def test_a_derived_metric_leaves_plan_and_ids(tmp_path: Path, monkeypatch: pytes
     (folder / "more.yaml").write_text(
         own + "metrics: {bits: {title: B, unit: bits, direction: lower, derived: {ratio: [val_loss, val_loss]}}}\n"
     )
-    monkeypatch.setenv(catalogue.EXTRA_PAPERS, str(tmp_path))
-    one, more = (plans.make(catalogue.load(f"made/{name}"), "cpu") for name in ("plain", "more"))
+    monkeypatch.setenv(spec.EXTRA_PAPERS, str(tmp_path))
+    one, more = (plans.make(spec.load(f"made/{name}"), "cpu") for name in ("plain", "more"))
     assert [cell.id for cell in one.cells] == [cell.id for cell in more.cells]
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts.explain import explain
 from paper_repro.base import typed_yaml
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.config import compose, experiments
 from paper_repro.base.errors import UsageError
 from paper_repro.base.origins import explained
+from paper_repro.tables import spec
+from paper_repro.tables.publish import explain
 
 
 def line_of(text: str, key: str) -> str:
@@ -43,7 +43,7 @@ def test_each_layer_is_named() -> None:
 
 
 def test_a_cell_of_an_artifact_names_axis_scale_and_factor() -> None:
-    artifact = catalogue.load("nrgpt/fig4")
+    artifact = spec.load("nrgpt/fig4")
     text = explain(artifact, "cpu", ["model=ff1,width=w64", "heads=h1", "optimizer.lr=0.3"], 1)
     assert text.startswith(
         "# nrgpt/fig4 at scale cpu: model=ff1, width=w64, heads=h1, steps=s3, setting=lr5e-3, seed 1 "
@@ -68,7 +68,7 @@ def test_a_cell_of_an_artifact_names_axis_scale_and_factor() -> None:
 )
 def test_a_cell_that_is_not_there_is_refused(words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        explain(catalogue.load("nrgpt/fig4"), "cpu", words)
+        explain(spec.load("nrgpt/fig4"), "cpu", words)
     assert message in str(caught.value)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from paper_repro.artifacts import catalogue, plan, verification
 from paper_repro.base import data_files
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.cells import verify
@@ -19,6 +18,7 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
 from paper_repro.models.cem.regression import GatedMLP
+from paper_repro.tables import plan, spec, verification
 from paper_repro.training import build
 
 PUBLISHED = Published(RESULTS)
@@ -36,7 +36,7 @@ def reproduce(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 @pytest.fixture(scope="module")
 def cell() -> PlannedCell:
     """A published cell that trains 3,000 steps."""
-    cells = plan.make(catalogue.load("cem/table3"), "cpu", seeds=[0]).cells
+    cells = plan.make(spec.load("cem/table3"), "cpu", seeds=[0]).cells
     return next(cell for cell in cells if cell.key == (("kernel", "rbf"), ("model", "t1")))
 
 
@@ -136,7 +136,7 @@ def test_absent_and_other_data_are_reported_and_are_no_failure(
 
 
 def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
-    altered = plan.make(catalogue.load("cem/table3"), "cpu", [0], ["optimizer.lr=0.5"]).cells[0]
+    altered = plan.make(spec.load("cem/table3"), "cpu", [0], ["optimizer.lr=0.5"]).cells[0]
     found = verify.verify(altered, PUBLISHED)
     assert found.verdict == DIFFERS
     assert found.why.startswith("its config has changed")
@@ -147,7 +147,7 @@ def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
 def test_of_each_kind_the_cheapest_cell_is_chosen() -> None:
     chosen = {one.place: one for one in verification.choose(["cem/table3"], None, PUBLISHED)}
     assert len({one.kind for one in chosen.values()}) == len(chosen) == 3
-    records = [PUBLISHED.find(one) for one in plan.make(catalogue.load("cem/table3"), "cpu").cells]
+    records = [PUBLISHED.find(one) for one in plan.make(spec.load("cem/table3"), "cpu").cells]
     known: list[Record] = [record for record in records if record is not None]
     fastest = min(known, key=lambda record: record.seconds)
     assert fastest.cell in {one.cell.id for one in chosen.values()}

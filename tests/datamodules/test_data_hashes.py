@@ -14,8 +14,6 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
 from paper_repro.base import data_files, identity
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.files import sha256_of_bytes
@@ -26,6 +24,8 @@ from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.text_streams import names_and_sizes
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.scripts import prepare_data
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 
 ELSEWHERE = "99.0+cu130"
 FILES = {
@@ -170,7 +170,7 @@ def test_published_ids_are_found_by_their_tokens(source: dict[str, Any], tmp_pat
 
 def test_another_text_has_other_ids_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def ids(root: Path) -> set[str]:
-        plan = plans.make(catalogue.load("ngpt/fig2"), "cpu", None, [f"machine.data_root={root}"])
+        plan = plans.make(spec.load("ngpt/fig2"), "cpu", None, [f"machine.data_root={root}"])
         return {cell.id for cell in plan.all_cells}
 
     write_manifest(tmp_path / "same", 512, {})

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from paper_repro.artifacts import catalogue
 from paper_repro.base.config import compose_seeds
 from paper_repro.kernels.static.shapes import declared
+from paper_repro.tables import spec
 
 pytest.importorskip("triton")
 
@@ -19,7 +19,7 @@ def sizes(op: str) -> str:
 
 def configs(name: str, **values: list[str]) -> Iterator[dict[str, Any]]:
     """The config of the first point of each combination of these values of an artifact's axes, at scale paper."""
-    artifact = catalogue.load(name)
+    artifact = spec.load(name)
     _, scale = artifact.scale("paper")
     seen = set()
     for key in artifact.points(scale):

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.command_names import artifacts
 from paper_repro.base import data_files
 from paper_repro.base.command_line import ROOT, run_main
 from paper_repro.base.overrides import parse
 from paper_repro.launchers import preparing
 from paper_repro.scripts import reproduce, train
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables.spec import artifacts
 from paper_repro.tests.support.synthetic import ARTIFACT
 
 EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"
@@ -145,5 +145,5 @@ def test_data_that_need_no_network_are_prepared_first(
 def test_nothing_is_downloaded_by_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
-    plan = plans.make(catalogue.load("ngpt/table6"), "paper", [0])
+    plan = plans.make(spec.load("ngpt/table6"), "paper", [0])
     assert all(cell.missing for cell in plan.cells) and preparing.commands(plan.cells) == []

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.artifact import Artifact
-from paper_repro.artifacts.axes import EXACT
-from paper_repro.artifacts.floors import NOTHING
-from paper_repro.artifacts.plan import Plan
 from paper_repro.base.overrides import Override
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record, record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables.axes import EXACT
+from paper_repro.tables.baselines import NOTHING
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import Artifact
 
 PROVENANCE = {"commit": "0" * 40, "dirty": False, "versions": {"torch": "2.13.0"}, "device": "a processor"}
 
@@ -97,14 +97,13 @@ claims:
   - id: old_above_new
     says: Old is above new, on every task
     where: Table 1
-    over: [task]
-    predicate:
-      order: {metric: error, greater: {model: old}, lesser: {model: new}}
+    difference: {metric: error, of: {model: old}, to: {model: new}, over: [task]}
+    above: 0
   - id: scores_close
     says: On the easy task both score the same
     where: Table 1
-    predicate:
-      close: {metric: score, left: {task: easy, model: old}, right: {task: easy, model: new}, within: 0.05}
+    ratio: {metric: score, of: {task: easy, model: old}, to: {task: easy, model: new}}
+    between: [0.95, 1.05]
 scales:
   smoke:
     comparable: false
@@ -127,7 +126,7 @@ def write_artifact(folder: Path, text: str = ARTIFACT, name: str = "up") -> Path
 
 
 def load(folder: Path, text: str = ARTIFACT) -> Artifact:
-    return catalogue.load_file(write_artifact(folder, text))
+    return spec.load_file(write_artifact(folder, text))
 
 
 def override(key: str, value: object) -> Override:
@@ -146,32 +145,35 @@ def write_record(root: Path, cell: PlannedCell, outcome: Outcome) -> Record:
 
 
 def fill(
-    root: Path, plan: Plan, outcome: Callable[[PlannedCell], Outcome | None], floors: Mapping[str, float] | None = None
+    root: Path,
+    plan: Plan,
+    outcome: Callable[[PlannedCell], Outcome | None],
+    baselines: Mapping[str, float] | None = None,
 ) -> None:
-    """Write a record for every cell of a plan to which ``outcome`` gives one, and for its floors.
+    """Write a record for every cell of a plan to which ``outcome`` gives one, and for its baselines.
 
     Of an artifact of the catalogue that trains, metrics lie a little apart (``apart``).
 
     Args:
-        floors: what the floors' records say, by metric.  What it leaves out every finished model passes: the floor is
-            put beyond the worst of them, and a model without the metric is given one.
+        baselines: the values of the baselines' records by metric.  Every finished model beats those that it leaves
+            out, and a model without the metric is given one.
     """
     made = {cell.id: (cell, found) for cell in plan.cells if (found := outcome(cell)) is not None}
     learned = [found for _, found in made.values() if found.status == FINISHED]
-    for floor in plan.floors:
-        worse = 1.0 if floor.spec.direction == "lower" else -1.0
-        for metric in floor.spec.metrics if floor.spec.judges != NOTHING else ():
-            if any(found.metrics.get(metric) is None for found in learned) and metric not in (floors or {}):
+    for baseline in plan.baselines:
+        worse = 1.0 if baseline.spec.direction == "lower" else -1.0
+        for metric in baseline.spec.metrics if baseline.spec.judges != NOTHING else ():
+            if any(found.metrics.get(metric) is None for found in learned) and metric not in (baselines or {}):
                 for found in learned:
                     if metric not in found.unavailable:
                         found.metrics.setdefault(metric, -worse * 1e3)
-        for cell in floor.cells.values():
-            numbers = dict(floors or {})
-            for metric, name in floor.spec.metrics.items():
+        for cell in baseline.cells.values():
+            numbers = dict(baselines or {})
+            for metric, name in baseline.spec.metrics.items():
                 values = [worse * found.metrics[metric] for found in learned if metric in found.metrics]
                 numbers.setdefault(name, worse * (max(values, default=0.0) + 1.0))
             write_record(root, cell, Outcome(FINISHED, numbers))
-    trained = plan.scale_name != EXACT and catalogue.PAPERS in plan.artifact.path.parents
+    trained = plan.scale_name != EXACT and spec.PAPERS in plan.artifact.path.parents
     for cell, found in made.values():
         write_record(root, cell, apart(cell, found) if trained else found)
 

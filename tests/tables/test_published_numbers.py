@@ -1,4 +1,4 @@
-"""The numbers of the published tables and figures are those of commit 65785f78, whatever happens to words and layout."""
+"""The numbers of the published tables and figures are those of commit 65785f78; words and layout may change."""
 
 import base64
 import csv
@@ -12,7 +12,7 @@ import pytest
 from paper_repro.base.command_line import RESULTS
 
 KNOWN = Path(__file__).with_name("published_numbers.json")
-"""By file below results/: four bytes of the hash of each row, words of verdicts and panels left out, sorted, in base 64."""
+"""By file below results/: four bytes of the hash of each row without ``WORDS``, sorted, in base 64."""
 WORDS = ("verdict", "as_reference", "claim", "sweep")
 SIZE = 4
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.artifacts import catalogue, listing, plan
 from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import counted, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
 from paper_repro.cells.tasks import Cost, task_of
+from paper_repro.tables import listing, plan, spec
 from paper_repro.training import cost, counting
 from paper_repro.training.cost import measure
 
@@ -27,7 +27,7 @@ TABLE3 = {
 
 @pytest.mark.parametrize("model", TABLE3)
 def test_parameters_and_flops_of_table_3_are_the_printed_ones(model: str) -> None:
-    artifact = catalogue.load("cem/table3")
+    artifact = spec.load("cem/table3")
     key = (("kernel", "rbf"), ("model", model))
     cost = measure(compose(artifact.experiment, artifact.overrides(key, artifact.scales["paper"])))
     assert (cost.parameters, cost.multiply_adds) == TABLE3[model]
@@ -98,7 +98,7 @@ def test_a_model_that_differentiates_twice_is_planned_with_its_own_flops(cell: A
     assert found.multiply_adds == 2 * (product + energy)
     assert found.step_flops == 3 * 2 * (5 * product + 3 * energy)
     assert found.parameters == 10 * 6 + 6
-    made = plan.make(catalogue.load("cem/table3"), "smoke")
+    made = plan.make(spec.load("cem/table3"), "smoke")
     cells = tuple(dataclasses.replace(own, config=config) for own in made.cells)
     text = listing.plan_table(dataclasses.replace(made, cells=cells), [tmp_path])
     assert "FLOPs of a training step" in text and f"  {found.step_flops:,}  " in text
@@ -112,7 +112,7 @@ def test_the_time_of_a_cell_without_a_record_follows_from_its_flops() -> None:
 
 
 def test_a_task_that_only_does_arithmetic_costs_nothing(tmp_path: Path) -> None:
-    made = plan.make(catalogue.load("ebt/tableD1"), "exact")
+    made = plan.make(spec.load("ebt/tableD1"), "exact")
     assert {item.cost for item in estimate(made.cells, []).values()} == {None}
 
 
@@ -123,7 +123,7 @@ def test_what_is_no_task_is_refused(node: object) -> None:
 
 
 def test_cells_of_one_shape_are_estimated_alike_and_longer_ones_longer(tmp_path: "object") -> None:
-    cells = plan.make(catalogue.load("cem/table3"), "smoke").cells
+    cells = plan.make(spec.load("cem/table3"), "smoke").cells
     found = estimate(cells, [])
     by_model = {dict(cell.key)["model"]: found[cell.id] for cell in cells}
     assert {found[cell.id].seconds for cell in cells if dict(cell.key)["model"] == "t8"} == {by_model["t8"].seconds}

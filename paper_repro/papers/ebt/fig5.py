@@ -20,8 +20,9 @@ from paper_repro.papers.ebt.learning import (
     runs,
 )
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 
@@ -39,6 +40,8 @@ LAWS: dict[str, tuple[dict[str, str], Size]] = {
 }
 PARAMETERS, FLOPS, RULE, WIDTH = LAWS
 LONGER = "steps over those of EBT"
+EQUAL_TOKENS, EQUAL_TIME = "equal tokens", "equal time"
+EQUAL_FLOPS, EQUAL_RULE = "equal FLOPs, counted", "equal FLOPs, the paper's rule"
 COSTS = (":", "--", "-.", (0, (1, 3)))
 """The lines of equal costs, in ascending order."""
 ROUNDING = 1e-9
@@ -79,8 +82,7 @@ class ScalingTable(Table):
     def summary(self) -> dict[str, float]:
         found = {f"exponent_{model}": _exponents(self.view, model, FLOPS) for model in (TRANSFORMER, S1)}
         numbers = {name: stats.mean(list(own.values())) for name, own in found.items() if own}
-        costs = cost_ratios(self.view)
-        names = {"flops_ratio": "equal FLOPs, counted", "rule_ratio": "equal FLOPs, the paper's rule"}
+        names, costs = {"flops_ratio": EQUAL_FLOPS, "rule_ratio": EQUAL_RULE}, cost_ratios(self.view)
         return numbers | {name: costs[cost] for name, cost in names.items() if cost in costs}
 
     def remarks(self) -> list[str]:
@@ -88,30 +90,22 @@ class ScalingTable(Table):
         if (base := runs(self.view, model=S1, budget="one", **BASE)) and base[0].parameters:
             each = base[0].tokens / base[0].parameters
             found.append(f"Training tokens for each non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
-        estimates = {f"Over {name}": exponent_ratio({"": _sides(self.view, name)}) for name in LAWS}
-        estimates |= {name: at_equal_cost(self.view, name, cost) for name, cost in cost_ratios(self.view).items()}
-        return found + [f"{what[0].upper()}{what[1:]}: {one.text}." for what, one in estimates.items() if one.interval]
-
-
-def flops_ratio(view: View, by_rule: bool = False) -> float | None:
-    """Return the FLOPs of EBT's training over those of Transformer++'s at the base size."""
-    found = [runs(view, model=model, budget="one", **BASE) for model in (S1, TRANSFORMER)]
-    if not all(found):
-        return None
-    ours, theirs = (own[0].rule_flops if by_rule else own[0].flops for own in found)
-    return ours / theirs if theirs else None
+        laws = [(f"over {name}: ", exponent_ratio({"": _sides(self.view, name)})) for name in LAWS]
+        costs = [("", at_equal_cost(self.view, name, cost)) for name, cost in cost_ratios(self.view).items()]
+        texts = [f"{where}{one.text}." for where, one in (*laws, *costs) if one.interval is not None]
+        return found + [text[0].upper() + text[1:] for text in texts]
 
 
 def cost_ratios(view: View) -> dict[str, float]:
     """Return EBT's cost of a step over Transformer++'s, by the name of the cost; unknown ones are left out."""
-    times = view.samples("ratio_own", {"model": "times", "budget": "one", **BASE})
-    known = {
-        "equal tokens": 1.0,
-        "equal time": stats.mean(list(times.values())) if times else None,
-        "equal FLOPs, counted": flops_ratio(view),
-        "equal FLOPs, the paper's rule": flops_ratio(view, by_rule=True),
-    }
-    return {name: factor for name, factor in known.items() if factor is not None}
+    found = {EQUAL_TOKENS: 1.0}
+    if times := view.samples("ratio_own", {"model": "times", "budget": "one", **BASE}):
+        found[EQUAL_TIME] = stats.mean(list(times.values()))
+    ours, theirs = (runs(view, model=model, budget="one", **BASE)[:1] for model in (S1, TRANSFORMER))
+    for one, other in zip(ours, theirs, strict=False):
+        if other.flops:
+            found |= {EQUAL_FLOPS: one.flops / other.flops, EQUAL_RULE: one.rule_flops / other.rule_flops}
+    return found
 
 
 def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
@@ -126,7 +120,8 @@ def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
         wanted = math.log(factor * own.steps)
         if points and points[0][0] - ROUNDING <= wanted <= points[-1][0] + ROUNDING:
             ours[own.seed] = own.loss
-            theirs[own.seed] = math.exp(float(np.interp(wanted, *zip(*points, strict=True))))
+            steps, losses = zip(*points, strict=True)
+            theirs[own.seed] = math.exp(float(np.interp(wanted, steps, losses)))
     to = f"loss of Transformer++ at {what} ({factor:.3g} times the steps)"
     return claims.ratio("loss of EBT", to, {"": (ours, theirs)})
 
@@ -138,8 +133,8 @@ def estimate_rate_over_parameters_and_flops(view: View) -> Estimate:
 
 def estimate_better_at_equal_flops(view: View) -> Estimate:
     """EBT's loss over Transformer++'s at equal counted FLOPs."""
-    factor = flops_ratio(view)
-    return claims.nothing("not run") if factor is None else at_equal_cost(view, "equal FLOPs", factor)
+    factor = cost_ratios(view.unwatched()).get(EQUAL_FLOPS)
+    return claims.nothing("not run") if factor is None else at_equal_cost(view, EQUAL_FLOPS, factor)
 
 
 def _exponents(view: View, model: str, law: str) -> dict[int, float]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from paper_repro.metrics.scaling import fit_power_law
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 from paper_repro.tables import claims, plots
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import Row
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import Place, View
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """EBT, Table D.5: the cost of a step over Transformer++'s, compared with the printed ratios."""
 
 from paper_repro.tables import claims, stats
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 

@@ -1,4 +1,4 @@
-// Three things: filters of lists, the records behind a number, and the numbers behind the marks of a figure.
+// Three things: filters of lists, the records behind a number, and the values of the marks of a figure.
 "use strict";
 
 function filterEntries() {
@@ -117,10 +117,10 @@ function numbersBehindMarks() {
       let least = Infinity;
       for (const mark of marks) {
         const away = Math.hypot(mark[0] - at.x, mark[1] - at.y);
-        if (away < least && away < Math.max(nearEnough / matrix.a, mark[3])) [best, least] = [mark, away];
+        if (away < least && away < nearEnough / matrix.a) [best, least] = [mark, away];
       }
       if (!best) return hide();
-      tip.textContent = best[2];
+      tip.textContent = `${best[2]}\n${best[3]}, ${best[4]}`.trim();
       tip.hidden = false;
       ring.setAttribute("cx", best[0]);
       ring.setAttribute("cy", best[1]);

@@ -2,10 +2,10 @@
 
 import pytest
 
-from paper_repro.artifacts.artifact import Metric
-from paper_repro.artifacts.derived import with_derived
 from paper_repro.cells import records
 from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.tables.spec import Metric
+from paper_repro.tables.view import with_derived
 
 METRICS = {
     "perplexity": Metric("Perplexity", "", "lower", derived={"exp": ["val_loss"]}),

@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts.plan import Plan
-from paper_repro.artifacts.publish import publish
-from paper_repro.artifacts.render import render
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
@@ -20,6 +16,9 @@ from paper_repro.cells import measurements, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, Outcome
+from paper_repro.tables import plan as plans
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.publish import publish, render
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.probes import STEPS_VARIABLE
 
@@ -159,5 +158,5 @@ def test_a_metric_that_only_some_seeds_lack_is_printed_from_the_others(plan: Pla
 
     synthetic.fill(tmp_path / "runs", plan, outcome)
     table, _ = render(plan, tmp_path / "runs", None)
-    assert {row[table.grid().headers.index("Score")] for row in table.grid().rows} == {"**2.0 ± 0.0**"}
+    assert {row[table.grid().headers.index("Score")] for row in table.grid().rows} == {"\x022.0 ± 0.0\x03"}
     assert "Score: n/a, needs gpt2: get it" in table.notes()

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import views
-from paper_repro.artifacts.plan import Plan
-from paper_repro.artifacts.tables import Table
 from paper_repro.base import identity
 from paper_repro.base.data_files import DATA_VARIABLE
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.table import Table
+from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
 
@@ -43,13 +43,13 @@ def test_attachments_come_by_seed_from_the_records_that_are_judged(tmp_path: Pat
     runs, results = tmp_path / "runs", tmp_path / "results"
     ids = cells_at(plan, PLACE)
     fill(results, plan)
-    found = views.build(plan, runs, results).attachments(NAME, PLACE)
+    found = build(plan, runs, results).attachments(NAME, PLACE)
     assert found == {seed: f"results {cell}".encode() for seed, cell in ids.items()} and len(found) == 3
     fill(runs, plan)
-    view = views.build(plan, runs, results)
+    view = build(plan, runs, results)
     assert view.attachments(NAME, PLACE) == {seed: f"runs {cell}".encode() for seed, cell in ids.items()}
     assert view.attachments("other.csv", PLACE) == {}
-    as_reference = views.build(plan, results, None).attachments(NAME, PLACE)
+    as_reference = build(plan, results, None).attachments(NAME, PLACE)
     assert as_reference == {seed: f"results {cell}".encode() for seed, cell in ids.items()}
 
 
@@ -60,7 +60,7 @@ def test_a_damaged_attachment_counts_as_absent_and_is_named(tmp_path: Path, capl
     (record_path(tmp_path / "runs", ids[0]).parent / NAME).write_bytes(b"something else")
     (record_path(tmp_path / "runs", ids[2]).parent / NAME).unlink()
     with caplog.at_level(logging.WARNING):
-        found = views.build(plan, tmp_path / "runs", tmp_path / "results").attachments(NAME, PLACE)
+        found = build(plan, tmp_path / "runs", tmp_path / "results").attachments(NAME, PLACE)
     assert found.keys() == {1}
     assert "not the file that the record beside it names" in caplog.text and "which is absent" in caplog.text
 
@@ -68,7 +68,7 @@ def test_a_damaged_attachment_counts_as_absent_and_is_named(tmp_path: Path, capl
 def test_what_cells_that_did_not_finish_left_is_no_result(tmp_path: Path) -> None:
     plan = synthetic.plan(tmp_path)
     fill(tmp_path / "runs", plan, DIVERGED)
-    assert views.build(plan, tmp_path / "runs", None).attachments(NAME, PLACE) == {}
+    assert build(plan, tmp_path / "runs", None).attachments(NAME, PLACE) == {}
 
 
 @pytest.mark.parametrize("data", ["absent", "others"])
@@ -93,7 +93,7 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
     assert {cell.id for cell in plan.cells}.isdisjoint(cell.id for cell in published.cells)
     assert [cell.settings for cell in plan.cells] == [cell.settings for cell in published.cells]
 
-    view = views.build(plan, tmp_path / "runs", tmp_path / "results")
+    view = build(plan, tmp_path / "runs", tmp_path / "results")
     assert all(len(point.reference) == 3 and not point.own for point in view.points.values())
     expected = {seed: f"results {cell}".encode() for seed, cell in cells_at(published, PLACE).items()}
     assert view.attachments(NAME, PLACE) == expected
@@ -103,7 +103,7 @@ def test_the_reference_of_data_that_a_reader_lacks_is_found_by_its_settings(
 
     if data == "others":  # the user's own results stand beside the reference, under ids of their own
         fill(tmp_path / "runs", plan)
-        view = views.build(plan, tmp_path / "runs", tmp_path / "results")
+        view = build(plan, tmp_path / "runs", tmp_path / "results")
         assert all(len(point.reference) == len(point.own) == 3 for point in view.points.values())
         assert Table(view).document()["cells"].keys() == {cell.id for cell in plan.cells}
 
@@ -122,14 +122,14 @@ def test_of_records_with_the_same_settings_the_published_table_says_which_are_th
         fill(results, plan)
         ids[content] = {cell.id for cell in plan.cells}
         if table == content:
-            Table(views.build(plan, results, None)).write(results / plan.folder)
+            Table(build(plan, results, None)).write(results / plan.folder)
     if table in ("damaged", "of others"):
         written = results / plan.folder / "table.json"
         written.parent.mkdir(parents=True)
         written.write_text("[" if table == "damaged" else '{"cells": {"ffffffffffffffff": {}, "..": {}}}')
     corpus.unlink()
 
-    view = views.build(synthetic.plan(tmp_path, text), tmp_path / "runs", results)
+    view = build(synthetic.plan(tmp_path, text), tmp_path / "runs", results)
     found = [record.cell for point in view.points.values() for record in point.reference.values()]
     last = {max(pair) for pair in zip(*(sorted_by_settings(results, ids[content]) for content in ids), strict=True)}
     assert set(found) == ids.get(table, last) and len(found) == len(plan.cells)
@@ -146,5 +146,5 @@ def test_without_files_a_record_of_the_same_settings_under_another_id_is_not_tak
     fill(tmp_path / "results", plan)
     home = record_path(tmp_path / "results", plan.cells[0].id).parent
     home.rename(home.with_name("0" * 16))
-    view = views.build(plan, tmp_path / "runs", tmp_path / "results")
+    view = build(plan, tmp_path / "runs", tmp_path / "results")
     assert sum(len(point.reference) for point in view.points.values()) == len(plan.cells) - 1

@@ -11,7 +11,7 @@ from paper_repro.base.command_line import RESULTS, ROOT, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
-from paper_repro.results import lookup
+from paper_repro.tables import frame
 
 FIRST, SECOND = "95071d22e59ea75a", "b8497c8947d73191"
 
@@ -86,9 +86,9 @@ def test_two_runs_folders_of_one_artifact(changed: Path, capsys: Any) -> None:
 
 
 def test_an_altered_run_is_paired_by_place_and_seed(tmp_path: Path, capsys: Any) -> None:
-    from paper_repro.artifacts import catalogue, plan
+    from paper_repro.tables import plan, spec
 
-    altered = plan.make(catalogue.load("cem/table3"), "cpu", None, ["optimizer.lr=0.003"])
+    altered = plan.make(spec.load("cem/table3"), "cpu", None, ["optimizer.lr=0.003"])
     published = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())
     cells = {(*place.values(),): cell for cell, place in published["cells"].items()}
     for cell in altered.cells[:8]:
@@ -157,9 +157,9 @@ def test_a_beginning_of_several_ids(tmp_path: Path, capsys: Any) -> None:
 
 def test_a_published_cell_of_which_nobody_has_the_weights_is_told_how_to_train(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"published with cem/table3, weights are not: run reproduce.py cem/table3 sc"):
-        lookup.find(FIRST, [tmp_path])
+        frame.find_record(FIRST, [tmp_path])
     with pytest.raises(UsageError, match=r"nor the id of one in [^;]*$"):
-        lookup.find("0123456789abcdef", [tmp_path])
+        frame.find_record("0123456789abcdef", [tmp_path])
     for word, near in (("95071d22e59ea75b", "did you mean '95071d22e59ea75a'"), ("0123456789abcdef", "cells$")):
         with pytest.raises(UsageError, match=near):
-            lookup.find(word, [RESULTS])
+            frame.find_record(word, [RESULTS])

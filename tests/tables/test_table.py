@@ -1,21 +1,20 @@
 import pytest
 
-from paper_repro.artifacts import verdicts
-from paper_repro.artifacts.artifact import Column, Metric, Number, Tolerance
-from paper_repro.artifacts.verdicts import (
+from paper_repro.cells import records
+from paper_repro.cells.records import Record
+from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
+from paper_repro.tables import table
+from paper_repro.tables.spec import Column, Metric, Number, Tolerance
+from paper_repro.tables.table import (
     ALTERED,
     NOT_RUN,
     OFF,
     REDUCED,
     REPRODUCED,
-    Verdict,
     agreement,
     on_column,
     on_metric,
 )
-from paper_repro.cells import records
-from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import DIVERGED, FAILED, FINISHED, Outcome
 
 METRIC = Metric("Error", "nats", "lower", digits=2)
 STDS = Tolerance("why", published_stds=1.0)
@@ -24,7 +23,7 @@ ABSOLUTE = Tolerance("why", absolute=0.05)
 PRINTED = Tolerance("why", printed_digits=True)
 
 
-def judge(found: float, printed: Number, tolerance: Tolerance, metric: Metric = METRIC) -> Verdict:
+def judge(found: float, printed: Number, tolerance: Tolerance, metric: Metric = METRIC) -> tuple[str, str]:
     return on_metric(metric, printed, {0: found}, tolerance, comparable=True, altered=False)
 
 
@@ -42,19 +41,19 @@ def test_each_rule_says_reproduced_inside_and_off_outside(
     tolerance: Tolerance, inside: list[float], outside: list[float]
 ) -> None:
     printed = Number(0.5, 0.25)
-    assert {judge(value, printed, tolerance).word for value in inside} == {REPRODUCED}
-    assert {judge(value, printed, tolerance).word for value in outside} == {OFF}
+    assert {judge(value, printed, tolerance)[0] for value in inside} == {REPRODUCED}
+    assert {judge(value, printed, tolerance)[0] for value in outside} == {OFF}
 
 
 def test_the_text_carries_the_difference() -> None:
     printed = Number(0.5, 0.1)
-    assert judge(0.51, printed, STDS).text == "reproduced (+2 %)"
-    assert judge(0.501, printed, STDS).text == "reproduced (+0.2 %)"
-    assert judge(0.75, printed, STDS).text == "off by +50 %"
-    assert judge(0.25, printed, STDS).text == "off by -50 %"
-    assert judge(-0.75, Number(-0.5, 0.1), STDS).text == "off by -50 %"
-    assert judge(0.25, Number(0.0, 0.1), STDS).text == "off by +0.25"
-    assert judge(0.5, printed, STDS).text == "reproduced (+0 %)"
+    assert judge(0.51, printed, STDS)[1] == "reproduced (+2 %)"
+    assert judge(0.501, printed, STDS)[1] == "reproduced (+0.2 %)"
+    assert judge(0.75, printed, STDS)[1] == "off by +50 %"
+    assert judge(0.25, printed, STDS)[1] == "off by -50 %"
+    assert judge(-0.75, Number(-0.5, 0.1), STDS)[1] == "off by -50 %"
+    assert judge(0.25, Number(0.0, 0.1), STDS)[1] == "off by +0.25"
+    assert judge(0.5, printed, STDS)[1] == "reproduced (+0 %)"
 
 
 def test_only_the_papers_scale_with_its_own_settings_is_judged() -> None:
@@ -62,25 +61,25 @@ def test_only_the_papers_scale_with_its_own_settings_is_judged() -> None:
         reduced = on_metric(METRIC, Number(0.5, 0.1), {0: found}, STDS, comparable=False, altered=False)
         altered = on_metric(METRIC, Number(0.5, 0.1), {0: found}, STDS, comparable=True, altered=True)
         both = on_metric(METRIC, Number(0.5, 0.1), {0: found}, STDS, comparable=False, altered=True)
-        assert (reduced.word, altered.word, both.word) == (REDUCED, ALTERED, ALTERED)
-        assert reduced.text == "reduced scale" and altered.text.startswith("altered (")
+        assert (reduced[0], altered[0], both[0]) == (REDUCED, ALTERED, ALTERED)
+        assert reduced[1] == "reduced scale" and altered[1].startswith("altered (")
 
 
 def test_without_results_it_is_not_run_whatever_else_is_true() -> None:
     for printed in (None, Number(0.5)):
         for comparable in (True, False):
-            assert on_metric(METRIC, printed, {}, STDS, comparable, altered=True) == Verdict(NOT_RUN, "not run")
+            assert on_metric(METRIC, printed, {}, STDS, comparable, altered=True) == (NOT_RUN, "not run")
 
 
 def test_without_a_printed_number_there_is_no_verdict() -> None:
-    assert on_metric(METRIC, None, {0: 1.0}, None, comparable=True, altered=False) == Verdict("", "")
+    assert on_metric(METRIC, None, {0: 1.0}, None, comparable=True, altered=False) == ("", "")
 
 
 def test_the_mean_over_seeds_is_judged_in_the_papers_unit() -> None:
     metric = Metric("Parameters (M)", "parameters", "none", digits=2, factor=1e6)
     verdict = on_metric(metric, Number(2.0), {0: 1.9e6, 1: 2.1e6}, PRINTED, comparable=True, altered=False)
-    assert verdict.word == REPRODUCED
-    assert judge(2.0, Number(2.0), PRINTED, metric).word == OFF
+    assert verdict[0] == REPRODUCED
+    assert judge(2.0, Number(2.0), PRINTED, metric)[0] == OFF
 
 
 def test_published_standard_deviations_need_one() -> None:
@@ -103,7 +102,7 @@ def test_published_standard_deviations_need_one() -> None:
 def test_counted_columns_must_agree_with_the_printed_digits(
     printed: Number | None, found: float | None, word: str, text: str
 ) -> None:
-    assert on_column(Column("Parameters", "parameters", "K", 1000.0, 2), printed, found) == Verdict(word, text)
+    assert on_column(Column("Parameters", "parameters", "K", 1000.0, 2), printed, found) == (word, text)
 
 
 def record(seed: int, status: str, note: str = "") -> Record:
@@ -120,8 +119,8 @@ def test_trouble_names_seed_status_and_reason() -> None:
     expected = (
         "seed 1 diverged: loss is nan at step 40; lower optimizer.lr; seed 2 failed: RuntimeError: broke; seed 3 failed"
     )
-    assert verdicts.trouble(found) == expected
-    assert verdicts.trouble({0: record(0, FINISHED)}) == ""
+    assert table.trouble(found) == expected
+    assert table.trouble({0: record(0, FINISHED)}) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import plan as plans
-from paper_repro.artifacts import views
 from paper_repro.base import config as configs
 from paper_repro.base.errors import UsageError
+from paper_repro.tables import plan as plans
+from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 
 HEAD = """\
@@ -124,7 +124,7 @@ def test_a_column_may_read_an_axis(tmp_path: Path) -> None:
     steps = "steps: {title: Steps, values: {s3: 3}}"
     column = "columns: {steps: {title: Steps, from: axis.steps}}\n"
     text = f"{HEAD}axes: {{{steps}}}\nscales: {{smoke: {{about: t}}}}\n{column}"
-    view = views.build(plans.make(synthetic.load(tmp_path, text), "smoke"), tmp_path, None)
+    view = build(plans.make(synthetic.load(tmp_path, text), "smoke"), tmp_path, None)
     assert view.counted("steps", {"steps": "s3"}) == 3
     assert "column 'steps': the label 'x' of axis 'steps' is no number" in refusal(
         tmp_path, steps.replace("s3: 3", "s3: x"), more=column

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue
-from paper_repro.artifacts import plan as plans
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
 
@@ -45,7 +45,7 @@ def test_agreement_on_what_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_path: Path) -> None:
-    text = catalogue.find()["cem/fig2b"].read_text()
+    text = spec.find()["cem/fig2b"].read_text()
     path = tmp_path / "cem" / "mine.yaml"
     path.parent.mkdir()
 
@@ -53,7 +53,7 @@ def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_p
         assert text.count(old) == 1
         path.write_text(text.replace(old, new))
         with pytest.raises(UsageError) as caught:
-            plans.make(catalogue.load_file(path), "cpu", [0], overrides)
+            plans.make(spec.load_file(path), "cpu", [0], overrides)
         return str(caught.value)
 
     cpu = "cpu: {model.hidden: 252}"
@@ -67,7 +67,7 @@ def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_p
     found = refused(cpu, cpu, ("data.window=${model.hidden}",))
     assert "different tokens: " + places % ("1,344,000", "2,016,000") in found
     path.write_text(text)
-    assert len(plans.make(catalogue.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 3
+    assert len(plans.make(spec.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 3
 
 
 def test_too_few_values_of_an_axis_are_refused(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def planned_with(folder: Path, old: str, new: str, overrides: tuple[str, ...] = 
     path.write_text(text.replace(old, new))
     line = text.partition(old)[0].count("\n") + 1
     with pytest.raises(UsageError) as caught:
-        plans.make(catalogue.load_file(path), "smoke", overrides=overrides)
+        plans.make(spec.load_file(path), "smoke", overrides=overrides)
     return str(caught.value).replace(f"{path}:{line}", "HERE")
 
 
@@ -159,7 +159,7 @@ def test_a_refusal_with_another_reason_or_an_unclear_one_names_no_override_of_th
     ],
 )
 def test_a_word_of_the_machine_alters_what_measures_time_alone(name: str, word: str, alters: bool) -> None:
-    usual, other = (plans.make(catalogue.load(name), "cpu", [0], words) for words in ([], [word]))
+    usual, other = (plans.make(spec.load(name), "cpu", [0], words) for words in ([], [word]))
     assert other.altered == alters
     assert {cell.id for cell in usual.cells}.isdisjoint(cell.id for cell in other.cells) == alters
     assert (other.folder == usual.folder) != alters

@@ -1,6 +1,6 @@
 """The ids of all planned cells stay as they are: with another id a trained cell is trained again.
 
-After an intended change: PAPER_REPRO_WRITE_IDS=1 python -m pytest tests/artifacts/test_planned_ids.py
+After an intended change: PAPER_REPRO_WRITE_IDS=1 python -m pytest tests/tables/test_planned_ids.py
 """
 
 import gc
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.artifacts import catalogue, command_names, plan
 from paper_repro.base import data_files
+from paper_repro.tables import plan, spec
 
 KNOWN = Path(__file__).with_name("planned_ids.json")
 """A digest of the ids of the cells and probes of each artifact's scale, for seed 0 and without data."""
 SCALES = ("cpu", "exact", "gpu", "paper")
-PAPERS = sorted({name.partition("/")[0] for name in catalogue.find()})
+PAPERS = sorted({name.partition("/")[0] for name in spec.find()})
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,8 @@ def test_no_planned_cell_has_another_id(paper: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(data_files, "DATA", tmp_path)
     monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
     found = {}
-    for name in command_names.matching(paper)[0]:
-        artifact = catalogue.load(name)
+    for name in spec.matching(paper)[0]:
+        artifact = spec.load(name)
         for scale in [scale for scale in SCALES if scale in artifact.scales]:
             cells = plan.make(artifact, scale, [0]).all_cells
             ids = sorted(f"{cell.name} {cell.id} {sorted(cell.probes.items())}" for cell in cells)

@@ -1,0 +1,267 @@
+"""Claims on made-up records: estimates with known answers, words, and what is refused."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base.errors import UsageError
+from paper_repro.cells.planned import PlannedCell
+from paper_repro.cells.tasks import DIVERGED, Outcome
+from paper_repro.tables import claims, plan, spec, view
+from paper_repro.tables.claims import (
+    CANNOT_TELL,
+    FAILS,
+    HOLDS,
+    NO_DIFFERENCE,
+    NOT_BEATEN,
+    OPPOSITE,
+    SEEN,
+    Estimate,
+    Judgement,
+)
+from paper_repro.tests.support import synthetic
+
+TEXT = synthetic.ARTIFACT.partition("claims:\n")[0].replace(
+    "smallest: {ratio: 0.001, absolute: 1.0e-6,", "smallest: {ratio: 0.02, absolute: 0.05,"
+)
+SCALES = "scales:" + synthetic.ARTIFACT.partition("scales:")[2]
+NOISE = {0: -0.01, 1: 0.0, 2: 0.01}
+Values = Mapping[tuple[str, str], float]
+FIRST: Values = {("easy", "old"): 0.5, ("easy", "new"): 0.4, ("hard", "old"): 0.9, ("hard", "new"): 0.6}
+
+
+def outcomes(values: Values, noise: Mapping[int, float] = NOISE) -> Callable[[PlannedCell], Outcome]:
+    """Errors as given, times 1 + the seed's noise for one model and 1 + twice that for the other."""
+
+    def outcome(cell: PlannedCell) -> Outcome:
+        place = dict(cell.key)
+        twice = 2 if place["model"] == "new" else 1
+        return synthetic.finished(
+            error=values[place["task"], place["model"]] * (1 + twice * noise[cell.seed]), score=1.0
+        )
+
+    return outcome
+
+
+def judged(
+    folder: Path,
+    claim: str,
+    values: Values = FIRST,
+    scale: str = "smoke",
+    more: str = "",
+    outcome: Callable[[PlannedCell], Outcome | None] | None = None,
+    baselines: Mapping[str, float] | None = None,
+) -> Judgement:
+    """Judge one claim, whose YAML is given without id and texts."""
+    text = f"{TEXT}{more}claims:\n  - {{id: one, says: It is so, where: Table 1, {claim}}}\n{SCALES}"
+    made = synthetic.plan(folder / "papers", text, scale)
+    synthetic.fill(folder, made, outcome or outcomes(values), baselines)
+    found = view.build(made, folder, None)
+    (only,) = found.artifact.claims
+    return claims.judge(only, found)
+
+
+def shown(estimate: Estimate) -> float:
+    assert estimate.interval is not None
+    return estimate.shown(estimate.interval.mean)
+
+
+RATIO = "ratio: {metric: error, of: {model: old}, to: {model: new}, over: [task]}"
+DIFFERENCE = "difference: {metric: error, of: {model: old}, to: {model: new}, over: [task]}"
+
+
+def test_a_ratio_is_the_geometric_mean_over_places_paired_by_seed(tmp_path: Path) -> None:
+    found = judged(tmp_path, f"{RATIO}, above: 1")
+    noises = [math.log((1 + one) / (1 + 2 * one)) for one in NOISE.values()]
+    mean = sum(noises) / 3 + (math.log(0.5 / 0.4) + math.log(0.9 / 0.6)) / 2
+    spread = math.sqrt(sum((one - sum(noises) / 3) ** 2 for one in noises) / 2)
+    interval = found.estimate.interval
+    assert interval is not None and interval.paired and interval.count == 3
+    assert shown(found.estimate) == pytest.approx(math.exp(mean))
+    assert interval.high - interval.mean == pytest.approx(4.30265 * spread / math.sqrt(3), rel=1e-5)
+    assert [label for label, _ in found.estimate.parts] == ["Easy", "Hard"] and found.verdict == SEEN
+
+
+def test_a_difference_is_the_mean_over_places_and_its_sides_are_not_alike(tmp_path: Path) -> None:
+    found = judged(tmp_path / "a", f"{DIFFERENCE}, above: 0")
+    assert shown(found.estimate) == pytest.approx(0.2, abs=1e-3) and found.verdict == SEEN
+    turned = judged(tmp_path / "b", f"{DIFFERENCE}, above: 0".replace("old}, to: {model: new", "new}, to: {model: old"))
+    assert shown(turned.estimate) == pytest.approx(-0.2, abs=1e-3) and turned.verdict == OPPOSITE
+
+
+def test_both_sides_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+    found = judged(
+        tmp_path, "ratio: {metric: error, of: {task: easy, model: old}, to: {task: easy, model: new}}, above: 1"
+    )
+    assert (found.estimate.of, found.estimate.to) == ("error of Old & known", "error of New_{50%}")
+    assert found.text.startswith("error of Old & known / error of New_{50%} = 1.2")
+
+
+def test_seeds_that_are_not_shared_are_compared_by_welch(tmp_path: Path) -> None:
+    def outcome(cell: PlannedCell) -> Outcome | None:
+        half = {0, 1} if dict(cell.key)["model"] == "old" else {2, 3}
+        noise = {0: -0.01, 1: 0.01, 2: -0.01, 3: 0.01}
+        return outcomes(FIRST, noise)(cell) if cell.seed in half else None
+
+    scales = SCALES.replace("seeds: [0, 1, 2]", "seeds: 4")
+    text = f"{TEXT}claims:\n  - {{id: one, says: So, where: T, {DIFFERENCE}, above: 0}}\n{scales}"
+    made = synthetic.plan(tmp_path / "papers", text, "smoke")
+    synthetic.fill(tmp_path, made, outcome)
+    found = view.build(made, tmp_path, None)
+    judgement = claims.judge(found.artifact.claims[0], found)
+    assert judgement.estimate.interval is not None and not judgement.estimate.interval.paired
+    assert judgement.verdict == SEEN and "unpaired" in judgement.text
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        ("above: 1", SEEN),
+        ("below: 1", OPPOSITE),
+        ("at_least: 1.3", SEEN),
+        ("at_least: 1.5", OPPOSITE),
+        ("at_most: 1.5", SEEN),
+        ("at_most: 1.3", OPPOSITE),
+        ("at_most: 1.37", CANNOT_TELL),
+        ("between: [1.2, 1.5]", SEEN),
+        ("between: [1, 1.1]", OPPOSITE),
+    ],
+)
+def test_a_threshold_is_met_missed_or_inside_of_the_interval(tmp_path: Path, claim: str, verdict: str) -> None:
+    assert judged(tmp_path, f"{RATIO}, {claim}").verdict == verdict
+
+
+def test_at_the_papers_scale_a_claim_holds_or_fails(tmp_path: Path) -> None:
+    assert judged(tmp_path / "a", f"{RATIO}, above: 1", scale="paper").verdict == HOLDS
+    assert judged(tmp_path / "b", f"{RATIO}, below: 1", scale="paper").verdict == FAILS
+
+
+def test_an_effect_smaller_than_the_smallest_that_matters_is_no_difference(tmp_path: Path) -> None:
+    alike = dict.fromkeys(FIRST, 0.5)
+    found = judged(tmp_path / "a", f"{RATIO}, above: 1", alike, outcome=outcomes(alike, {0: -1e-4, 1: 0.0, 2: 1e-4}))
+    assert found.verdict == NO_DIFFERENCE and found.word == "no difference of 2 %"
+    found = judged(tmp_path / "b", f"{DIFFERENCE}, above: 0", alike)
+    assert found.word == "no difference of 0.05"
+    # A limit of its own is no effect: an interval beside it says where the estimate lies.
+    found = judged(
+        tmp_path / "c", f"{RATIO}, at_most: 1.03", alike, outcome=outcomes(alike, {0: -1e-4, 1: 0.0, 2: 1e-4})
+    )
+    assert found.verdict == SEEN
+
+
+def test_one_seed_equal_values_and_a_lost_seed_tell_nothing(tmp_path: Path) -> None:
+    def one(cell: PlannedCell) -> Outcome | None:
+        return outcomes(FIRST)(cell) if cell.seed == 0 else None
+
+    def diverges(cell: PlannedCell) -> Outcome:
+        return Outcome(DIVERGED) if (cell.seed, dict(cell.key)["model"]) == (1, "new") else outcomes(FIRST)(cell)
+
+    found = judged(tmp_path / "a", f"{RATIO}, above: 1", outcome=one)
+    assert (found.verdict, found.because) == (CANNOT_TELL, "one seed")
+    found = judged(tmp_path / "b", f"{RATIO}, above: 1", outcome=outcomes(FIRST, dict.fromkeys(range(3), 0.0)))
+    assert (found.verdict, found.because) == (CANNOT_TELL, "equal values in all seeds")
+    found = judged(tmp_path / "c", f"{RATIO}, above: 1", outcome=diverges)
+    assert found.verdict == CANNOT_TELL and found.because.startswith("1 of 3 seeds of Easy, New_{50%} diverged")
+    found = judged(tmp_path / "d", f"{RATIO}, above: 1", outcome=lambda cell: None)
+    assert (found.verdict, found.because) == (CANNOT_TELL, "not run")
+
+
+def test_counts_are_exact_and_hold_at_every_place(tmp_path: Path) -> None:
+    layers = "count: {column: layers, of: {task: hard, model: new}, to: {task: easy, model: new}}"
+    found = judged(tmp_path / "a", f"{layers}, equals: 2")
+    assert (found.verdict, shown(found.estimate), found.p_value) == (HOLDS, 2.0, None)
+    assert judged(tmp_path / "b", f"{layers}, equals: 3").verdict == FAILS
+    over = "count: {column: layers, of: {model: new}, over: [task]}"
+    assert judged(tmp_path / "c", f"{over}, between: [1, 2]").verdict == HOLDS
+    assert judged(tmp_path / "d", f"{over}, at_most: 1").verdict == FAILS
+
+
+TRAINED = TEXT.replace("ebt/training_cost", "cem/gaussian_process").replace("trunk.layers", "training.steps")
+TRAINED = TRAINED.replace("trunk.width", "model.width")
+BASELINE = 'baselines:\n  chance: {label: Chance, direction: lower, about: "by rule", values: {error: 0.55}}\n'
+
+
+def test_a_claim_on_a_model_that_beats_no_baseline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.TEXT", TRAINED)
+    easy = "ratio: {metric: error, of: {task: easy, model: old}, to: {task: easy, model: new}}, above: 1"
+    hard = easy.replace("easy", "hard")
+    assert judged(tmp_path / "a", easy, more=BASELINE).verdict == SEEN
+    found = judged(tmp_path / "b", hard, more=BASELINE)
+    assert found.verdict == NOT_BEATEN and "Chance" in found.because
+    assert judged(tmp_path / "c", f"{hard}, without_baseline: it is counted", more=BASELINE).verdict == SEEN
+
+
+def test_estimates_of_functions_have_known_answers() -> None:
+    number = claims.number("slope", {"": {0: 1.0, 1: 2.0, 2: 3.0}}, unit="points")
+    assert shown(number) == 2.0 and number.text == "slope = 2.000 points [-0.484, 4.484], 3 seeds"
+    geometric = claims.number("speedup", {"a": {0: 1.0, 1: 2.0}, "b": {0: 4.0, 1: 8.0}}, geometric=True)
+    assert shown(geometric) == pytest.approx(math.sqrt(8.0))
+    bounded = claims.number("speedup", {"": {0: 1.0, 1: 2.0}}, bound=">")
+    assert bounded.interval is not None and bounded.interval.high == math.inf > bounded.interval.low
+    share = claims.share("answers", {0: (8, 10), 1: (10, 10)})
+    assert share.interval is not None and shown(share) == 0.9 and 0.69 < share.interval.low < 0.7
+    items = claims.items("a", "b", {0: [1.0, 2.0, 3.0], 1: [1.0, 2.0, 3.0], 2: [1.0, 2.0, 3.0]})
+    seeds = claims.number("a", {"": dict.fromkeys(range(3), 2.0)})
+    assert items.interval is not None and seeds.interval is not None and shown(items) == 2.0
+    assert items.interval.has_spread and not seeds.interval.has_spread
+    assert claims.ratio("a", "b", {"": ({0: -1.0}, {0: 1.0})}).interval is None
+    assert claims.number("a", {}).because == "not run"
+
+
+def test_a_computed_claim_calls_the_function_beside_its_file(tmp_path: Path) -> None:
+    text = f"{TEXT}claims:\n  - {{id: one, says: So, where: T, computed: gap, above: 0}}\n{SCALES}"
+    made = synthetic.plan(tmp_path / "papers", text, "smoke")
+    source = (
+        "from paper_repro.tables import claims\n\n\ndef estimate_gap(view):\n"
+        "    sides = [view.samples('error', {'task': 'easy', 'model': name}) for name in ('old', 'new')]\n"
+        "    return claims.difference('old', 'new', {'': tuple(sides)})\n"
+    )
+    made.artifact.path.with_suffix(".py").write_text(source)
+    synthetic.fill(tmp_path, made, outcomes(FIRST))
+    found = view.build(plan.make(spec.load_file(made.artifact.path), "smoke"), tmp_path, None)
+    (claim,) = found.artifact.claims
+    function = found.artifact.function(str(claim.form), claim.line)
+    assert claims.judge(claim, found, function).verdict == SEEN
+    with pytest.raises(UsageError, match=r"up\.yaml:\d+: .*estimate_gap"):
+        claims.judge(claim, found, None)
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (RATIO, "one threshold"),
+        (f"{RATIO}, above: 1, below: 2", "one threshold"),
+        (f"{RATIO}, {DIFFERENCE}, above: 1", "one estimate"),
+        (f"{RATIO.replace('model: new', 'modell: new')}, above: 1", "modell"),
+        (f"{RATIO.replace('model: new', 'model: newer')}, above: 1", "newer"),
+        (f"{RATIO.replace('metric: error', 'metric: eror')}, above: 1", "eror"),
+        (f"{RATIO.replace(', over: [task]', '')}, above: 1", "axis 'task'"),
+        (f"{RATIO}, between: [2, 1]", "the lower one first"),
+        (f"{RATIO}, above: 1, catalogue: nobody_says_so", "nobody_says_so"),
+        (f"{RATIO}, above: 1, scales: [gpu]", "gpu"),
+        (f"{RATIO}, above: 1, predicate: 3", "predicate"),
+        ("count: {column: layer, of: {task: easy, model: new}}, equals: 1", "layer"),
+    ],
+)
+def test_wrong_claims_are_refused_with_file_and_line(tmp_path: Path, claim: str, said: str) -> None:
+    text = f"{TEXT}claims:\n  - {{id: one, says: So, where: T, {claim}}}\n{SCALES}"
+    with pytest.raises(UsageError) as raised:
+        synthetic.load(tmp_path, text)
+    assert "\n" not in str(raised.value) and said in str(raised.value)
+    assert str(raised.value).startswith(f"{tmp_path / 'made' / 'up.yaml'}:")
+
+
+def test_a_claim_of_an_effect_needs_the_smallest_that_matters(tmp_path: Path) -> None:
+    text = "\n".join(line for line in TEXT.splitlines() if not line.startswith("smallest")) + "\n"
+    asked = f"{text}claims:\n  - {{id: one, says: So, where: T, {RATIO}, above: 1}}\n{SCALES}"
+    with pytest.raises(UsageError, match=r"up\.yaml:\d+: .*smallest"):
+        synthetic.load(tmp_path, asked)
+    synthetic.load(tmp_path, asked.replace("above: 1", "above: 1.1"))
+
+
+def test_every_claim_of_the_papers_is_tested_and_few_questions_are_ours() -> None:
+    found = [claim for name in spec.find() for claim in spec.load(name).claims]
+    assert {claim.catalogue for claim in found} >= claims.listed().keys()
+    assert sum(claim.ours for claim in found) <= 40 and len(found) <= 108

@@ -1,0 +1,48 @@
+"""The committed reference is what its own records say, and no record of it breaks the rules."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base.command_line import RESULTS
+from paper_repro.cells import records
+from paper_repro.tables import plan, spec
+from paper_repro.tables.publish import render
+
+PUBLISHED = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*/*/table.json"))
+
+
+@pytest.mark.parametrize("place", PUBLISHED)
+def test_published_tables_and_figures_are_rendered_from_the_published_records(place: str, tmp_path: Path) -> None:
+    name, _, scale = place.rpartition("/")
+    (tmp_path / "cells").symlink_to(RESULTS / "cells")
+    render(plan.make(spec.load(name), scale), tmp_path, None)
+    # Not the PNG: the last bit of an antialiased pixel may depend on the processor.
+    written = {path.name for path in (tmp_path / place).iterdir()}
+    assert written == {path.name for path in (RESULTS / place).iterdir()} >= {"table.md", "table.csv", "table.json"}
+    for file in sorted(written - {"figure.png"}):
+        assert (tmp_path / place / file).read_bytes() == (RESULTS / place / file).read_bytes(), file
+
+
+def test_published_records_are_whole_small_finished_and_from_committed_code() -> None:
+    paths = sorted(RESULTS.glob("cells/*/record.json"))
+    assert len(paths) >= 130
+    for path in paths:
+        record = records.read(path)
+        assert path.stat().st_size <= records.LIMIT_BYTES and record.done and record.cell == path.parent.name
+        assert record.provenance["dirty"] is False and record.provenance["commit"]
+
+
+def test_every_published_record_belongs_to_a_published_artifact() -> None:
+    # The first test renders these files anew, with the ids of the cells that today's code plans.
+    documents = [json.loads((RESULTS / place / "table.json").read_text()) for place in PUBLISHED]
+    cells = {cell for document in documents for cell in document["cells"]}
+    assert cells == {path.parent.name for path in RESULTS.glob("cells/*/record.json")}
+
+
+def test_what_a_published_record_names_lies_beside_it_and_nothing_else_does() -> None:
+    for path in sorted(RESULTS.glob("cells/*/record.json")):
+        record = records.read(path)
+        assert {file.name for file in path.parent.iterdir()} == {"record.json", *record.attachments}
+        assert all(records.attachment(RESULTS, record, name) for name in record.attachments)
