@@ -96,11 +96,10 @@ def build(results: Path, to: Path) -> Built:
     from paper_repro.site.pages import Site
 
     listed(to)
-    source = read(results)
-    files = Site(source).files()
+    files = Site(source := read(results)).files()
     write(to, files)
-    pages = sum(name.endswith(".html") for name in files)
-    return Built(to, pages, sum(map(len, files.values())), tuple(sorted(source.damaged)))
+    count = sum(name.endswith(".html") for name in files)
+    return Built(to, count, sum(map(len, files.values())), tuple(sorted(source.damaged)))
 
 
 def read(root: Path) -> Source:

@@ -145,9 +145,8 @@ class Site:
             sections.setdefault(section if key else "", []).append((key or name, text))
         commits = [str(code["commit"] or "unknown") for code in code_of(kept.record)]
         given = {"kept": kept, "record": kept.record, "uses": uses, "papers": papers_of(use.result for use in uses)}
-        curves = {name: curve(points) for name, points in sorted(kept.record.curves.items())}
-        given |= {"curves": {name: shown for name, shown in curves.items() if shown}, "sections": sections}
-        given["later"] = sorted({*commits[1:]} - {commits[0]})
+        curves = {name: shown for name, of in sorted(kept.record.curves.items()) if (shown := curve(of))}
+        given |= {"curves": curves, "sections": sections, "later": sorted({*commits[1:]} - {commits[0]})}
         return self.page(f"records/{cell}.html", "record.html", cell=cell, **given)
 
 
