@@ -6,7 +6,7 @@ from paper_repro.lightning_modules.next_token import NextTokenModule
 class NRGPTListOps(NextTokenModule):
     """Next-token cross-entropy; weight decay on every parameter, plain AdamW as in the authors' ListOps trainer.
 
-    A loss near 0.77 nats per token is the floor of the shipped data: the question cannot be foreseen.
+    A loss near 0.77 nats per token is the lowest on the shipped data, because the question cannot be foreseen.
     """
 
     decay_matrices_only = False

@@ -64,5 +64,5 @@ def test_the_example_runs_as_it_stands(copy: Path, page: str, printed: str) -> N
     assert re.search(printed, said), said
     if page == "paper":
         assert ": reference" not in said and "as reference" not in said
-        assert "squared_is_better" in said and "Floor: Mean of the targets" in said
+        assert "squared_is_better" in said and "Baseline: Mean of the targets" in said
         assert (copy / "runs" / "waves" / "table1" / "smoke" / "figure.png").stat().st_size > 5000

@@ -1,4 +1,4 @@
-"""Unigram and bigram counts as language models: what costs nothing to get right, a floor for what is trained.
+"""Unigram and bigram counts as language models: trivial baselines of trained models.
 
 Letters: V token ids, N pairs of a token and the next.
 """

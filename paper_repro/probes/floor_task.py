@@ -1,4 +1,4 @@
-"""What tasks that measure a floor have in common: they train nothing, and take data of one kind."""
+"""The base of tasks that measure a trivial baseline: they train nothing, and take data of one kind."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -71,7 +71,7 @@ class Metric:
     published: bool | None = None
     """Whether the paper prints it; not given: if the artifact has a published table."""
     derived: dict[str, list[str]] = field(default_factory=dict)
-    """The function and the metrics that it follows from, for example ``{exp: [val_loss]}`` (``artifacts.derived``)."""
+    """The function and the metrics that it follows from, for example ``{exp: [val_loss]}``."""
     scales: list[str] = field(default_factory=list)
     """The scales that measure it; at others it is not shown (empty: all)."""
 

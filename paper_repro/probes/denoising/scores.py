@@ -1,4 +1,4 @@
-"""What denoising is judged by: noised images, the same for every model, floor and seed, and errors on 8 bits."""
+"""Scores of denoising: noised images, the same for every model, baseline and seed, and errors on 8 bits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
