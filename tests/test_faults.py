@@ -12,10 +12,7 @@ import pytest
 from paper_repro import __main__ as command
 from paper_repro.base.command_line import ROOT
 from paper_repro.base.errors import UsageError
-from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
-from paper_repro.cells.runner import Result
-from paper_repro.cells.tasks import Outcome
 from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
 
@@ -37,35 +34,15 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-def test_decide_without_any_data_says_so_and_writes_no_table(
+def test_a_run_without_any_data_says_so_and_writes_no_table(
     call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "data")
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
-    code, said, errors = call("reproduce.py", "cem/fig2c", "--decide", "--hours", "1", f"runs={tmp_path / 'runs'}")
+    code, said, errors = call("reproduce.py", "cem/fig2c", f"runs={tmp_path / 'runs'}")
     assert code == 1 and not said
     assert "run: python scripts/prepare_data.py" in errors and "no table is written" in errors
     assert not (tmp_path / "runs" / "cem").exists()
-
-
-def test_decide_writes_no_table_after_what_stopped_its_run(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = synthetic.ARTIFACT.replace("about: as in the paper.", "about: as in the paper.\n    looks: [3, 5]")
-    plan = synthetic.plan(tmp_path / "papers", looks)
-
-    def outcome(cell: PlannedCell) -> Outcome:
-        shift = 0.1 * (cell.seed - 0.9) * (dict(cell.key)["model"] == "old")
-        return synthetic.finished(error=2.0 + shift, score=1.0 + shift)
-
-    synthetic.fill(tmp_path / "runs", plan, outcome)
-    monkeypatch.setenv("PAPER_REPRO_PAPERS", str(tmp_path / "papers"))
-    full = Result(fatal="the disk is full")
-    monkeypatch.setattr("paper_repro.cells.runner.run_cells", lambda *_, **__: full)
-    words = ("made/up", "scale=paper", "--decide", "--hours", "1000", f"runs={tmp_path / 'runs'}")
-    code, said, errors = call("reproduce.py", *words)
-    assert code == 1 and not said and "error: the disk is full" in errors
-    assert not list((tmp_path / "runs").glob("made/up/paper/table.*"))
 
 
 @pytest.mark.parametrize(

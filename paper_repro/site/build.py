@@ -21,8 +21,7 @@ from paper_repro.tables import spec
 from paper_repro.tables.spec import Artifact
 
 MARKER, LOCK, WRITER = "report.json", ".lock", "scripts/report.py"
-MOST_BYTES = 20_000_000
-"""The size above which a table, figure or list is not read."""
+MOST_BYTES = 20_000_000  # of a table, figure or list
 CELL = re.compile(r"[0-9a-f]{16}")
 FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
 TABLES = ("table.csv", "table.md", "table.tex")
@@ -32,19 +31,17 @@ KINDS = {
     **dict.fromkeys(("cells", "summary"), dict),
 }
 """The keys of a table.json that pages read."""
+CLAIM = ("id", "catalogue", "whose", "where", "says", "verdict", "word", "estimate", "claimed", "p", "because", "parts")
 
 
 class Result(NamedTuple):
-    """One published table with the files beside it."""
+    """One published table with the files beside it; no artifact where its YAML file is absent or faulty."""
 
     path: Path
     id: str
-    """The artifact's id, for example cem/table3."""
     scale: str
     document: Mapping[str, Any]
-    """The content of table.json, whose kinds have been checked."""
     artifact: Artifact | None
-    """None where no YAML file describes it, or a faulty one."""
     files: Mapping[str, bytes]
 
     @property
@@ -57,47 +54,37 @@ class Result(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A record on the disk."""
+    """A record on the disk, with the files beside it that have the hash that it names."""
 
     record: Record
     seal: str
     attachments: Mapping[str, bytes]
-    """Files beside it that have the hash that the record names."""
 
 
 class Use(NamedTuple):
-    """A place of a cell in a table."""
+    """A place of a cell in a table: the values of the axes and the seed, or baseline and seed."""
 
     result: Result
     place: Mapping[str, Any]
-    """The values of the axes and the seed, or baseline and seed."""
 
 
 class Source(NamedTuple):
-    """Everything that a site shows."""
+    """Everything that a site shows: by cell its record, or why it cannot be read, and its places in tables."""
 
     results: tuple[Result, ...]
     records: Mapping[str, Kept]
     damaged: Mapping[str, str]
-    """Reasons why records cannot be read, by cell."""
-    artifacts: Mapping[str, Artifact]
-    faults: Mapping[str, str]
-    """Errors of YAML files, by artifact."""
     benches: Mapping[str, Mapping[str, Any]]
     uses: Mapping[str, Sequence[Use]]
-    """The places of each cell in tables."""
-    is_reference: bool
-    """Whether it is the committed reference, not a user's runs."""
 
 
 class Built(NamedTuple):
-    """The output of a build."""
+    """A written site; ``damaged`` are the cells whose record could not be read."""
 
     folder: Path
     pages: int
     bytes: int
     damaged: tuple[str, ...]
-    """Cells whose record could not be read."""
 
 
 def build(results: Path, to: Path) -> Built:
@@ -124,27 +111,19 @@ def read(root: Path) -> Source:
     """
     paths = [path for path in sorted(root.glob("*/*/*/table.json")) if path.parents[2].name not in ("cells", "bench")]
     if not paths:
-        raise UsageError(
-            f"{root}: no table below it (expected PAPER/ARTIFACT/SCALE/table.json); make some with reproduce.py, or "
-            "give a folder that has them with from=DIR"
-        )
-    artifacts, faults = dict[str, Artifact](), dict[str, str]()
-    for name in spec.find():
-        try:
-            artifacts[name] = spec.load(name)
-        except UsageError as error:
-            faults[name] = str(error).replace(f"{spec.PAPERS}/", "")
-    results = tuple(_result(path, artifacts) for path in paths)
+        advice = "make some with reproduce.py, or give a folder that has them with from=DIR"
+        raise UsageError(f"{root}: no table below it (expected PAPER/ARTIFACT/SCALE/table.json); {advice}")
+    results = tuple(_result(path) for path in paths)
     kept, broken = _records(root)
     uses: dict[str, list[Use]] = {}
     for result in results:
         for cell, place in result.document["cells"].items():
             uses.setdefault(cell, []).append(Use(result, place))
     benches = {path.stem: read_bench(path) for path in sorted((root / "bench").glob("*.json"))}
-    return Source(results, kept, broken, artifacts, faults, benches, uses, root.resolve() == RESULTS.resolve())
+    return Source(results, kept, broken, benches, uses)
 
 
-def _result(path: Path, artifacts: Mapping[str, Artifact]) -> Result:
+def _result(path: Path) -> Result:
     name, scale = f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
     word = scale.partition("+")[0]
     try:
@@ -156,15 +135,17 @@ def _result(path: Path, artifacts: Mapping[str, Artifact]) -> Result:
             raise ValueError(f"it is the table of {document['artifact']} at scale {document['scale']}")
         if wrong := next((cell for cell in document["cells"] if CELL.fullmatch(cell) is None), ""):
             raise ValueError(f"{wrong[:80]!r} is no id of a cell (16 digits of base 16)")
-        if not all(isinstance(one["verdict"], str) for one in (*document["rows"], *document["claims"])):
-            raise ValueError("a row or claim whose verdict is no text")
+        if missing := next((key for key in CLAIM for claim in document["claims"] if key not in claim), ""):
+            raise ValueError(f"a claim lacks '{missing}'")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise damaged(path, error) from error
     files = {}
     for other in (*FIGURES, *TABLES):
         with contextlib.suppress(FileNotFoundError, CorruptFileError):
             files[other] = read_regular(path.with_name(other), MOST_BYTES)
-    artifact = artifacts.get(name)
+    artifact = None
+    with contextlib.suppress(UsageError):  # reproduce.py --list names it
+        artifact = spec.load(name)
     known = artifact.at_scale(word) if artifact is not None and word in artifact.scales else None
     return Result(path, name, scale, document, known, files)
 
@@ -172,21 +153,17 @@ def _result(path: Path, artifacts: Mapping[str, Artifact]) -> Result:
 def damaged(path: Path, error: Exception) -> UsageError:
     """Return the error of a table.json that cannot be shown, with the command that mends it."""
     root, name, scale = path.parents[3], f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
-    command = f"python scripts/reproduce.py {name} scale={scale} --render"
-    advice = f"render it again with '{command} runs={root}'"
-    if root.resolve() == RESULTS.resolve():
-        advice = f"bring it back with 'git checkout -- FILE', or render it again with '{command}'"
-    return UsageError(f"{path}: damaged: {type(error).__name__}: {error}; {advice}")
+    where = "" if root.resolve() == RESULTS.resolve() else f" runs={root}"
+    command = f"python scripts/reproduce.py {name} scale={scale} --render{where}"
+    return UsageError(f"{path}: damaged: {type(error).__name__}: {error}; render it again with '{command}'")
 
 
 def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
     """Return the records of a folder, and the reasons why others cannot be read."""
     found, broken = {}, {}
-    for folder in sorted((root / "cells").glob("*")):
+    for folder in sorted(one for one in (root / "cells").glob("*") if CELL.fullmatch(one.name)):
         path = folder / "record.json"
         try:
-            if CELL.fullmatch(folder.name) is None:
-                continue
             record = records.read(path)
             if record.cell != folder.name:
                 raise CorruptFileError(f"it is the record of cell {record.cell}")
@@ -213,13 +190,11 @@ def read_bench(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         given = content.pop(SEAL, None)
+        if (given is not None or "commit" in content) and given != (whole := records.seal(content)):
+            raise ValueError(f"its seal {given!r} does not fit its content, whose hash is {whole}")
     except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path}: damaged: {error}; bring it back with 'git checkout -- FILE'") from error
-    if (given is not None or "commit" in content) and given != (whole := records.seal(content)):
-        raise UsageError(
-            f"{path}: its seal {given!r} does not fit its content, whose hash is {whole}; measure it again: "
-            f"scripts/bench.py {content.get('bench')} --json {path.name}"
-        )
+        again = f"measure it again: scripts/bench.py {path.name.partition('.')[0]} --json {path.name}"
+        raise UsageError(f"{path}: damaged: {error}; bring it back with 'git checkout -- FILE', or {again}") from error
     return content
 
 
@@ -233,36 +208,30 @@ def bench_commit(bench: Mapping[str, Any]) -> str:
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make ``files`` the site in a folder: new, empty, or one that holds a site already.
 
-    The list names old and new files while they are written, so a build that was stopped can be repeated.
-
-    Raises:
-        UsageError: the folder belongs to someone else or cannot be written, another process writes into it, or a path
-            leaves it.
+    The list names old and new files while they are written, so a build that was stopped can be repeated.  Raises
+    UsageError where the folder belongs to someone else, is in use or cannot be written, or a path leaves it.
     """
     try:
         listed(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK, timeout=0):
             known, inside = listed(folder), folder.resolve()
-            for name in files:
-                if name in ("", MARKER, LOCK) or not (inside / name).parent.resolve().is_relative_to(inside):
-                    raise UsageError(f"{folder}: {name!r} leads out of the report, perhaps by a link; remove that")
-            (folder / MARKER).write_bytes(_list({*known, *files}))
-            for name in sorted({*known, *files}):
-                path = folder / name
-                if name in files:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                if path.parent.resolve().is_relative_to(inside):
+            every = {name: folder / name for name in sorted({*known, *files})}
+            outside = {name for name, path in every.items() if not path.parent.resolve().is_relative_to(inside)}
+            if refused := sorted(outside & files.keys()):
+                raise UsageError(f"{folder}: {refused[0]!r} leads out of the report, perhaps by a link; remove that")
+            (folder / MARKER).write_bytes(_list(every))
+            for name, path in every.items():
+                if name not in outside:
                     path.unlink(missing_ok=True)
                 if name in files:
+                    path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(files[name])
             (folder / MARKER).write_bytes(_list(files))
     except Timeout as error:
-        advice = "wait for it, or give another folder with to=DIR"
-        raise UsageError(f"{folder}: another process builds a report there; {advice}") from error
+        raise UsageError(f"{folder}: another process builds a report there; wait, or give to=DIR") from error
     except OSError as error:
-        advice = "give a folder that you may write to, with to=DIR"
-        raise UsageError(f"{error.filename or folder}: cannot be written ({error.strerror}); {advice}") from error
+        raise UsageError(f"{error.filename or folder}: cannot be written ({error.strerror}); give to=DIR") from error
 
 
 def _list(names: Iterable[str]) -> bytes:
@@ -270,11 +239,7 @@ def _list(names: Iterable[str]) -> bytes:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the files of the site in a folder; none for a new or empty folder.
-
-    Raises:
-        UsageError: the folder belongs to someone else, or its list of files is damaged.
-    """
+    """Return the files of the site in a folder, none of an empty one; raises UsageError where it is someone else's."""
     if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
         raise UsageError(f"{folder}: something else than a folder lies there; give a folder with to=DIR")
     inside = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
@@ -282,9 +247,8 @@ def listed(folder: Path) -> list[str]:
         content: Any = json.loads(read_regular(folder / MARKER, MOST_BYTES)) if inside else {"files": []}
         if inside and content["written_by"] != WRITER:
             raise ValueError("written by another program")
-        return [str(name) for name in content["files"]]
+        names = [str(name) for name in content["files"]]
+        return [name for name in names if name and ".." not in Path(name).parts and not name.startswith("/")]
     except (OSError, CorruptFileError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UsageError(
-            f"{folder}: holds '{inside[0]}' and no {MARKER} of ours ({error}), so it is left alone; give a new or "
-            "empty folder with to=DIR"
-        ) from error
+        held = f"{folder}: holds '{inside[0]}' and no {MARKER} of ours ({error}), so it is left alone"
+        raise UsageError(f"{held}; give a new or empty folder with to=DIR") from error

@@ -16,27 +16,20 @@ Table = Mapping[str, Any]
 
 
 class Headline(NamedTuple):
-    """One row of the headline table."""
+    """One row of the headline table; ``claim`` is that of a table.json, None where no table has it."""
 
     name: str
     paper: str
-    """The claim of the paper, with its number and place."""
     sentence: str
     replications: Sequence[Mapping[str, str]]
-    """Source, address and finding of each."""
     claim: Mapping[str, Any] | None
-    """The claim of a table.json; None where no table has it."""
     artifact: str
     scale: str
     regime: str
 
 
 def headlines(tables: Iterable[Table], record_of: Callable[[str], Record | None], path: Path = LIST) -> list[Headline]:
-    """Return the rows of the headline table, each from its artifact's table of the largest scale.
-
-    Raises:
-        UsageError: with file and line, a row lacks a key or has another one.
-    """
+    """Return the rows of the headline table, each from its artifact's table of the largest scale."""
     found, by_id = list[Headline](), {table["artifact"]: table for table in counted(tables)}
     for node in typed_yaml.read(path).elements():
         typed_yaml.entries(node, KEYS)
@@ -59,12 +52,8 @@ def regime(table: Table, record_of: Callable[[str], Record | None]) -> str:
             unit = "tokens" if "window" in data else unit
             seen = training["steps"] * training.get("accumulate", 1) * data["batch_size"] * data.get("window", 1)
             ratios.append(seen / record.parameters)
-    ends = dict.fromkeys(count_text(ratio) if ratio >= 10 else f"{ratio:.2g}" for ratio in _ends(ratios))
-    return "; ".join([table["made_of"], *([f"{' to '.join(ends)} {unit} a parameter"] if ends else [])])
-
-
-def _ends(values: Sequence[float]) -> list[float]:
-    return [min(values), max(values)] if values else []
+    ends = [count_text(end) if end >= 10 else f"{end:.2g}" for end in (min(ratios), max(ratios))] if ratios else []
+    return "; ".join([table["made_of"], *([f"{' to '.join(dict.fromkeys(ends))} {unit} a parameter"] if ends else [])])
 
 
 def adjusted(claims: Sequence[Mapping[str, Any]]) -> list[float | None]:

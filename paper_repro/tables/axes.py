@@ -230,8 +230,10 @@ def check_seeds(seeds: Sequence[int]) -> None:
     if not seeds:
         raise ValueError("seeds: at least one is needed")
     for seed in seeds:
-        if not 0 <= seed <= LARGEST:
-            raise ValueError(f"seeds are from 0 to {LARGEST}, not {seed}")
+        if seed < 0:
+            raise ValueError(f"seed {seed} is negative")
+        if seed > LARGEST:
+            raise ValueError(f"seed {seed} is above {LARGEST}, the largest that a record can hold")
         if list(seeds).count(seed) > 1:
             raise ValueError(f"seeds: {seed} is given twice, and a repeated seed is no further evidence")
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from paper_repro.tables import spec
 from paper_repro.base import config as configs
 from paper_repro.base import data_files, identity
 from paper_repro.base.config import CONF, compose, compose_seeds, experiments
@@ -19,6 +18,7 @@ from paper_repro.base.identity import settings
 from paper_repro.base.overrides import parse
 from paper_repro.base.targets import check_targets, instantiate, locate
 from paper_repro.cells import planned
+from paper_repro.tables import spec
 
 GP, COST = "cem/gaussian_process", "ebt/training_cost"
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from paper_repro.tables import spec
-from paper_repro.tables import plan as plans
 from paper_repro.base import identity
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.config import CONF, compose
 from paper_repro.base.targets import locate
 from paper_repro.cells import records
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 
 SECTIONS = {"training": "paper_repro.cells.training_section.TrainingSettings"}
 """A section that has no class of its own, and the class that reads it."""

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from paper_repro.tables.plan import Plan
-from paper_repro.tables.publish import publish, render
 from paper_repro.base import code_state, identity
 from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.command_line import ROOT
@@ -26,6 +24,8 @@ from paper_repro.cells import records, runner
 from paper_repro.cells.pool import Pool
 from paper_repro.cells.records import Record, find, record_path
 from paper_repro.cells.tasks import FAILED, FINISHED, Outcome
+from paper_repro.tables.plan import Plan
+from paper_repro.tables.publish import publish, render
 from paper_repro.tests.support import sweeps, synthetic
 
 COMMIT = "a" * 40

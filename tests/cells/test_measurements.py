@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from paper_repro.tables.view import lack
 from paper_repro.base import identity
 from paper_repro.cells import measurements, planned, records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import FINISHED, WEIGHTS, Outcome
 from paper_repro.scripts import rename_records
+from paper_repro.tables.view import lack
 from paper_repro.tests.support.probes import STEPS_VARIABLE
 from paper_repro.training import checkpoints
 

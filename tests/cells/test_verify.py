@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from paper_repro.tables import plan, spec, verification
 from paper_repro.base import data_files
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.cells import verify
@@ -19,6 +18,7 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
 from paper_repro.models.cem.regression import GatedMLP
+from paper_repro.tables import plan, spec, verification
 from paper_repro.training import build
 
 PUBLISHED = Published(RESULTS)

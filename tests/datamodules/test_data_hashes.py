@@ -14,8 +14,6 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.tables import spec
-from paper_repro.tables import plan as plans
 from paper_repro.base import data_files, identity
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.files import sha256_of_bytes
@@ -26,6 +24,8 @@ from paper_repro.datamodules.text import TokenData
 from paper_repro.datamodules.text_streams import names_and_sizes
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.scripts import prepare_data
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
 
 ELSEWHERE = "99.0+cu130"
 FILES = {

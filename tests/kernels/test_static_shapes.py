@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from paper_repro.tables import spec
 from paper_repro.base.config import compose_seeds
 from paper_repro.kernels.static.shapes import declared
+from paper_repro.tables import spec
 
 pytest.importorskip("triton")
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.tables import spec
-from paper_repro.tables import plan as plans
-from paper_repro.tables.spec import artifacts
 from paper_repro.base import data_files
 from paper_repro.base.command_line import ROOT, run_main
 from paper_repro.base.overrides import parse
 from paper_repro.launchers import preparing
 from paper_repro.scripts import reproduce, train
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables.spec import artifacts
 from paper_repro.tests.support.synthetic import ARTIFACT
 
 EXPERIMENT, TABLE = "cem/gaussian_process", "cem/table3"

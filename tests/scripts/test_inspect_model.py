@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.tables import figure
 from paper_repro.base.command_line import ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
@@ -21,6 +20,7 @@ from paper_repro.models.ngpt import NGPT
 from paper_repro.probes.inspection.embeddings import Embeddings
 from paper_repro.probes.inspection.matrices import Matrices
 from paper_repro.probes.inspection.scales import Scales
+from paper_repro.tables import figure
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 from paper_repro.training.finished import rebuild

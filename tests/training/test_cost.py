@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.tables import spec, listing, plan
 from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import counted, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
 from paper_repro.cells.tasks import Cost, task_of
+from paper_repro.tables import listing, plan, spec
 from paper_repro.training import cost, counting
 from paper_repro.training.cost import measure
 

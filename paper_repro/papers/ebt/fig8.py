@@ -38,12 +38,13 @@ class Figure8(figure.Figure):
         strips = {"original": plots.strip(self.view, "original.png", {"model": "ebt"}, seed)}
         for row in rows:
             name = row["model"]
-            label = (models[name] if name in models else self.artifact.baselines[name]).label
             if name in models:
-                pixels = plots.strip(self.view, FOUND, {"model": name}, seed)
+                label, pixels = f"{models[name].label}, 3 passes", plots.strip(self.view, FOUND, {"model": name}, seed)
             else:
+                label = self.artifact.baselines[name].label
                 pixels = plots.baseline_strip(self.view, name, FOUND, seed)
             strips[f"{label}\n{row['psnr']:.2f} dB"] = pixels
         for axes, (label, pixels) in zip(canvas.subplots(len(strips), 1), strips.items(), strict=True):
             if pixels is not None:
                 plots.draw_strip(axes, pixels, label)
+                axes.set_anchor("E")

@@ -49,9 +49,10 @@ class FigureB1(figure.Figure):
                 own = [(row["x"], row["loss"]) for row in rows if (row["panel"], row["model"]) == (panel, model)]
                 label = self.artifact.axes["model"].values[model].label
                 plots.seeds_and_mean(axes, own, plots.model(self.artifact.id, model), label)
-            axes.set(xlabel=title)
-            if rows:
-                axes.set(xscale="log")
+            axes.set(xlabel=title, xscale="log" if rows else "linear")
+            if rows and panel == "width":
+                plots.ticks_at(axes, (row["x"] for row in rows if row["panel"] == panel))
+            elif rows:
                 plots.log_ticks(axes.xaxis)
         canvas.axes[0].set_ylabel("test loss (Smooth L1)")
 

@@ -49,7 +49,7 @@ class FigureB2(figure.Figure):
                     for row in rows
                     if row["kind"] == kind
                 ]
-                plots.seeds_and_mean(axes, points, color, name)
+                plots.seeds_and_mean(axes, points, color, name, "--" if kind == "cut" else "-")
             axes.set(xlabel="frame", ylabel=label)
         for axes, (kind, name) in zip(lower.subplots(len(KINDS), 1), KINDS.items(), strict=True):
             pixels = plots.strip(self.view, f"{kind}.png", EBT, rows[0]["seed"])

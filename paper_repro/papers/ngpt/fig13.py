@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import MARKS
-from paper_repro.tables import figure, plots, table
+from paper_repro.tables import figure, plots
 from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
 
 if TYPE_CHECKING:
@@ -46,15 +46,3 @@ class Figure13(figure.Figure):
         plots.log_ticks(axes.yaxis)
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-
-
-class Table13(table.Table):
-    def remarks(self) -> list[str]:
-        """Return the number and kind of the texts."""
-        told = []
-        for key in self.view.points:
-            for content in self.view.attachments(ATTACHMENT, dict(key)).values():
-                found = json.loads(content)
-                kind = "pieces of joined documents" if found["joined"] else "beginnings of documents"
-                told.append(f"Scored: {found['tokens']:,} tokens of {found['texts']:,} {kind}.")
-        return list(dict.fromkeys(told))

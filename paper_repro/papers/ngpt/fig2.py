@@ -13,7 +13,6 @@ from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, context_of, na
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
-from paper_repro.tables.stats import Interval
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ SIZE = "small"
 CANDIDATE, SHORT = "ngpt", "c1k"
 NGPT = plots.model("ngpt", CANDIDATE)
 TURNED: dict[Bound, Bound] = {"=": "=", ">": "<", "<": ">"}
+SIGNS: dict[Bound, str] = {"=": "", ">": "> ", "<": "< "}
+MARKS: dict[Bound, str] = {"=": "o", ">": "^", "<": "v"}
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,10 @@ class Part:
     logs: Mapping[int, float]
     sides: frozenset[Bound]
     """The bounds among the seeds."""
-    of: tuple[tuple[str, Speedup], ...]
-    """The speedups, each with its context."""
 
     def over(self, other: "Part") -> "Part":
         logs = {seed: self.logs[seed] - other.logs[seed] for seed in self.logs.keys() & other.logs.keys()}
-        return Part(logs, self.sides | {TURNED[side] for side in other.sides}, (*self.of, *other.of))
+        return Part(logs, self.sides | {TURNED[side] for side in other.sides})
 
 
 def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
@@ -51,50 +50,33 @@ def speedups(view: View, context: str, baseline: str) -> tuple[Speedup, ...]:
 
 
 def parts(view: View, context: str, baseline: str) -> dict[str, Part]:
-    """Return the speedups of nGPT by its budget."""
-    return {
-        f"{one.candidate.tokens:,.0f} tokens": Part(
-            {seed: value for seed, (value, _) in one.by_seed.items()},
-            frozenset(bound for _, bound in one.by_seed.values() if bound != "="),
-            ((context, one),),
-        )
-        for one in speedups(view, context, baseline)
-    }
+    """Return the speedups of nGPT by its budget; both models are read at the best rate of each budget."""
+    for model in (baseline, CANDIDATE):
+        for run in best_runs(view, context=context, size=SIZE, model=model):
+            view.samples(LOSS, run.place)
+    found = {}
+    for one in speedups(view, context, baseline):
+        sides = frozenset(bound for _, bound in one.by_seed.values() if bound != "=")
+        logs = {seed: value for seed, (value, _) in one.by_seed.items()}
+        found[f"{one.candidate.tokens:,.0f} tokens"] = Part(logs, sides)
+    return found
 
 
-def pooled(view: View, of: str, baseline: str, found: Mapping[str, Part]) -> Estimate:
+def pooled(of: str, found: Mapping[str, Part]) -> Estimate:
     """Return the geometric mean over the parts inside the baseline's range, or over the bounds where there are none."""
     clear = {label: part for label, part in found.items() if part.logs and len(part.sides) < 2}
     used = {label: part for label, part in clear.items() if not part.sides} or clear
     sides = set().union(*(part.sides for part in used.values()))
-    for part in used.values():
-        _note(view, part, baseline)
     if len(sides) > 1 or not used:
         return claims.nothing("bounds on both sides" if found else "not run")
     samples = {label: {seed: math.exp(log) for seed, log in part.logs.items()} for label, part in used.items()}
     return claims.number(of, samples, geometric=True, bound=next(iter(sides), "="))
 
 
-def _note(view: View, part: Part, baseline: str) -> None:
-    """Read the runs behind a part: nGPT's at its budget, the baseline's at the budgets next to the equal loss."""
-    for context, one in part.of:
-        equal = one.ratio * one.candidate.tokens
-        own = best_runs(view, context=context, size=SIZE)
-        budgets = {run.tokens for run in own if run.place["model"] == baseline}
-        near = {max([b for b in budgets if b < 1.001 * equal], default=min(budgets))}
-        near |= {min([b for b in budgets if b > 0.999 * equal], default=max(budgets))}
-        for run in own:
-            if run.tokens in {CANDIDATE: {one.candidate.tokens}, baseline: near}.get(run.place["model"], ()):
-                view.samples(LOSS, run.place)
-
-
-def _name(view: View, baseline: str) -> str:
-    return f"tokens of {view.artifact.axes['model'].values[baseline].label} / tokens of nGPT at equal loss"
-
-
 def speedup(view: View, context: str, baseline: str) -> Estimate:
     """Return tokens of the baseline over tokens of nGPT at equal loss, over the budgets of nGPT."""
-    return pooled(view, _name(view, baseline), baseline, parts(view, context, baseline))
+    label = view.artifact.axes["model"].values[baseline].label
+    return pooled(f"tokens of {label} / tokens of nGPT at equal loss", parts(view, context, baseline))
 
 
 def estimate_speedup_1k(view: View) -> Estimate:
@@ -114,22 +96,20 @@ def estimate_speedup_remains(view: View) -> Estimate:
 
 def estimate_speedup_grows_with_context(view: View) -> Estimate:
     """Return the speedup in a context over that in the next shorter one, at equal budgets."""
-    found: dict[str, Part] = {}
-    for shorter, longer in itertools.pairwise(chosen(view, "context")):
-        below, above = parts(view, shorter, "gpt"), parts(view, longer, "gpt")
-        for label in above.keys() & below.keys():
-            found[f"{context_of(view, longer)}, {label}"] = above[label].over(below[label])
-    return pooled(view, "speedup in the longer context / speedup in the shorter one", "gpt", found)
+    each = {context: parts(view, context, "gpt") for context in chosen(view, "context")}
+    found = {
+        f"{context_of(view, longer)}, {label}": each[longer][label].over(each[shorter][label])
+        for shorter, longer in itertools.pairwise(each)
+        for label in each[longer].keys() & each[shorter].keys()
+    }
+    return pooled("speedup in the longer context / speedup in the shorter one", found)
 
 
 def estimate_speedup_grows_with_budget(view: View) -> Estimate:
     """Return the speedup at the longest budget of nGPT over that at its shortest, in each context."""
-    found: dict[str, Part] = {}
-    for context in chosen(view, "context"):
-        each = list(parts(view, context, "gpt").values())
-        if len(each) > 1:
-            found[context_of(view, context)] = each[-1].over(each[0])
-    return pooled(view, "speedup at the longest budget / speedup at the shortest", "gpt", found)
+    each = {context_of(view, name): [*parts(view, name, "gpt").values()] for name in chosen(view, "context")}
+    found = {label: own[-1].over(own[0]) for label, own in each.items() if len(own) > 1}
+    return pooled("speedup at the longest budget / speedup at the shortest", found)
 
 
 def step_time_ratio(view: View, context: str) -> float | None:
@@ -146,41 +126,42 @@ class Speedups(table.Table):
     """The runs; pooled speedups stand in the summary, those of every budget in the remarks."""
 
     @cached_property
-    def _pooled(self) -> dict[str, Interval]:
-        """The logarithms of the summary's speedups."""
-        found: dict[str, Interval] = {}
+    def _numbers(self) -> dict[str, tuple[float, str]]:
+        """The summary's speedups, each with its sign; of bounds on both sides that at the smallest budget."""
+        found: dict[str, tuple[float, str]] = {}
         for context in chosen(self.view, "context"):
             word = context.removeprefix("c")
             for name, baseline in ((f"speedup_{word}", "gpt"), (f"speedup_qk_{word}", "gpt_qk")):
-                if name in self.artifact.summary:
-                    interval = speedup(self.view, context, baseline).interval
-                    found |= {name: interval} if interval is not None else {}
+                if name not in self.artifact.summary or not (each := speedups(self.view, context, baseline)):
+                    continue
+                found[name] = each[0].ratio, SIGNS[each[0].bound]
+                if (interval := speedup(self.view, context, baseline).interval) is not None:
+                    open_ends = math.isinf(interval.low), math.isinf(interval.high)
+                    bound: Bound = "<" if open_ends == (True, False) else ">" if open_ends == (False, True) else "="
+                    found[name] = math.exp(interval.mean), SIGNS[bound]
             own, times = found.get(f"speedup_{word}"), step_time_ratio(self.view, context)
             if own is not None and times is not None:
-                found[f"time_speedup_{word}"] = replace(own, mean=own.mean - math.log(times))
-        return {name: interval for name, interval in found.items() if name in self.artifact.summary}
+                found[f"time_speedup_{word}"] = own[0] / times, own[1]
+        return {name: number for name, number in found.items() if name in self.artifact.summary}
 
     def summary(self) -> dict[str, float]:
-        return {name: math.exp(interval.mean) for name, interval in self._pooled.items()}
+        return {name: value for name, (value, _) in self._numbers.items()}
 
     def signs(self) -> dict[str, str]:
-        open_ends = {name: (math.isinf(one.low), math.isinf(one.high)) for name, one in self._pooled.items()}
-        return {name: "< " if low else "> " for name, (low, high) in open_ends.items() if low != high}
+        return {name: sign for name, (_, sign) in self._numbers.items() if sign}
 
     def remarks(self) -> list[str]:
         found = []
+        for context, baseline in itertools.product(chosen(self.view, "context"), chosen(self.view, "model")):
+            each = speedups(self.view, context, baseline) if baseline != CANDIDATE else ()
+            texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in each]
+            names = self.artifact.axes["model"].values[baseline].label, context_of(self.view, context)
+            if texts:
+                found.append(f"nGPT over {', '.join(names)}, by nGPT's budget (95 % interval): {'; '.join(texts)}.")
         for context in chosen(self.view, "context"):
-            label = context_of(self.view, context)
-            for baseline in (model for model in chosen(self.view, "model") if model != CANDIDATE):
-                name = self.artifact.axes["model"].values[baseline].label
-                texts = [f"{one.candidate.tokens:,.0f} tokens: {one}" for one in speedups(self.view, context, baseline)]
-                if texts:
-                    found.append(f"nGPT over {name}, {label}, by nGPT's budget (95 % interval): {'; '.join(texts)}.")
             if (times := step_time_ratio(self.view, context)) is not None:
-                found.append(
-                    f"A training step of nGPT took {times:.2f} times GPT's, {label} (median over pairs of equal "
-                    "budget and seed, beside other work: ngpt/steptime measures it alone)."
-                )
+                told = "median over pairs of equal budget and seed, beside other work"
+                found.append(f"A step of nGPT took {times:.2f} times GPT's, {context_of(self.view, context)} ({told}).")
         return found
 
 
@@ -226,6 +207,7 @@ class Figure2(figure.Figure):
                     line = [row for row in own if row["size"] == size]
                     _losses(upper, line, plots.model("ngpt", model), style, named(self.view, model, size))
                 _speedups(lower, [row for row in own if row["kind"] == "speedup"], model)
+            upper.margins(x=0.1)
             upper.set(xscale="log", title=context_of(self.view, context))
             lower.set(xlabel="training tokens", yscale="log")
             lower.margins(x=0.1, y=0.25)
@@ -272,10 +254,10 @@ def _speedups(axes: "Axes", rows: Sequence[Row], model: str) -> None:
     for row in rows:
         value = float(row["speedup"])
         low, high = (float(row[end] or value) for end in ("low", "high"))
-        mark, sign = {"=": ("o", ""), ">": ("^", "> "), "<": ("v", "< ")}[row["bound"]]
-        axes.errorbar(row["tokens"], value, [[value - low], [high - value]], fmt=mark, color=color, markersize=4)
+        errors, mark = [[value - low], [high - value]], MARKS[row["bound"]]
+        axes.errorbar(row["tokens"], value, errors, fmt=mark, color=color, markersize=4)
         place: Any = {"xytext": (0, up), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-        axes.annotate(f"{sign}{value:.2f}x", (row["tokens"], value), color=color, **place)
+        axes.annotate(f"{SIGNS[row['bound']]}{value:.2f}x", (row["tokens"], value), color=color, **place)
 
 
 def _row(kind: str, place: Mapping[str, object], tokens: float, rate: object, seed: object, loss: float | None) -> Row:

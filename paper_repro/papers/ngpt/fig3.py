@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import MARKS, best_runs, chosen, context_of, named
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import Place, View
 
 if TYPE_CHECKING:

@@ -3,16 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.papers.ngpt.inspection import (
-    InspectionFigure,
-    Series,
-    bins,
-    colors,
-    draw_bins,
-    draw_curve,
-    plain_ticks,
-    sides,
-)
+from paper_repro.papers.ngpt import inspection
+from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import Row
@@ -35,32 +27,32 @@ class Figure4(InspectionFigure):
         edges = series.content["edges"]
         for table in TABLES:
             found = series.content[table]
-            for row in bins(edges["norm"], found["norms"]):
+            for row in inspection.bins(edges["norm"], found["norms"]):
                 yield {"table": table, "quantity": "norm", **row}
             count = len(found["eigenvalues"])
             for index, value in enumerate(found["eigenvalues"]):
                 ranks = {"low": round(index / count, 6), "high": round((index + 1) / count, 6)}
                 yield {"table": table, "quantity": "eigenvalue", **ranks, "value": value}
-            for row in bins(edges["dot"], found["dots"]):
+            for row in inspection.bins(edges["dot"], found["dots"]):
                 yield {"table": table, "quantity": "dot", **row}
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         from matplotlib.ticker import MaxNLocator
 
-        panels, shades = canvas.subplots(len(TABLES), len(PANELS)), colors(self.series)
+        panels, shades = canvas.subplots(len(TABLES), len(PANELS)), inspection.colors(self.series)
         for line, (table, title) in zip(panels, TABLES.items(), strict=True):
             norms, values, dots = (
                 [row for row in rows if (row["table"], row["quantity"]) == (table, name)] for name in PANELS
             )
-            draw_bins(line[0], norms, shades)
-            draw_curve(line[1], values, shades)
-            draw_bins(line[2], dots, shades, density=True)
+            inspection.draw_bins(line[0], norms, shades)
+            inspection.draw_curve(line[1], values, shades)
+            inspection.draw_bins(line[2], dots, shades, density=True)
             line[0].set(xscale="log", xlabel="norm of a row", ylabel=f"{title} embeddings\nshare of the rows")
             line[1].set(yscale="log", xlabel="rank over width", ylabel="eigenvalue / median")
             line[2].set(yscale="log", xlabel="dot product of two rows", ylabel="density")
             line[2].xaxis.set_major_locator(MaxNLocator(5))
-            plain_ticks(line[0].xaxis)
-            plain_ticks(line[1].yaxis)
+            inspection.plain_ticks(line[0].xaxis)
+            inspection.plain_ticks(line[1].yaxis)
         for axes, name in zip(panels[0], PANELS.values(), strict=True):
             axes.set_title(name)
 
@@ -69,12 +61,12 @@ def estimate_embedding_norms_fixed(view: View) -> Estimate:
     """Return the standard deviation of the norms over their mean: that of GPT less that of nGPT, for both tables."""
     metrics = {title: (f"{table}_norm_variation",) * 2 for table, title in TABLES.items()}
     of = "standard deviation of the embeddings' norms over their mean in GPT"
-    return claims.difference(of, "the same in nGPT", sides(view, metrics))
+    return claims.difference(of, "the same in nGPT", inspection.sides(view, metrics))
 
 
 def estimate_embedding_conditioning(view: View) -> Estimate:
     """Return the spread of eigenvalues of GPT's input embeddings over that of nGPT's, for both measures of it."""
     metrics = {"95th percentile / median": ("in_spread_95",) * 2, "largest / median": ("in_spread_max",) * 2}
     return claims.ratio(
-        "eigenvalue spread of GPT's input embeddings", "eigenvalue spread of nGPT's", sides(view, metrics)
+        "eigenvalue spread of GPT's input embeddings", "eigenvalue spread of nGPT's", inspection.sides(view, metrics)
     )

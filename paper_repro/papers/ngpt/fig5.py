@@ -3,17 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.papers.ngpt.inspection import (
-    InspectionFigure,
-    Series,
-    bins,
-    colors,
-    count_layers,
-    draw_bins,
-    draw_curve,
-    plain_ticks,
-    sides,
-)
+from paper_repro.papers.ngpt import inspection
+from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims, plots
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import Row
@@ -46,17 +37,17 @@ class Figure5(InspectionFigure):
                     yield _row(f"condition {kind}", matrix, layer, {"low": layer, "high": layer, "value": value})
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        shades = colors(self.series)
+        shades = inspection.colors(self.series)
         panels = canvas.subplots(2, COLUMNS, sharey="row")
         for axes, (matrix, title) in zip(panels.flat, MATRICES.items(), strict=False):
             for kind, line in KINDS.items():
                 own = [row for row in rows if (row["quantity"], row["matrix"]) == (f"condition {kind}", matrix)]
-                draw_curve(axes, own, shades, line)
+                inspection.draw_curve(axes, own, shades, line)
             axes.set(yscale="log", title=title)
-            count_layers(axes)
+            inspection.count_layers(axes)
         for line in panels:
             line[0].set_ylabel("condition number")
-            plain_ticks(line[0].yaxis)
+            inspection.plain_ticks(line[0].yaxis)
         panels[1][-1].set_visible(False)
         panels[0][0].plot([], [], KINDS["renormalized"], color=plots.RULE, label="after making vectors along D unit")
 
@@ -72,11 +63,11 @@ class Appendix5(InspectionFigure):
         for layer, matrices in series.content["layers"].items():
             for matrix, found in matrices.items():
                 for quantity in HISTOGRAMS:
-                    for row in bins(series.content["edges"], found[quantity]):
+                    for row in inspection.bins(series.content["edges"], found[quantity]):
                         yield _row(quantity, matrix, int(layer), row)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        shades = colors(self.series)
+        shades = inspection.colors(self.series)
         lines = [(layer, quantity) for layer in sorted({row["layer"] for row in rows}) for quantity in HISTOGRAMS]
         canvas.set_size_inches(12.0, max(2.5, 2.3 * len(lines)))
         panels = canvas.subplots(max(1, len(lines)), COLUMNS, squeeze=False, sharey="row")
@@ -84,9 +75,9 @@ class Appendix5(InspectionFigure):
             for axes, (matrix, title) in zip(line, ATTENTION.items(), strict=True):
                 place = (quantity, matrix, layer)
                 own = [row for row in rows if (row["quantity"], row["matrix"], row["layer"]) == place]
-                draw_bins(axes, own, shades)
+                inspection.draw_bins(axes, own, shades)
                 axes.set(xscale="log", title=f"{title}, layer {layer}", xlabel=HISTOGRAMS[quantity])
-                plain_ticks(axes.xaxis)
+                inspection.plain_ticks(axes.xaxis)
             line[0].set_ylabel("share")
 
 
@@ -97,5 +88,5 @@ def _row(quantity: str, matrix: str, layer: int, row: Row) -> Row:
 def estimate_condition_numbers(view: View) -> Estimate:
     """Return the condition number of GPT's attention matrices, as trained and with unit vectors, over nGPT's."""
     name = "condition_attention"
-    found = sides(view, {"as trained": (name, name), "vectors made unit": (f"{name}_renormalized", name)})
+    found = inspection.sides(view, {"as trained": (name, name), "vectors made unit": (f"{name}_renormalized", name)})
     return claims.ratio("condition number of GPT's attention matrices", "condition number of nGPT's", found)

@@ -2,17 +2,11 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paper_repro.papers.ngpt.inspection import (
-    InspectionFigure,
-    Series,
-    bins,
-    by_series,
-    colors,
-    count_layers,
-    draw_bins,
-)
+from paper_repro.papers.ngpt import inspection
+from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims, plots, spec, stats, table
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import PrintedNumber, Row
@@ -26,22 +20,17 @@ BASE = "base"
 PRINTED_FOR = {BASE: ("0.5B", "small"), "size_1b": ("1B", "large")}
 """The runs of figure 6, with the size of the paper that each stands for; figure 14 has the others."""
 RATES = {"alpha_A": "attention", "alpha_M": "MLP"}
-NAMES = {
-    "alpha_A": r"$|\alpha_A|$, attention",
-    "alpha_M": r"$|\alpha_M|$, MLP",
-    "s_u": "$s_u$",
-    "s_nu": r"$s_\nu$",
-    "s_qk": "$s_{qk}$",
-    "|s_qk|": "$|s_{qk}|$",
-    "s_z": "$s_z$",
-}
 PANELS = {
-    "eigen learning rates": {"alpha_A": plots.BLUE, "alpha_M": plots.VERMILION},
-    "scales of the MLP": {"s_u": plots.BLUE, "s_nu": plots.VERMILION},
-    "scale of attention": {"s_qk": plots.BLUE, "|s_qk|": plots.VERMILION},
-    "scale of the logits": {"s_z": plots.BLUE},
+    "eigen learning rates": {"alpha_A": r"$|\alpha_A|$, attention", "alpha_M": r"$|\alpha_M|$, MLP"},
+    "scales of the MLP": {"s_u": "$s_u$", "s_nu": r"$s_\nu$"},
+    "scale of attention": {"s_qk": "$s_{qk}$", "|s_qk|": "$|s_{qk}|$"},
+    "scale of the logits": {"s_z": "$s_z$"},
 }
-"""The vectors of each panel with their colours."""
+"""The vectors of each panel with their names."""
+NAMES = {vector: name for vectors in PANELS.values() for vector, name in vectors.items()}
+COLORS = {
+    vector: color for own in PANELS.values() for vector, color in zip(own, (plots.BLUE, plots.VERMILION), strict=False)
+}
 LINES = ("-", "--")
 VARIED = {BASE: "", "lr": "learning rate"}
 """The setting that a sweep varies, where the beginning of its runs' names does not say it."""
@@ -84,28 +73,27 @@ class Figure6(InspectionFigure):
         found, drawn = [], {row["run"] for row in rows} if hasattr(self, "view") else set()
         ablation = spec.load("ngpt/table5") if BASE in drawn else None
         for panel, vectors in enumerate(PANELS.values()):
-            for vector, color in vectors.items():
+            for vector in vectors:
                 number = ablation and ablation.printed((("setting", "default"),), f"mean_{vector}")
                 if panel and number:
-                    label, upright = f"{vector} of 0.5B, Table 5", vector == "s_z"
-                    found.append(PrintedNumber(label, number.mean, "pure number", panel, upright=upright, color=color))
-        for run, (label, size) in PRINTED_FOR.items():
-            for vector, color in PANELS["eigen learning rates"].items():
-                printed = self.artifact.summary[f"{vector}_{size}"].published if run in drawn else None
-                if printed is not None:
-                    found.append(PrintedNumber(f"|{vector}| of {label}", printed, "pure number", color=color))
+                    one = PrintedNumber(f"{vector} of 0.5B, Table 5", number.mean, "pure number", panel)
+                    found.append(replace(one, upright=vector == "s_z", color=COLORS[vector]))
+        for (run, (label, size)), vector in itertools.product(PRINTED_FOR.items(), RATES):
+            printed = self.artifact.summary[f"{vector}_{size}"].published if run in drawn else None
+            if printed is not None:
+                found.append(PrintedNumber(f"|{vector}| of {label}", printed, "pure number", color=COLORS[vector]))
         return found
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(PANELS))
-        styles = dict(zip(by_series(rows), itertools.cycle(LINES), strict=False))
+        styles = dict(zip(inspection.by_series(rows), itertools.cycle(LINES), strict=False))
         for axes, (title, vectors) in zip(panels, PANELS.items(), strict=True):
-            for vector, color in vectors.items():
-                for label, own in by_series(row for row in rows if row["vector"] == vector).items():
-                    _draw_vector(axes, own, color, styles[label])
+            for vector in vectors:
+                for label, own in inspection.by_series(row for row in rows if row["vector"] == vector).items():
+                    _draw_vector(axes, own, COLORS[vector], styles[label])
             if len(vectors) > 1:
-                handles = [axes.plot([], [], color=color)[0] for color in vectors.values()]
-                axes.legend(handles, [NAMES[vector] for vector in vectors], fontsize=8)
+                handles = [axes.plot([], [], color=COLORS[vector])[0] for vector in vectors]
+                axes.legend(handles, list(vectors.values()), fontsize=8)
             axes.set_title(title)
         for label, line in styles.items():
             panels[0].plot([], [], line, color=plots.INK, label=label)
@@ -118,11 +106,11 @@ def _draw_vector(axes: "Axes", rows: Sequence[Row], color: str, line: str) -> No
     means = [row for row in rows if row["quantity"] == "mean"]
     if means[0]["vector"] == "s_z":
         shown = [row for row in rows if row["quantity"] == "histogram"]
-        draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
+        inspection.draw_bins(axes, shown, {row["series"]: color for row in shown}, density=True)
     else:
         points = [row["layer"] for row in means], [row["value"] for row in means]
         axes.plot(*points, line, color=color, marker="o", markersize=3, linewidth=1.2)
-        count_layers(axes)
+        inspection.count_layers(axes)
 
 
 class Appendix6(InspectionFigure):
@@ -137,14 +125,16 @@ class Appendix6(InspectionFigure):
         return _histograms(series)
 
     def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
-        shades = colors(self.series)
+        shades = inspection.colors(self.series)
         sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
-        vectors = [vector for panel in PANELS.values() for vector in panel if vector != "|s_qk|"]
+        vectors = [vector for vector in NAMES if vector != "|s_qk|"]
         panels = canvas.subplots(len(vectors), len(sweeps), squeeze=False)
         for line, vector in zip(panels, vectors, strict=True):
             for axes, sweep in zip(line, sweeps, strict=True):
                 runs = [row for row in rows if row["vector"] == vector]
-                draw_bins(axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True)
+                inspection.draw_bins(
+                    axes, [row for row in runs if row["run"].partition("_")[0] in (BASE, sweep)], shades, True
+                )
                 axes.set(xlabel=NAMES[vector], ylabel="density" if axes is line[0] else "")
                 axes.locator_params(nbins=4)
                 axes.grid(False)
@@ -156,7 +146,7 @@ def _histograms(series: Series) -> Iterator[Row]:
     """Yield the bins of a series' vectors."""
     run = series.place.get("run", BASE)
     for vector, found in series.content["shares"].items():
-        for row in bins(series.content["edges"][vector], found):
+        for row in inspection.bins(series.content["edges"][vector], found):
             yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paper_repro.papers.ngpt.runs import LOSS, MARKS, chosen, named, runs
 from paper_repro.tables import figure, plots
 from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
@@ -39,9 +41,6 @@ class Figure7(figure.Figure):
                 else:
                     axes.set_axis_off()
             line[0].set_ylabel("final validation loss\n(nats per token)")
-        for axes in canvas.axes:
-            if axes.get_subplotspec().is_last_row() or not panels[-1][axes.get_subplotspec().colspan.start].axison:
-                axes.set_xlabel("initial learning rate")
 
     def _panel(self, axes: "Axes", own: Sequence[Row]) -> None:
         means: list[tuple[float, list[float], str]] = []
@@ -52,12 +51,18 @@ class Figure7(figure.Figure):
                 plots.seeds_and_mean(axes, points, color, named(self.view, model, size), style)
                 rates = dict.fromkeys(rate for rate, _ in points)
                 means += [(rate, [loss for other, loss in points if other == rate], color) for rate in rates]
-        axes.set(xscale="log", title=f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens")
+        axes.set(
+            xscale="log",
+            xlabel="initial learning rate",
+            title=f"window {own[0]['window']:,}, {own[0]['tokens']:,} tokens",
+        )
         plots.ticks_at(axes, (row["rate"] for row in own))
         plots.far_points(axes, means)
+        for text in axes.texts:  # below the names of baselines at the upper edge, and inside the panel
+            text.set(position=(-12, -9), ha="center")
         top = axes.get_ylim()[1]
         for curve in axes.lines:  # a line to a point far above would leave the panel
-            losses = [float(loss) for loss in curve.get_ydata()]  # type: ignore[union-attr]
+            losses = [float(loss) for loss in np.asarray(curve.get_ydata())]
             curve.set_ydata([loss if loss <= top else math.nan for loss in losses])
 
     def baselines(self) -> list[BaselineLine]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots, stats
-from paper_repro.tables.claims import Samples
 from paper_repro.tables.figure import Row
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """nGPT, appendix A.4: the overhead of a step, and whether it falls with context and size."""
 
 from paper_repro.tables import claims, stats, table
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 RATIO, NAME = "ratio_ngpt", "time of a step of nGPT / of GPT"
@@ -11,13 +12,9 @@ PRINTED = {"ratio_4k": "t4096", "ratio_8k": "t8192"}
 
 class StepTimes(table.Table):
     def summary(self) -> dict[str, float]:
-        found = {}
-        for name, context in PRINTED.items():
-            places = ({"size": size, "context": context, **UNFUSED} for size in self.artifact.axes["size"].values)
-            measured = [list(own.values()) for place in places if (own := self.view.samples(RATIO, place))]
-            if measured:
-                found[name] = stats.mean(measured[0])
-        return found
+        each = {name: _measured(self.view, UNFUSED, [context]).values() for name, context in PRINTED.items()}
+        run = {name: [own for own in samples if own] for name, samples in each.items()}
+        return {name: stats.mean(list(own[0].values())) for name, own in run.items() if own}
 
 
 def estimate_step_overhead(view: View) -> Estimate:
@@ -57,5 +54,5 @@ def estimate_overhead_falls(view: View) -> Estimate:
             if len(run) > 1:
                 small, large = (axes[axis].values[place[axis]].label for place in (run[0], run[-1]))
                 parts[f"{spec.label}: {small} to {large}"] = view.samples(RATIO, run[-1]), view.samples(RATIO, run[0])
-    of = f"{NAME}, longest context or largest model"
-    return claims.ratio(of, "the same, shortest or smallest", parts)
+    of = "step time of nGPT over GPT at the longest context or largest size"
+    return claims.ratio(of, "the same at the shortest or smallest", parts)

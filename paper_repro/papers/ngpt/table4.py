@@ -2,7 +2,8 @@
 
 from paper_repro.papers.ngpt.bases.ablation import AXIS, LOSS
 from paper_repro.tables import claims, stats
-from paper_repro.tables.claims import Estimate, Samples
+from paper_repro.tables.claims import Estimate
+from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 SECTIONS = {"qk": "s_qk", "uv": "s_u and s_nu"}

@@ -26,23 +26,18 @@ class Table6(table.Table):
         return found | {"chance": CHANCE, "chance_half_width": chance_half_width(columns)}
 
 
-def standard_error(columns: Subjects, accuracies: Mapping[str, float]) -> float:
-    """Return the standard error of the mean over columns of means over subjects, in percentage points, from accuracies
-    (%) by column.
-
-    ``sqrt( sum_columns p (1 - p) sum_subjects 1 / n_subject / (S_column C)^2 )``: C columns of S subjects, n questions.
-    """
-    parts = []
-    for name, subjects in columns.items():
-        share = accuracies[name] / 100
-        inverse = math.fsum(1 / size for size in subjects.values())
-        parts.append(share * (1 - share) * inverse / (len(subjects) * len(columns)) ** 2)
-    return 100 * math.sqrt(math.fsum(parts))
-
-
 def chance_half_width(columns: Subjects) -> float:
-    """Return half the interval that holds 95 % of the averages of a guessing model."""
-    return NORMAL_QUANTILE * standard_error(columns, dict.fromkeys(columns, CHANCE))
+    """Return half the interval that holds 95 % of the averages of a guessing model, in percentage points.
+
+    The standard error of the mean over C columns of means over S subjects of n questions each is
+    ``sqrt( sum_columns p (1 - p) sum_subjects 1 / n / (S C)^2 )``.
+    """
+    share = CHANCE / 100
+    parts = [
+        share * (1 - share) * math.fsum(1 / size for size in subjects.values()) / (len(subjects) * len(columns)) ** 2
+        for subjects in columns.values()
+    ]
+    return 100 * NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
 
 
 def _columns(view: View) -> Subjects:

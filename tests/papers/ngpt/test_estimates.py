@@ -1,0 +1,212 @@
+"""Estimates of nGPT's claims on made-up samples whose answer is known, and whose sides are told apart."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, steptime, table4
+from paper_repro.papers.ngpt.fig2 import Part
+from paper_repro.tables.claims import Estimate
+from paper_repro.tests.support import made_up
+from paper_repro.tests.support.made_up import Made, MadeUpView
+
+Place = Mapping[str, str]
+Metrics = Callable[[Place, int], dict[str, float]]
+
+
+def view(artifact: str, metrics: Metrics, scale: str = "cpu", noise: float = 1e-6) -> MadeUpView:
+    seeds = (0, 1, 2)
+    return made_up.view(f"ngpt/{artifact}", Made(metrics=metrics, scale=scale, noise=noise, seeds=seeds))
+
+
+def value(estimate: Estimate) -> float:
+    assert estimate.interval is not None, estimate.because
+    return estimate.shown(estimate.interval.mean)
+
+
+# Speedups
+
+BUDGETS = {"f8": 0, "f4": 1, "f2": 2}
+DOUBLED = 0.3
+"""Twice the tokens lower a loss by so much: at 2**d times the tokens of GPT it is lower by 0.3 d."""
+
+
+def losses(**speedups: float | Callable[[Place], float]) -> Metrics:
+    """Losses of models that are so many times as fast as GPT."""
+
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        given = speedups.get(place["model"], 1.0)
+        factor = given(place) if callable(given) else given
+        return {"val_loss": 5.0 - DOUBLED * (BUDGETS[place["budget"]] + math.log2(factor)), "train_loss": 4.0}
+
+    return metrics
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.75])
+def test_a_speedup_is_tokens_of_the_baseline_over_those_of_ngpt(factor: float) -> None:
+    found = fig2.estimate_speedup_1k(view("fig2", losses(ngpt=factor)))
+    assert value(found) == pytest.approx(factor, rel=1e-3)
+    behind = fig2.estimate_speedup_1k(view("fig2", losses(ngpt=factor, gpt=factor)))
+    assert value(behind) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_each_speedup_has_its_own_baseline() -> None:
+    found = view("fig2", losses(ngpt=1.8, gpt_qk=1.2))
+    assert value(fig2.estimate_speedup_beyond_qk_norm(found)) == pytest.approx(1.5, rel=1e-3)
+    weights = view("initial_weights", losses(ngpt=1.8, gpt_scaled=1.2))
+    assert value(fig2.estimate_speedup_remains(weights)) == pytest.approx(1.5, rel=1e-3)
+
+
+def test_the_best_rate_counts_and_the_others_are_not_read() -> None:
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        worse = 0.0 if place["lr"] in ("5e-3", "2e-2") else 1.0
+        return {name: loss + worse for name, loss in losses(ngpt=1.5)(place, seed).items()}
+
+    noting, read = view("fig2", metrics).noting()
+    assert value(fig2.estimate_speedup_1k(noting)) == pytest.approx(1.5, rel=1e-3)
+    assert {dict(key)["lr"] for key, _ in read} == {"5e-3", "2e-2"}
+    assert {dict(key)["model"] for key, _ in read} == {"gpt", "ngpt"}
+
+
+def test_beyond_the_losses_of_the_baseline_a_speedup_is_a_bound() -> None:
+    far = fig2.estimate_speedup_1k(view("fig2", losses(ngpt=16.0)))
+    assert far.interval is not None and math.isinf(far.interval.high)
+    assert far.shown(far.interval.low) == pytest.approx(2.0, rel=1e-3)  # 4, 2 and 1 times the tokens at three budgets
+    slow = fig2.estimate_speedup_1k(view("fig2", losses(ngpt=1 / 16)))
+    assert slow.interval is not None and math.isinf(slow.interval.low)
+    assert slow.shown(slow.interval.high) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_parts_inside_the_range_count_alone_and_bounds_on_both_sides_say_nothing() -> None:
+    def part(ratio: float, *sides: Any) -> Part:
+        return Part({seed: math.log(ratio) + 0.01 * seed for seed in range(3)}, frozenset(sides))
+
+    assert value(fig2.pooled("", {"a": part(2.0), "b": part(8.0), "c": part(99.0, ">")})) == pytest.approx(
+        4.0, rel=0.02
+    )
+    assert fig2.pooled("", {"a": part(2.0, ">"), "b": part(8.0, "<")}).interval is None
+    assert fig2.pooled("", {"a": part(2.0, ">", "<")}).interval is None
+    turned = part(2.0).over(part(8.0, "<"))
+    assert turned.sides == {">"} and math.exp(turned.logs[0]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_growth_is_the_later_speedup_over_the_earlier(turned: bool) -> None:
+    pair = (0.8, 0.5) if turned else (0.5, 0.8)
+
+    def factor(place: Place, axis: str, first: str) -> float:
+        return pair[0] if place[axis] == first else pair[1]
+
+    by_context = view("fig2", losses(ngpt=lambda place: factor(place, "context", "c1k")))
+    found = fig2.estimate_speedup_grows_with_context(by_context)
+    assert value(found) == pytest.approx(pair[1] / pair[0], rel=1e-3)  # at 1/4; at 1/8 both are bounds
+    by_budget = view("fig2", losses(ngpt=lambda place: factor(place, "budget", "f8")))
+    grown = fig2.estimate_speedup_grows_with_budget(by_budget)
+    assert grown.interval is not None and math.isinf(grown.interval.high)  # at 1/8 nGPT is slower than all of GPT
+    assert grown.shown(grown.interval.low) == pytest.approx(pair[1], rel=1e-3)
+
+
+def test_a_speedup_in_time_is_over_the_ratio_of_step_times() -> None:
+    found = fig2.Speedups(view("fig2", losses(ngpt=1.5)))
+    assert found.summary()["time_speedup_1k"] == pytest.approx(found.summary()["speedup_1k"], rel=1e-3)
+    assert found.signs() == {}
+    assert fig2.Speedups(view("fig2", losses(ngpt=16.0))).signs()["speedup_1k"] == "> "
+
+
+# Losses and accuracies
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_the_loss_at_equal_tokens_is_ngpts_over_gpts_after_the_longest_training(scale: str) -> None:
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        last = place["budget"] == ("f4" if scale == "cpu" else "f1")
+        return {"val_loss": {"ngpt": 2.4, "gpt": 3.0}[place["model"]] if last else 4.0}
+
+    found = fig1.estimate_lower_loss_at_equal_tokens(view("fig1", metrics, scale))
+    assert value(found) == pytest.approx(0.8, rel=1e-4)
+
+
+@pytest.mark.parametrize(("scale", "metric"), [("cpu", "continuations_mean"), ("gpu", "downstream_mean")])
+def test_accuracy_is_ngpts_less_gpts_at_the_rates_with_the_lowest_losses(scale: str, metric: str) -> None:
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        chosen = scale == "gpu" or place["lr"] in ("5e-3", "2e-2")
+        accuracy = {"ngpt": 43.0, "gpt": 40.0}[place["model"]] if chosen else 99.0
+        return {"val_loss": 3.0 if chosen else 4.0, metric: accuracy}
+
+    found = fig3.estimate_accuracy_at_equal_tokens(view("fig3", metrics, scale))
+    assert value(found) == pytest.approx(3.0, rel=1e-3) and len(found.parts) == 3
+
+
+def test_the_worst_setting_of_s_z_is_held_against_the_worst_of_each_other_section() -> None:
+    worst = {"z_slow": 8.0, "z_large": 2.0, "qk_005": 4.0, "uv_small": 2.0}
+    found = table4.estimate_sz_init_matters(
+        view("table4", lambda place, seed: {"val_loss": worst.get(place["setting"], 1.0)})
+    )
+    assert value(found) == pytest.approx(math.sqrt(2.0 * 4.0), rel=1e-4)
+
+
+# Inspected models
+
+
+def of_model(gpt: Mapping[str, float], ngpt: Mapping[str, float]) -> Metrics:
+    return lambda place, seed: dict({"gpt": gpt, "ngpt": ngpt}.get(place["model"], {}))
+
+
+def test_embeddings_are_compared_gpt_first() -> None:
+    spread = {"in_spread_95": 4.0, "in_spread_max": 9.0}, {"in_spread_95": 2.0, "in_spread_max": 2.0}
+    assert value(fig4.estimate_embedding_conditioning(view("fig4", of_model(*spread)))) == pytest.approx(3.0, rel=1e-4)
+    norms = {"in_norm_variation": 0.3, "out_norm_variation": 0.5}, {"in_norm_variation": 0.1, "out_norm_variation": 0.1}
+    assert value(fig4.estimate_embedding_norms_fixed(view("fig4", of_model(*norms)))) == pytest.approx(0.3, rel=1e-4)
+
+
+def test_condition_numbers_are_gpts_before_and_after_renormalising_over_ngpts_as_trained() -> None:
+    gpt = {"condition_attention": 8.0, "condition_attention_renormalized": 2.0}
+    ngpt = {"condition_attention": 2.0, "condition_attention_renormalized": 99.0}
+    assert value(fig5.estimate_condition_numbers(view("fig5", of_model(gpt, ngpt)))) == pytest.approx(2.0, rel=1e-4)
+
+
+def test_steps_are_averaged_over_attention_and_mlp_of_figure_6_and_spreads_over_all_runs() -> None:
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        base = place["run"] == "base"
+        return {"mean_alpha_A": 0.2 if base else 9.0, "mean_alpha_M": 0.4, "sqk_spread": 4.0 if base else 1.0}
+
+    found = view("fig6", metrics)
+    assert value(fig6.estimate_modest_steps(found)) == pytest.approx(0.3, rel=1e-4)
+    assert value(fig6.estimate_sqk_stable(found)) == pytest.approx(4.0 ** (1 / 6), rel=1e-4)
+
+
+# Times of a step
+
+
+def times(place: Place, seed: int) -> dict[str, float]:
+    fall = {"t256": 1.6, "t1024": 1.5, "t4096": 1.2, "t8192": 1.1}[place["context"]]
+    grown = {"w128": 1.1, "w512": 0.88, "large": 0.9}.get(place["size"], 1.0)
+    return {"ratio_ngpt": fall * grown if place["implementation"] == "reference" else 1.04}
+
+
+def test_step_times_are_pooled_by_implementation_and_contexts() -> None:
+    cpu, paper = view("steptime", times), view("steptime", times, "paper")
+    each = [1.5 * 1.1, 1.6, 1.5, 1.2, 1.5 * 0.88]
+    assert value(steptime.estimate_step_overhead(cpu)) == pytest.approx(math.prod(each) ** 0.2, rel=1e-4)
+    assert value(steptime.estimate_step_overhead_fused(cpu)) == pytest.approx(1.04, rel=1e-4)
+    printed = [1.2, 1.1, 1.2 * 0.9, 1.1 * 0.9]
+    assert value(steptime.estimate_printed_overhead(paper)) == pytest.approx(math.prod(printed) ** 0.25, rel=1e-4)
+    assert steptime.StepTimes(paper).summary() == pytest.approx({"ratio_4k": 1.2, "ratio_8k": 1.1}, rel=1e-4)
+    assert steptime.StepTimes(cpu).summary() == pytest.approx({"ratio_4k": 1.2}, rel=1e-4)
+
+
+def test_the_overhead_at_the_long_and_large_end_is_over_that_at_the_other_end() -> None:
+    found = steptime.estimate_overhead_falls(view("steptime", times))
+    assert value(found) == pytest.approx(math.sqrt(1.2 / 1.6 * 0.88 / 1.1), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "initial_weights", "steptime", "table4"]
+)
+def test_without_records_there_is_no_estimate(name: str) -> None:
+    empty = made_up.without(view(name, lambda place, seed: {}))
+    for claim in empty.artifact.claims:
+        function = empty.artifact.function(str(claim.form), claim.line)
+        assert function is not None and function(empty).interval is None, claim.id

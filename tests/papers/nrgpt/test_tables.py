@@ -1,0 +1,228 @@
+"""NRGPT's tables: what is counted, computed and scored beside the measured numbers."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro.base import config as configs
+from paper_repro.base.targets import instantiate
+from paper_repro.cells.tasks import FINISHED, Cell, Outcome
+from paper_repro.papers.nrgpt.conventions import fitting
+from paper_repro.papers.nrgpt.flops import flops_by_formula
+from paper_repro.papers.nrgpt.table7 import GridCheck
+from paper_repro.probes.block_cost import BlockCost, count
+from paper_repro.probes.reference_texts import ReferenceTexts, reference_text
+from paper_repro.tables import plan as plans
+from paper_repro.tables import spec
+from paper_repro.tables.table import table_of
+from paper_repro.tests.support.made_up import Made, Place, view
+
+BLOCKS = {
+    "rgpt": "gpt.RGPT",
+    "rgpt_parallel": "gpt.RGPTParallel",
+    "ff1": "nrgpt.model.NRGPT_H_FF1",
+    "ff2w": "nrgpt.model.NRGPT_H_FF2W",
+    "ff2": "nrgpt.model.NRGPT_H_FF2",
+}
+CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
+GOOD = {"perplexity": 20.0, "distinct_1": 0.7, "distinct_2": 0.9, "gqs_paper": 0.9, "apcs_lines": 0.4}
+
+
+def block(kind: str, width: int, heads: int, window: int, hidden_factor: int = 4) -> dict[str, Any]:
+    sizes = {"width": width, "num_heads": heads, "block_length": window, "hidden_factor": hidden_factor}
+    return {"_target_": f"paper_repro.models.{BLOCKS[kind]}", "vocabulary_size": 7, "num_steps": 1, **sizes}
+
+
+def run(task: Any, *configs: dict[str, Any]) -> list[Outcome]:
+    cells = [Cell(str(number), config) for number, config in enumerate(configs)]
+    found: list[Outcome] = task.run(cells, Path(), None)
+    return found
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize(
+    ("width", "heads", "window", "factor"), [(24, 1, 5, 4), (24, 3, 2, 8), (48, 12, 33, 4), (768, 2, 128, 1)]
+)
+def test_every_product_of_a_block_is_counted(kind: str, width: int, heads: int, window: int, factor: int) -> None:
+    """Also those inside a custom autograd function: a hidden product would leave the count below the formula."""
+    counts = count(block(kind, width, heads, window, factor), window)
+    assert counts.total == flops_by_formula(kind, width, heads, window, factor)
+    eta = 0 if kind.startswith("rgpt") else 2 * window * width**2
+    assert counts.total == counts.attention + counts.feed_forward + eta
+
+
+@pytest.mark.parametrize("heads", [1, 2, 12])
+@pytest.mark.parametrize("kind", ["ff1", "ff2w", "ff2"])
+def test_the_width_of_equal_parameters_is_the_nearest(kind: str, heads: int) -> None:
+    own = block(kind, 96, heads, 8)
+    found = run(BlockCost(), {"block": own, "window": 8, "equal_parameters": True})[0].metrics
+    wanted = count(block("rgpt", 96, heads, 8), 8).parameters
+    assert found["parameters_ratio"] == found["parameters"] / wanted
+    assert found["width"] % heads == 0
+    for width in (int(found["width"]) - heads, int(found["width"]) + heads):
+        other = count({**own, "width": width}, 8).parameters
+        assert abs(other - wanted) >= abs(found["parameters"] - wanted)
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_the_counted_model_is_that_of_the_paper_scale(scale: str) -> None:
+    artifact = spec.load("nrgpt/table4")
+    trained = {dict(cell.key)["model"]: cell.config["model"] for cell in plans.make(artifact, "paper").cells}
+    counts = {}
+    for cell in plans.make(artifact, scale).cells:
+        model, probe = dict(cell.key)["model"], cell.config["probes"]["paper_size"]
+        assert probe["model"] == {
+            "_partial_": True,
+            **{key: trained[model][key] for key in probe["model"].keys() - {"_partial_"}},
+        }
+        counts[model] = instantiate(probe).counts()["untied"]
+    assert counts == {"gpt": 423_233, "rgpt": 888_385, "rgpt_parallel": 247_617, "ff1": 2_036_802, "ff2w": 214_466}
+
+
+@pytest.mark.parametrize(
+    ("printed", "counts", "expected"),
+    [
+        ("0.9", {"untied": 888_385}, ["untied"]),
+        ("0.8", {"untied": 888_385, "tied": 810_000}, ["untied", "tied"]),
+        ("3", {"untied": 2_036_802, "tied": 2_003_522}, []),
+    ],
+)
+def test_a_printed_number_names_the_counts_that_print_like_it(
+    printed: str, counts: Mapping[str, float], expected: list[str]
+) -> None:
+    assert fitting(printed, 1e6, counts) == expected
+
+
+def test_the_table_tells_which_counts_give_each_printed_number() -> None:
+    counts = {"gpt": 124e6, "rgpt_parallel": 85e6, "ff2w": 99e6}
+
+    def metrics(place: Place, seed: int) -> Mapping[str, float]:
+        return {"paper_parameters_untied": counts[place["model"]], "paper_parameters_tied": 1e6}
+
+    found = table_of(view("nrgpt/table2", Made(metrics, noise=0.0)))
+    assert [row[-1] for row in found.grid().rows] == ["untied", "untied", "none of ours"]
+    assert found.remarks() != []
+    assert table_of(view("nrgpt/table2", Made())).remarks() == []
+
+
+def test_ideal_ranges_stand_above_and_name_the_metrics_outside() -> None:
+    made = {
+        "shakespeare": GOOD,
+        "prose": {**GOOD, "distinct_2": 0.97, "apcs_lines": 0.2},
+        "one_word": {"gqs_paper": 0.8},
+    }
+    records = view("nrgpt/table3", Made(lambda place, seed: made.get(place["text"], {}), noise=0.0, scale="exact"))
+    rows = [[row[0], row[-1]] for row in table_of(records).grid().rows]
+    assert table_of(records).grid().rows[0][1:6] == ["15 to 50", "0.6 to 0.9", "0.8 to 0.95", "0.8 to 1", "0.3 to 0.6"]
+    outside = dict(
+        zip(["ideal", *spec.load("nrgpt/table3").axes["text"].values], (text for _, text in rows), strict=True)
+    )
+    assert outside["shakespeare"] == "none (of 5 measured)"
+    assert outside["prose"] == "Distinct-2, Avg. cosine similarity (lines) (of 5 measured)"
+    assert outside["one_word"] == "none (of 1 measured)"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text(CORPUS)
+    monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def text_of(seed: int = 0, **text: Any) -> dict[str, Any]:
+    own = {"content": None, "characters": 300, "shuffle_words": False, "repeat": 1, **text}
+    return {"text": own, "seed": seed, "data": {"files": {"text": "text.txt"}}}
+
+
+@pytest.mark.usefixtures("corpus")
+def test_reference_texts_are_whole_lines_and_shuffling_keeps_their_words() -> None:
+    plain = [reference_text(text_of(seed))[0] for seed in range(20)]
+    assert all(f"\n{text}\n" in f"\n{CORPUS}" and 200 < len(text) <= 300 for text in plain)
+    assert len(set(plain)) > 15
+    for seed in range(5):
+        shuffled = reference_text(text_of(seed, shuffle_words=True))[0]
+        assert Counter(shuffled.split()) == Counter(plain[seed].split()) and shuffled != plain[seed]
+        lines = [[len(line.split()) for line in text.split("\n")] for text in (shuffled, plain[seed])]
+        assert lines[0] == lines[1]
+    assert reference_text(text_of(content="One line.", repeat=3))[0] == "One line.\nOne line.\nOne line."
+
+
+@pytest.mark.usefixtures("corpus")
+def test_reference_texts_are_scored_where_they_can_be() -> None:
+    scorer = {
+        "_target_": "paper_repro.metrics.text_scores.TextScorer",
+        "gqs_engines": ["paper"],
+        "similarity_model": "./absent",
+    }
+    texts = ["The dog sees the dog.", ""]
+    plain, empty = run(ReferenceTexts(), *({**text_of(content=text), "scorer": scorer} for text in texts))
+    assert plain.status == empty.status == FINISHED
+    assert plain.metrics["distinct_1"] == 1.0 and "apcs_lines" in plain.unavailable
+    assert empty.metrics == {} and "distinct_1" in empty.unavailable
+
+
+def test_chance_of_mmlu_has_the_noise_of_every_question_and_printed_columns_their_mean() -> None:
+    records = view("nrgpt/table6", Made(scale="paper"))
+    columns = records.plan.cells[0].config["probes"]["mmlu"]["columns"]
+    variance = 0.0
+    for subjects in columns.values():
+        for size in subjects.values():
+            weight = 1 / (size * len(subjects) * len(columns))  # of one question in the average
+            variance += size * weight**2 * 0.25 * 0.75
+    summary = table_of(records).summary()
+    assert summary["chance_half_width"] == pytest.approx(1.959964 * 100 * math.sqrt(variance), rel=1e-9)
+    assert summary["printed_ff2w"] == pytest.approx(207.8 / 7)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "gpu", "paper"])
+def test_table_6_asks_the_models_of_table_5(scale: str) -> None:
+    def trained(name: str) -> dict[tuple[str, int], dict[str, Any]]:
+        cells = plans.make(spec.load(name), scale).cells
+        return {(cell.key[0][1], cell.seed): configs.without(cell.config, ["probes"]) for cell in cells}
+
+    assert trained("nrgpt/table6") == trained("nrgpt/table5")
+
+
+@pytest.mark.parametrize(
+    ("value", "grid", "inside"),
+    [
+        (3, [3, 6], True),
+        (4, [3, 6], False),
+        ([6e-4, 4e-4], [1.2, 1.5], True),
+        ([1e-4, 7e-5], [1.2, 1.5, 2], False),
+        ([7e-4, 7e-5], {"low": 1, "high": 10}, True),
+        (1e-3, {"low": 1e-5, "high": 1e-3}, True),
+        (1.1e-3, {"low": 1e-5, "high": 1e-3}, False),
+    ],
+)
+def test_a_hyperparameter_lies_in_a_list_or_a_range(value: Any, grid: Any, inside: bool) -> None:
+    hyperparameter = {"best": {"table1": value}, "ours": value, "table7": grid, "sweep": [1]}
+    metrics = run(GridCheck(), {"hyperparameter": hyperparameter})[0].metrics
+    assert metrics["table7/table1"] == metrics["ours_in_table7"] == inside
+    assert metrics["outside_table7"] == (not inside)
+
+
+def test_combinations_multiply_lists_and_leave_out_widths_that_heads_do_not_divide() -> None:
+    summary = table_of(view("nrgpt/table7", Made(scale="exact"))).summary()
+    layers, heads, widths, decays, warmups = 5, 6, 3, 2, 2
+    assert summary["combinations_table7"] == layers * heads * widths * decays * warmups
+    indivisible = sum(width % head != 0 for width in (768, 1020, 1536) for head in (1, 2, 4, 6, 12, 16))
+    assert summary["fitting_table7"] == layers * (heads * widths - indivisible) * decays * warmups
+    assert summary["combinations_sweep"] == summary["fitting_sweep"] == 4 * 4 * 8 * 2 * 2 * 2
+
+
+def test_our_hyperparameters_are_those_of_the_experiment() -> None:
+    config = configs.compose("nrgpt/owt")
+    steps = config["training"]["steps"]
+    in_own_terms = {"schedule.final_factor": lambda v: 1 / v, "schedule.warmup_fraction": lambda v: v * steps}
+    specs = [cell.config["hyperparameter"] for cell in plans.make(spec.load("nrgpt/table7"), "exact").cells]
+    for own in (own for own in specs if own["key"] is not None):
+        *parents, last = own["key"].split(".")
+        found = configs.lookup(config, ".".join(parents))
+        value = found[int(last)] if isinstance(found, list) else found[last]
+        assert math.isclose(in_own_terms.get(own["key"], float)(value), own["ours"]), own["key"]
+    assert sum(own["key"] is None for own in specs) == 1
