@@ -65,7 +65,7 @@ class Threshold:
             low, high = typed_yaml.convert(list[float], node) if len(node.plain()) == 2 else (1.0, 0.0)
             if low >= high:
                 raise node.error("'between' takes two numbers, the lower one first")
-            return cls(low, high, f"between {low:g} and {high:g}")
+            return cls(low, high, f"between {low:.4g} and {high:.4g}")
         value = typed_yaml.convert(float, node)
         ends = {"equals": (value, value), "above": (value, math.inf), "at_least": (value, math.inf)}
         low, high = ends.get(word, (-math.inf, value))
@@ -487,7 +487,10 @@ def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | Non
     exact = estimate.kind == COUNT
     yes, no = (HOLDS, FAILS) if exact or view.plan.scale.comparable else (SEEN, OPPOSITE)
     if exact:
-        return Judgement(claim, estimate, yes if wanted.low <= ends[0] and ends[1] <= wanted.high else no)
+        inclusive = not wanted.text.startswith(("above", "below"))
+        beyond = ends[0] < wanted.low or ends[1] > wanted.high
+        on_limit = not inclusive and (ends[0] == wanted.low or ends[1] == wanted.high)
+        return Judgement(claim, estimate, no if beyond or on_limit else yes)
     p_value = max(found.p_value(math.log(limit) if estimate.logs else limit) for limit in _positive(estimate, wanted))
     if (size := _no_difference(claim, estimate, ends)) is not None:
         return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)

@@ -1,4 +1,4 @@
-"""Reads a folder of results and writes its site; only files that an earlier build wrote are replaced or deleted.
+"""Reads a folder of results and writes the folder of a site, in which only files of an earlier build are replaced.
 
 ``report.json`` lists the files of a site.  The same results give the same bytes.
 """
@@ -76,31 +76,6 @@ class Source(NamedTuple):
     damaged: Mapping[str, str]
     benches: Mapping[str, Mapping[str, Any]]
     uses: Mapping[str, Sequence[Use]]
-
-
-class Built(NamedTuple):
-    """A written site; ``damaged`` are the cells whose record could not be read."""
-
-    folder: Path
-    pages: int
-    bytes: int
-    damaged: tuple[str, ...]
-
-
-def build(results: Path, to: Path) -> Built:
-    """Write the site of a folder of results, which is only read.
-
-    Raises:
-        UsageError: a table or bench is damaged, or ``to`` is not ours, is in use or cannot be written.
-    """
-    from paper_repro.site.pages import Site
-
-    listed(to)
-    source = read(results)
-    files = Site(source).files()
-    write(to, files)
-    pages = sum(name.endswith(".html") for name in files)
-    return Built(to, pages, sum(map(len, files.values())), tuple(sorted(source.damaged)))
 
 
 def read(root: Path) -> Source:
