@@ -303,7 +303,7 @@ def test_the_wheel_holds_one_package_with_every_module_config_and_table(wheel: P
     expected = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "paper_repro").rglob("*")
-        if path.suffix in (".py", ".yaml", ".css", ".js", ".html")
+        if path.suffix in (".py", ".yaml", ".css", ".js", ".html", ".md")
     }
     expected |= {f"paper_repro/{path.relative_to(ROOT).as_posix()}" for path in files(*SIBLINGS, "scripts")}
     assert {name for name in names if ".dist-info/" not in name} == expected
@@ -321,7 +321,7 @@ from paper_repro.tables import plan, spec
 from paper_repro.kernels import cem_mlp
 counter_based = find_spec("paper_repro.datamodules.counter_based").origin
 assert len(plan.make(spec.load("cem/table3"), "smoke").cells) == 60
-assert spec.load("ebt/tableD1").companions()
+assert spec.load("ebt/tableD1").modules
 assert len(spec.load("cem/fig3a").bases) == 2
 print(len(paper_repro.__path__), paper_repro.__file__, counter_based, cem_mlp.__file__)
 """

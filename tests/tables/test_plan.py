@@ -110,7 +110,7 @@ def planned_with(folder: Path, old: str, new: str, overrides: tuple[str, ...] = 
     return str(caught.value).replace(f"{path}:{line}", "HERE")
 
 
-SMOKE, GELU = "training.steps: 20", "model.block.activation: gelu"
+SMOKE, GELU = "training.steps: 20", "value: gelu"
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ SMOKE, GELU = "training.steps: 20", "model.block.activation: gelu"
     [
         (SMOKE, "training.steps: 0", "training.steps", "training.steps must be a whole number"),
         (SMOKE, f"{SMOKE}, machine.workers: 0", "machine.workers", "machine.workers=0: expected"),
-        (GELU, "model._target_: os.system", "model._target_", "model: _target_ 'os.system' is refused"),
-        (GELU, "model: cem/gp_gatd", "model", "model=cem/gp_gatd: there is no such model config"),
+        (GELU, "overrides: {model._target_: os.system}", "model._target_", "model: _target_ 'os.system' is refused"),
+        (GELU, "overrides: {model: cem/gp_gatd}", "model", "model=cem/gp_gatd: there is no such model config"),
         (
             GELU,
-            "model.block.activation: '${oc.env:HOME}'",
+            "overrides: {model.block.activation: '${oc.env:HOME}'}",
             "model.block.activation",
             "experiment cem/gaussian_process: model.block.activation: '${oc.env:HOME}' is refused",
         ),
