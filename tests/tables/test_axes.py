@@ -142,21 +142,6 @@ def test_what_all_scales_run_is_given_once(tmp_path: Path) -> None:
     assert "unknown value '9' of axis 'width'" in refusal(tmp_path, axes, more=runs.replace('"8"', '"9"'))
 
 
-def test_a_product_of_too_many_points_is_refused_naming_the_axes(tmp_path: Path) -> None:
-    values = ", ".join(map(str, range(100)))
-    axes = ", ".join(f"a{n}: {{title: A, sets: trunk.width, values: [{values}]}}" for n in range(5))
-    message = refusal(tmp_path, axes)
-    assert (
-        "the axes a0 (100) x a1 (100) x a2 (100) x a3 (100) x a4 (100) have 10,000,000,000 points together" in message
-    )
-
-
-def test_a_whole_section_replaces_the_one_below_it(tmp_path: Path) -> None:
-    axes = "a: {title: A, values: {x: {overrides: {trunk.width: 5, trunk: {layers: 1, width: 2, heads: 1}}}}}"
-    (config,) = configs_of(tmp_path, axes)
-    assert config["trunk"] == {"layers": 1, "width": 5, "heads": 1}
-
-
 def test_the_seed_is_no_override_of_a_file(tmp_path: Path) -> None:
     message = refusal(tmp_path, WIDTH.replace("trunk.width", "seed"))
     assert message.startswith(f"{tmp_path / 'made/up.yaml'}:5: override 'seed': seeds are given apart")

@@ -61,12 +61,6 @@ def test_an_axis_of_numbers_has_numbers_and_keys_of_the_config_are_columns() -> 
     assert found["optimizer.lr"].iloc[0] == record.config["optimizer"]["lr"]
 
 
-def test_a_key_that_only_some_configs_have_is_none_elsewhere() -> None:
-    found = frame("cem/table3", keys=["model.block.num_steps"])
-    lacking = found["model.block.num_steps"].isna()
-    assert lacking.any() and not lacking.all() and {*found.model[lacking]}.isdisjoint({*found.model[~lacking]})
-
-
 def test_what_a_cell_lacks_is_nan_and_what_was_not_run_has_no_row(made: Any, tmp_path: Path) -> None:
     lost, absent = made.cells[0], made.cells[1]
 
@@ -96,12 +90,6 @@ def test_the_seeds_of_the_users_own_table_are_found(made: Any, tmp_path: Path) -
     assert {*found.seed} == {70, 71} and {*found.cell} == {cell.id for cell in other.cells} and first not in {70, 71}
 
 
-def test_without_a_cell_the_columns_of_the_artifact_stand(made: Any, tmp_path: Path) -> None:
-    (tmp_path / "cells").mkdir()
-    found = frame(made.artifact.id, scale=made.scale_name, runs=tmp_path)
-    assert not len(found) and {"artifact", "scale", *made.artifact.axes, "seed", "value", "device"} <= {*found.columns}
-
-
 def test_every_record_of_a_folder_with_the_artifacts_that_show_it() -> None:
     found = frame()
     assert {*found.cell} == {path.parent.name for path in (RESULTS / "cells").glob("*/record.json")}
@@ -109,13 +97,6 @@ def test_every_record_of_a_folder_with_the_artifacts_that_show_it() -> None:
     assert "cem/table3" in own.artifacts.iloc[0].split()
     assert own.value["test_rmse"] == 0.01137847846283044
     assert own.unit["test_rmse"] == "standard deviations of the training targets"
-
-
-def test_several_artifacts_stand_below_one_another() -> None:
-    both = frame("cem/table3", "cem/fig4")
-    assert {*both.artifact} == {"cem/table3", "cem/fig4"}
-    assert len(both) == len(frame("cem/table3")) + len(frame("cem/fig4"))
-    assert {*spec.load("cem/fig4").axes, *spec.load("cem/table3").axes} < {*both.columns}
 
 
 def test_a_damaged_record_is_left_out_and_named(made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

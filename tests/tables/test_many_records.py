@@ -57,12 +57,6 @@ def call(*words: str) -> tuple[float, int, str]:
     return taken, int(done.stderr.splitlines()[-1].split()[0]), done.stdout
 
 
-def test_the_list_of_artifacts_takes_a_second(runs: Path) -> None:
-    seconds, read, printed = min(call("--list", f"runs={runs}") for _ in range(2))
-    assert "cem/table3" in printed and read == 0
-    assert seconds < SLOW * 1.0
-
-
 def test_an_artifact_is_rendered_in_two_seconds_and_reads_its_own_records_alone(runs: Path) -> None:
     seconds, read, printed = min(call("ebt/tableD1", "--render", f"runs={runs}") for _ in range(2))
     assert "| 8.97 %" in printed and 0 < read <= 2 * 10, "its ten cells, in two folders"

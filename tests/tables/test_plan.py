@@ -19,11 +19,6 @@ def refusal(folder: Path, text: str, overrides: tuple[str, ...] = ()) -> str:
     return str(caught.value)
 
 
-def test_cells_that_agree_where_they_must_are_planned(tmp_path: Path) -> None:
-    text = ARTIFACT + "agree:\n  - {keys: [trunk.layers], within: [task]}\n"
-    assert len(synthetic.plan(tmp_path, text).cells) == 12
-
-
 def test_cells_that_differ_are_refused_with_both_places_and_both_values(tmp_path: Path) -> None:
     path = str(tmp_path / "made" / "up.yaml")
     found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers]}\n")
@@ -133,18 +128,6 @@ def test_a_refused_config_names_the_override_that_is_the_reason(
     tmp_path: Path, old: str, new: str, key: str, refusal: str
 ) -> None:
     assert planned_with(tmp_path, old, new).startswith(f"HERE: override '{key}': {refusal}")
-
-
-def test_a_refusal_with_another_reason_or_an_unclear_one_names_no_override_of_the_file(tmp_path: Path) -> None:
-    by_command = planned_with(tmp_path, SMOKE, SMOKE, ("training.steps=0",))
-    assert by_command == "training.steps must be a whole number of 1 or more, got 0"
-    said_already = planned_with(tmp_path, SMOKE, "training.stepz: 20")
-    assert said_already.startswith("HERE: override 'training.stepz': unknown key 'training.stepz'")
-    two_mistakes = planned_with(tmp_path, SMOKE, "training.steps: 0, machine.workers: 0")
-    assert two_mistakes == "machine.workers=0: expected a whole number of 1 or more"
-    # The file's own mistake is mended by a word of the command, another word makes one.
-    other = planned_with(tmp_path, SMOKE, "training.steps: 0", ("training.steps=5", "machine.workers=0"))
-    assert other == "machine.workers=0: expected a whole number of 1 or more"
 
 
 @pytest.mark.parametrize(

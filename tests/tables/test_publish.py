@@ -148,15 +148,3 @@ def test_a_reason_stands_once_in_the_notes_and_at_every_place_that_lacks_the_met
     document = json.loads(next(path for path in written if path.name == "table.json").read_text())
     scores = [row for row in document["rows"] if row["quantity"] == "score"]
     assert {(row["own_mean"], row["own_seeds"]) for row in scores} == {(None, 0)}
-
-
-def test_a_metric_that_only_some_seeds_lack_is_printed_from_the_others(plan: Plan, tmp_path: Path) -> None:
-    def outcome(cell: PlannedCell) -> Outcome:
-        if cell.seed == 0:
-            return Outcome(FINISHED, {"error": 0.5}, unavailable={"score": "needs gpt2: get it"})
-        return Outcome(FINISHED, {"error": 0.5, "score": 2.0})
-
-    synthetic.fill(tmp_path / "runs", plan, outcome)
-    table, _ = render(plan, tmp_path / "runs", None)
-    assert {row[table.grid().headers.index("Score")] for row in table.grid().rows} == {"\x022.0 ± 0.0\x03"}
-    assert "Score: n/a, needs gpt2: get it" in table.notes()

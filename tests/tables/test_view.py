@@ -1,4 +1,4 @@
-"""What an artifact sees of the records: attachments by seed, and the reference where data are absent or others."""
+"""Views: attachments by seed, the reference of absent or other data, and metrics that follow from others."""
 
 import json
 import logging
@@ -10,12 +10,14 @@ import pytest
 from paper_repro.base import identity
 from paper_repro.base.data_files import DATA_VARIABLE
 from paper_repro.base.files import sha256_of_bytes
+from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tables.plan import Plan
+from paper_repro.tables.spec import Metric
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import build
+from paper_repro.tables.view import build, with_derived
 from paper_repro.tests.support import synthetic
 from paper_repro.tests.support.synthetic import ARTIFACT
 
@@ -148,3 +150,39 @@ def test_without_files_a_record_of_the_same_settings_under_another_id_is_not_tak
     home.rename(home.with_name("0" * 16))
     view = build(plan, tmp_path / "runs", tmp_path / "results")
     assert sum(len(point.reference) for point in view.points.values()) == len(plan.cells) - 1
+
+
+METRICS = {
+    "perplexity": Metric("Perplexity", "", "lower", derived={"exp": ["val_loss"]}),
+    "logarithm": Metric("Logarithm", "", "lower", derived={"log": ["val_loss"]}),
+    "ratio": Metric("Ratio", "", "lower", derived={"ratio": ["val_loss", "score"]}),
+    "wrong": Metric("Wrong", "", "lower", derived={"complement": ["right"]}),
+}
+OF_THE_LOSS = {"perplexity", "logarithm", "ratio"}
+
+
+def derived(metrics: dict[str, float], **unavailable: str) -> records.Record:
+    outcome = Outcome(FINISHED, metrics, unavailable=unavailable)
+    return with_derived(records.from_outcome("cell", {}, outcome, {}), METRICS)
+
+
+def test_what_follows_from_what_was_measured() -> None:
+    record = derived({"val_loss": 2.0, "score": 4.0, "right": 0.75})
+    assert record.metrics["wrong"] == 0.25
+    assert record.metrics["perplexity"] == pytest.approx(7.38905609893)
+    assert record.metrics["ratio"] == 0.5 and not record.unavailable
+
+
+def test_what_lacks_a_source_lacks_what_that_lacks() -> None:
+    record = derived({"val_loss": 2.0}, score="needs gpt2")
+    assert record.unavailable == {"score": "needs gpt2", "ratio": "needs gpt2"} and "perplexity" in record.metrics
+    assert derived({"score": 1.0}).unavailable == {}, "never asked for"
+
+
+@pytest.mark.parametrize(
+    ("loss", "wrong"),
+    [(1e4, {"perplexity"}), (0.0, {"logarithm"}), (-1.0, {"logarithm"}), (float("nan"), {*OF_THE_LOSS, "val_loss"})],
+)
+def test_what_is_not_finite_says_so(loss: float, wrong: set[str]) -> None:
+    assert derived({"val_loss": loss, "score": 4.0}).unavailable == dict.fromkeys(sorted(wrong), "not finite")
+    assert derived({"val_loss": 1.0, "score": 0.0}).unavailable == {"ratio": "not finite"}
