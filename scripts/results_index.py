@@ -151,7 +151,8 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "sweeps": [], "commands": []}
-    missed, static = list[str](), {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
+    missed = list[str]()
+    static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
         static = bench if "programs" in bench else static
