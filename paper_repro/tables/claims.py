@@ -30,6 +30,8 @@ RATIO, DIFFERENCE, NUMBER, SHARE, COUNT = "ratio", "difference", "number", "shar
 SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
 FORMS = (RATIO, DIFFERENCE, COUNT, "computed")
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
+LARGEST_EXPONENT = 700.0
+"""A logarithm above it is that of no number."""
 Place = dict[str, str]
 Records = Any
 """A ``view.View``, whose module imports this one."""
@@ -166,19 +168,20 @@ class Contrast:
         values = [view.counted(side.metric, {**place, **side.place}) for side in (self.of, self.to) if side is not None]
         if None in values:
             return None
-        return values[0] if len(values) == 1 else values[0] / values[1]  # type: ignore[operator]
+        return values[0] if len(values) == 1 else values[0] / values[1]
 
     def _names(self, view: "Records") -> tuple[str, str]:
-        """Return the names of both sides: the metric of the labels in which they differ."""
+        """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
         artifact = view.artifact
+
+        several = {axis for axis in artifact.axes if len({dict(key)[axis] for key in view.points}) > 1}
 
         def name(side: Side, other: Side | None) -> str:
             spec = artifact.columns.get(side.metric) or artifact.metrics.get(side.metric)
             title = spec.title if spec is not None else side.metric
-            differing = {
-                axis: value for axis, value in side.place.items() if other is None or other.place.get(axis) != value
-            }
-            labels = [_labelled(artifact, axis, value) for axis, value in differing.items()]
+            than = {} if other is None else other.place
+            shown = {axis for axis in side.place if axis in several or than.get(axis) != side.place[axis]}
+            labels = [_labelled(artifact, axis, value) for axis, value in side.place.items() if axis in shown]
             title = title if title[:2].isupper() else title[0].lower() + title[1:]
             return f"{title} of {', '.join(labels)}" if labels else title
 
@@ -211,7 +214,7 @@ class Estimate:
 
     def shown(self, value: float) -> float:
         """Return a value of an interval in the unit that is printed."""
-        return math.exp(min(value, 700.0)) if self.logs else value
+        return math.exp(value) if self.logs and value < LARGEST_EXPONENT else value
 
     @property
     def no_effect(self) -> float | None:
