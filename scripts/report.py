@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             f"from={results}: there is no such folder; reproduce.py writes its tables below runs/, and what is "
             "published lies below results/"
         )
-    from paper_repro.site.build import build
+    from paper_repro.site.pages import build
 
     built = build(results, Path(words.settings.get("to", str(ROOT / "site"))).expanduser())
     for cell in built.damaged:

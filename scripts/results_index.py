@@ -27,7 +27,7 @@ from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.kernels.static import summary
-from paper_repro.site.build import bench_commit, read_bench
+from paper_repro.site.files import bench_commit, read_bench
 from paper_repro.site.headlines import adjusted, headlines, misses
 from paper_repro.tables import spec
 from paper_repro.tables.axes import EXACT
@@ -74,7 +74,7 @@ def _readme(tables: Sequence[dict[str, Any]]) -> str:
         estimate, word = _estimate(row.claim) if row.claim else "", f"**{row.claim['word']}**" if row.claim else ""
         sources = ", ".join(f"[{one['source']}]({one['address']})" for one in row.replications) or "none read"
         rows.append([f"**{row.name}**", row.paper, row.sentence, f"{estimate} ({link})", word, row.regime, sources])
-        told += [f"* {row.name}: {one['found']} ([{one['source']}]({one['address']}))" for one in row.replications]
+        told += [f"* **{row.name}.** {one['found']} ([{one['source']}]({one['address']}))" for one in row.replications]
     headers = ["", "claim of the paper", "in a sentence", "here", "word", "models here", "public replications"]
     found = json.loads((RESULTS / "cem/table3/cpu/table.json").read_text())["rows"]
     measured = [one["verdict"] for one in found if one["quantity"] in ("train_rmse", "test_rmse")]
@@ -101,15 +101,17 @@ def _estimate(claim: Mapping[str, Any]) -> str:
 
 
 def _totals(tables: Sequence[dict[str, Any]]) -> str:
-    """Count the words, and say which claims of the papers no artifact tests."""
+    """Count the words, and say which claims of the papers no published table tests."""
     said, titles = list[str](), {"paper": "Claims of the papers", "ours": "Questions of ours"}
     for whose, title in titles.items():
         words = Counter(one["verdict"] for table in counted(tables) for one in table["claims"] if one["whose"] == whose)
         said.append(f"{title}: {', '.join(f'{words[word]} {word}' for word in VERDICTS if words[word])}.")
     tested = {claim["catalogue"] for table in tables for claim in table["claims"]}
     untested = [name for name in listed() if name not in tested]
-    said.append(f"Of {len(listed())} listed claims of the papers {len(listed()) - len(untested)} are tested.")
-    return " ".join([*said, *([f"Not tested: {', '.join(untested)}."] if untested else [])])
+    said.append(
+        f"Published tables test {len(listed()) - len(untested)} of the {len(listed())} claims that we have listed."
+    )
+    return " ".join([*said, *([f"Not yet: {', '.join(untested)}."] if untested else [])])
 
 
 def _claims(tables: Sequence[dict[str, Any]]) -> str:

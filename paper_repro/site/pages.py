@@ -1,4 +1,4 @@
-"""The pages of a site: jinja2 templates filled with what ``build.read`` found."""
+"""The pages of a site: jinja2 templates filled with results, records and benches."""
 
 import csv
 import functools
@@ -21,7 +21,7 @@ from paper_repro.base import origins
 from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.measurements import code_of
-from paper_repro.site.build import Result, Source, Use, bench_commit, damaged
+from paper_repro.site.files import Result, Source, Use, bench_commit, damaged, listed, read, write
 from paper_repro.site.headlines import adjusted, headlines, misses
 from paper_repro.tables import claims as words
 from paper_repro.tables import plots
@@ -58,6 +58,28 @@ VARIABLES = {colour: f"var(--{name}-drawn,{colour})" for colour, name in COLOURS
 """The variables that stand for colours in the SVG of a page; in the light each has the colour that was drawn."""
 STYLE = ".drawn{color:#000}@media (prefers-color-scheme:dark){.drawn{color:var(--ink-drawn);fill:var(--ink-drawn);"
 STYLE += "".join(f"--{name}-drawn:{colour};" for name, colour in DARK.items()) + "}}"
+
+
+class Built(NamedTuple):
+    """A written site; ``damaged`` are the cells whose record could not be read."""
+
+    folder: Path
+    pages: int
+    bytes: int
+    damaged: tuple[str, ...]
+
+
+def build(results: Path, to: Path) -> Built:
+    """Write the site of a folder of results, which is only read.
+
+    Raises:
+        UsageError: a table or bench is damaged, or ``to`` is not ours, is in use or cannot be written.
+    """
+    listed(to)
+    files = Site(source := read(results)).files()
+    write(to, files)
+    count = sum(name.endswith(".html") for name in files)
+    return Built(to, count, sum(map(len, files.values())), tuple(sorted(source.damaged)))
 
 
 class Site:
@@ -145,9 +167,8 @@ class Site:
             sections.setdefault(section if key else "", []).append((key or name, text))
         commits = [str(code["commit"] or "unknown") for code in code_of(kept.record)]
         given = {"kept": kept, "record": kept.record, "uses": uses, "papers": papers_of(use.result for use in uses)}
-        curves = {name: curve(points) for name, points in sorted(kept.record.curves.items())}
-        given |= {"curves": {name: shown for name, shown in curves.items() if shown}, "sections": sections}
-        given["later"] = sorted({*commits[1:]} - {commits[0]})
+        curves = {name: shown for name, of in sorted(kept.record.curves.items()) if (shown := curve(of))}
+        given |= {"curves": curves, "sections": sections, "later": sorted({*commits[1:]} - {commits[0]})}
         return self.page(f"records/{cell}.html", "record.html", cell=cell, **given)
 
 

@@ -30,6 +30,8 @@ RATIO, DIFFERENCE, NUMBER, SHARE, COUNT = "ratio", "difference", "number", "shar
 SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
 FORMS = (RATIO, DIFFERENCE, COUNT, "computed")
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
+LARGEST_EXPONENT = 700.0
+"""A logarithm above it is that of no number."""
 Place = dict[str, str]
 Records = Any
 """A ``view.View``, whose module imports this one."""
@@ -65,7 +67,7 @@ class Threshold:
             low, high = typed_yaml.convert(list[float], node) if len(node.plain()) == 2 else (1.0, 0.0)
             if low >= high:
                 raise node.error("'between' takes two numbers, the lower one first")
-            return cls(low, high, f"between {low:g} and {high:g}")
+            return cls(low, high, f"between {low:.4g} and {high:.4g}")
         value = typed_yaml.convert(float, node)
         ends = {"equals": (value, value), "above": (value, math.inf), "at_least": (value, math.inf)}
         low, high = ends.get(word, (-math.inf, value))
@@ -166,19 +168,20 @@ class Contrast:
         values = [view.counted(side.metric, {**place, **side.place}) for side in (self.of, self.to) if side is not None]
         if None in values:
             return None
-        return values[0] if len(values) == 1 else values[0] / values[1]  # type: ignore[operator]
+        return values[0] if len(values) == 1 else values[0] / values[1]
 
     def _names(self, view: "Records") -> tuple[str, str]:
-        """Return the names of both sides: the metric of the labels in which they differ."""
+        """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
         artifact = view.artifact
+
+        several = {axis for axis in artifact.axes if len({dict(key)[axis] for key in view.points}) > 1}
 
         def name(side: Side, other: Side | None) -> str:
             spec = artifact.columns.get(side.metric) or artifact.metrics.get(side.metric)
             title = spec.title if spec is not None else side.metric
-            differing = {
-                axis: value for axis, value in side.place.items() if other is None or other.place.get(axis) != value
-            }
-            labels = [_labelled(artifact, axis, value) for axis, value in differing.items()]
+            than = {} if other is None else other.place
+            shown = {axis for axis in side.place if axis in several or than.get(axis) != side.place[axis]}
+            labels = [_labelled(artifact, axis, value) for axis, value in side.place.items() if axis in shown]
             title = title if title[:2].isupper() else title[0].lower() + title[1:]
             return f"{title} of {', '.join(labels)}" if labels else title
 
@@ -211,7 +214,7 @@ class Estimate:
 
     def shown(self, value: float) -> float:
         """Return a value of an interval in the unit that is printed."""
-        return math.exp(min(value, 700.0)) if self.logs else value
+        return math.exp(value) if self.logs and value < LARGEST_EXPONENT else value
 
     @property
     def no_effect(self) -> float | None:
@@ -487,7 +490,10 @@ def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | Non
     exact = estimate.kind == COUNT
     yes, no = (HOLDS, FAILS) if exact or view.plan.scale.comparable else (SEEN, OPPOSITE)
     if exact:
-        return Judgement(claim, estimate, yes if wanted.low <= ends[0] and ends[1] <= wanted.high else no)
+        inclusive = not wanted.text.startswith(("above", "below"))
+        beyond = ends[0] < wanted.low or ends[1] > wanted.high
+        on_limit = not inclusive and (ends[0] == wanted.low or ends[1] == wanted.high)
+        return Judgement(claim, estimate, no if beyond or on_limit else yes)
     p_value = max(found.p_value(math.log(limit) if estimate.logs else limit) for limit in _positive(estimate, wanted))
     if (size := _no_difference(claim, estimate, ends)) is not None:
         return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)

@@ -336,11 +336,9 @@ def _draw_baselines(panels: "Sequence[Axes]", lines: Sequence[BaselineLine]) -> 
             far = [line for line in own if (line.value > high if above else line.value < low)]
             texts = dict.fromkeys(f"{line.label} {line.value:.3g}, {'above' if above else 'below'}" for line in far)
             if texts:
-                place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "right"}
-                side: Any = (
-                    {"xy": (1, 1), "xytext": (-2, -2), "va": "top"} if above else {"xy": (1, 0), "xytext": (-2, 2)}
-                )
-                axes.annotate("\n".join(texts), fontsize=6, color=plots.BASELINE, **place, **side).set_in_layout(False)
+                place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 6}
+                place |= {"xy": (0, above), "xytext": (2, -2 if above else 2), "va": "top" if above else "bottom"}
+                axes.annotate("\n".join(texts), color=plots.BASELINE, **place).set_in_layout(False)
 
 
 def _reach(axes: "Axes") -> tuple[float, float]:

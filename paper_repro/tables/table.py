@@ -754,6 +754,9 @@ def _data(config: Mapping[str, Any]) -> str:
             name = manifest.partition("/")[0]
             known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
             return names["folders"][max(known, key=len)] if known else name
+    task = section.get("task")
+    if isinstance(task, Mapping) and task.get("max_depth") == 1 and task.get("functions") == ["max", "median"]:
+        return "maximum and median of a flat list"
     classes = (str(part.get(TARGET, "")).rpartition(".")[2] for part in parts)
     return next((names["classes"][name] for name in classes if name in names["classes"]), "")
 

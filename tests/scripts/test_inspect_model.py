@@ -114,7 +114,7 @@ def test_its_numbers_are_those_of_the_probes_on_the_weights_and_the_figures_lie_
     assert drawn == FIGURES
     assert {Path(line) for line in output.err.splitlines()} == set((folder / "inspection").rglob("figure*.*"))
     assert f"NGPT {CELL}" in (folder / "inspection" / "embeddings" / "figure.csv").read_text()
-    assert "W_q, layer 2" in (folder / "inspection" / "matrices" / "figure_appendix.svg").read_text()
+    assert "$W_q$, layer 2" in (folder / "inspection" / "matrices" / "figure_appendix.svg").read_text()
 
 
 def test_a_gpt_from_its_weights_file_into_another_folder(
@@ -126,7 +126,7 @@ def test_a_gpt_from_its_weights_file_into_another_folder(
     assert [line for line in lines if not line.startswith(" ")] == ["embeddings", "matrices", "scales"]
     assert lines[-1] == "scales"  # it has none
     assert any(line.split()[0] == "condition_attention" and float(line.split()[1]) > 1 for line in lines[1:-1])
-    assert "W_q, layer 1" in (tmp_path / "drawn" / "matrices" / "figure_appendix.svg").read_text()
+    assert "$W_q$, layer 1" in (tmp_path / "drawn" / "matrices" / "figure_appendix.svg").read_text()
     assert len(list((tmp_path / "drawn").rglob("figure.png"))) == 3 and not (folder / "inspection").exists()
 
 

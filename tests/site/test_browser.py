@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paper_repro.base.command_line import RESULTS
-from paper_repro.site.build import build
+from paper_repro.site.pages import build
 from paper_repro.tests.support import browser as browsers
 from paper_repro.tests.support import small_results
 from paper_repro.tests.support.browser import Browser
@@ -31,18 +31,11 @@ TIP = "const tip = document.querySelector('.tip'); return tip.hidden ? '' : tip.
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A browser whose console stays silent, and which asks for nothing outside the folder."""
     with browsers.opened() as found:
         yield found
-
-
-@pytest.fixture(autouse=True)
-def _quiet(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check that the console said nothing and that nothing outside the folder was asked for."""
-    yield
-    if "browser" in request.fixturenames:
-        browser: Browser = request.getfixturevalue("browser")
-        assert browser.complaints() == []
-        assert [one for one in browser.requests() if not one.startswith(("file:///", "data:", "blob:"))] == []
+        assert found.complaints() == []
+        assert [one for one in found.requests() if not one.startswith(("file:///", "data:", "blob:"))] == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -62,17 +55,12 @@ def test_pages_fit_a_phone_and_a_screen_and_figures_take_their_colours(
     browser.paint("light")
 
 
-def test_the_first_screen_has_the_first_headline_claim(site: Any, browser: Browser) -> None:
+def test_the_first_row_is_the_first_headline_and_filters_leave_what_fits(site: Any, browser: Browser) -> None:
     browser.resize(1280)
     browser.open(site.folder / "index.html")
     claim, *_ = json.loads((RESULTS / "ngpt" / "fig2" / "cpu" / "table.json").read_bytes())["claims"]
     row = browser.run("return document.querySelector('.headlines tbody tr').innerText")
     assert claim["estimate"]["text"] in row and claim["word"] in row
-
-
-def test_filters_and_words_leave_what_fits(site: Any, browser: Browser) -> None:
-    browser.resize(1280)
-    browser.open(site.folder / "index.html")
     every = browser.run(SHOWN)
     browser.click('button[data-value="ngpt"]')
     of_paper = browser.run("return document.querySelectorAll('[data-entry][data-paper=ngpt]').length")

@@ -95,8 +95,8 @@ def test_both_sides_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
     found = judged(
         tmp_path, "ratio: {metric: error, of: {task: easy, model: old}, to: {task: easy, model: new}}, above: 1"
     )
-    assert (found.estimate.of, found.estimate.to) == ("error of Old & known", "error of New_{50%}")
-    assert found.text.startswith("error of Old & known / error of New_{50%} = 1.2")
+    assert (found.estimate.of, found.estimate.to) == ("error of Easy, Old & known", "error of Easy, New_{50%}")
+    assert found.text.startswith("error of Easy, Old & known / error of Easy, New_{50%} = 1.2")
 
 
 def test_seeds_that_are_not_shared_are_compared_by_welch(tmp_path: Path) -> None:

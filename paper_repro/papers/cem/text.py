@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots, stats
 from paper_repro.tables.figure import Row
@@ -88,12 +88,12 @@ class EffectFigure(PerplexityFigure):
                 axes.plot([mean], [row], marker, color=color)
                 if len(gaps) > 1:
                     axes.plot([low, high], [row, row], color=color)
-                text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+                text: Any = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
                 axes.annotate(f"{mean:+.1f} %", (mean, row), color=color, **text)
         axes.set_yticks(range(len(labels)), labels)
         axes.set_ylim(max(len(labels), 1) - 0.5, -0.6)
         axes.axvline(0, color=plots.RULE, linewidth=0.8)
-        for limit in self.artifact.claims[0].threshold.limits:
+        for limit in (limit for claim in self.artifact.claims[:1] for limit in claim.threshold.limits):
             axes.axvline(100 * (limit - 1), color=plots.RULE, linestyle="--", linewidth=1)
         axes.margins(x=0.1)
         axes.set_xlabel(f"{self.split} {self.what}")

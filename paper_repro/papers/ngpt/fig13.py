@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import MARKS
-from paper_repro.tables import figure, plots
+from paper_repro.tables import claims, figure, plots
+from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -46,3 +48,10 @@ class Figure13(figure.Figure):
         plots.log_ticks(axes.yaxis)
         lengths = sorted({row["length"] for row in rows})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+
+
+def estimate_length_extrapolation(view: View) -> Estimate:
+    """Return the perplexity of nGPT at 8 times the trained length over that at the trained length."""
+    sides = [view.samples(f"perplexity_{length}", {"model": "ngpt"}) for length in ("x8", "x1")]
+    of = "perplexity of nGPT at 8 times the trained length"
+    return claims.ratio(of, "perplexity of nGPT at the trained length", {"": (sides[0], sides[1])})

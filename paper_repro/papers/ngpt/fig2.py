@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
-from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, context_of, named, runs
+from paper_repro.papers.ngpt.runs import LOSS, baselines_of, best_runs, chosen, context_of, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
 from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
@@ -176,8 +176,7 @@ class Figure2(figure.Figure):
     printed_words = "Dash-dotted: the paper's speedup; above, where nGPT would reach GPT's last loss by it."
 
     def baselines(self) -> list[BaselineLine]:
-        each = (baseline_lines(self.view, LOSS, {"context": name}, i) for i, name in enumerate(self._contexts()))
-        return list(itertools.chain.from_iterable(each))
+        return baselines_of(self.view, [(context, LOSS) for context in self._contexts()])
 
     def _contexts(self) -> list[str]:
         return [context for context in chosen(self.view, "context") if any(runs(self.view, context=context))]

@@ -6,10 +6,10 @@ At scales smoke and cpu the tasks are docstring continuations of ours (``datamod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.papers.ngpt.runs import MARKS, best_runs, chosen, context_of, named
+from paper_repro.papers.ngpt.runs import MARKS, baselines_of, best_runs, chosen, context_of, named
 from paper_repro.tables import claims, figure, plots
 from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
+from paper_repro.tables.figure import BaselineLine, Row
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import Place, View
 
@@ -70,11 +70,7 @@ class Figure3(figure.Figure):
         canvas.supylabel(f"zero-shot accuracy (%){ours}", fontsize=9)
 
     def baselines(self) -> list[BaselineLine]:
-        return [
-            line
-            for panel, (context, task) in enumerate(self.places)
-            for line in baseline_lines(self.view, task, {"context": context}, panel)
-        ]
+        return baselines_of(self.view, self.places)
 
 
 def estimate_accuracy_at_equal_tokens(view: View) -> Estimate:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paper_repro.papers.ngpt.runs import LOSS, MARKS, chosen, named, runs
+from paper_repro.papers.ngpt.runs import LOSS, MARKS, baselines_of, chosen, named, runs
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
+from paper_repro.tables.figure import BaselineLine, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,11 +66,5 @@ class Figure7(figure.Figure):
             curve.set_ydata([loss if loss <= top else math.nan for loss in losses])
 
     def baselines(self) -> list[BaselineLine]:
-        """Return each context's baseline in its panels: windows of another length are other data."""
-        budgets = len(chosen(self.view, "budget"))
-        return [
-            line
-            for number, context in enumerate(chosen(self.view, "context"))
-            for panel in range(budgets)
-            for line in baseline_lines(self.view, LOSS, {"context": context}, number * budgets + panel)
-        ]
+        contexts = chosen(self.view, "context")
+        return baselines_of(self.view, [(name, LOSS) for name in contexts for _ in chosen(self.view, "budget")])

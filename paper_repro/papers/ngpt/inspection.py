@@ -1,6 +1,5 @@
 """Figures 4, 5 and 6: the files of the inspections, averaged over seeds, as rows and as panels."""
 
-import itertools
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -91,9 +90,8 @@ def colors(series: Sequence[Series]) -> dict[str, str]:
     models = [one.place.get("model", "") for one in series]
     if all(models) and len(set(models)) == len(models):
         return {one.label: plots.model("ngpt", model) for one, model in zip(series, models, strict=True)}
-    shades: Sequence[str] = plots.SERIES
-    if all("run" in one.place for one in series):
-        shades = plots.model("ngpt", "ngpt"), *itertools.islice(itertools.cycle(plots.RUNS), len(series))
+    runs = (plots.model("ngpt", "ngpt"), *plots.RUNS * len(series))
+    shades = runs if all("run" in one.place for one in series) else plots.SERIES
     return {one.label: shades[index % len(shades)] for index, one in enumerate(series)}
 
 

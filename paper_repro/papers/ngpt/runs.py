@@ -1,10 +1,12 @@
 """Finished runs of a view and their tokens, for figures 1, 2, 3 and 7."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paper_repro.metrics.speedup import FinishedRun
 from paper_repro.tables import stats
+from paper_repro.tables.figure import BaselineLine, baseline_lines
 from paper_repro.tables.view import Place, View
 
 LOSS = "val_loss"
@@ -69,6 +71,12 @@ def named(view: View, model: str, size: str) -> str:
     """Return the label of a model, with its size where the scale has several."""
     label, axes = view.artifact.axes["model"].values[model].label, view.artifact.axes
     return f"{label}, {axes['size'].values[size].label}" if len(chosen(view, "size")) > 1 else label
+
+
+def baselines_of(view: View, places: Iterable[tuple[str, str]]) -> list[BaselineLine]:
+    """Return the baselines of panels by context and metric: windows of another length are other data."""
+    each = (baseline_lines(view, metric, {"context": context}, i) for i, (context, metric) in enumerate(places))
+    return list(itertools.chain.from_iterable(each))
 
 
 def context_of(view: View, context: str) -> str:

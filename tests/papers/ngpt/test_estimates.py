@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, steptime, table4
+from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, fig13, steptime, table4
 from paper_repro.papers.ngpt.fig2 import Part
 from paper_repro.tables.claims import Estimate
 from paper_repro.tests.support import made_up
@@ -175,6 +175,12 @@ def test_steps_are_averaged_over_attention_and_mlp_of_figure_6_and_spreads_over_
     found = view("fig6", metrics)
     assert value(fig6.estimate_modest_steps(found)) == pytest.approx(0.3, rel=1e-4)
     assert value(fig6.estimate_sqk_stable(found)) == pytest.approx(4.0 ** (1 / 6), rel=1e-4)
+
+
+def test_perplexity_rises_from_the_trained_length_of_ngpt() -> None:
+    perplexities = {"perplexity_x8": 24.0, "perplexity_x1": 20.0}
+    made = view("fig13", of_model({"perplexity_x8": 99.0, "perplexity_x1": 1.0}, perplexities))
+    assert value(fig13.estimate_length_extrapolation(made)) == pytest.approx(1.2, rel=1e-4)
 
 
 # Times of a step

@@ -25,7 +25,7 @@ Sweep = dict[float, dict[int, float]]
 class RatesFigure(PerplexityFigure):
     """Perplexity against the initial rate with its interpolant, and a star at its lowest point."""
 
-    marks = "Faint dots: seeds; marks: means over seeds; lines: Akima interpolants, a star at the lowest point of each."
+    marks = "Faint dots: seeds; marks: means over seeds; lines: Akima interpolants, a star at each lowest point."
     groups: tuple[tuple[str, ...], ...] = (("llama", "full"),)
     """The models of each panel."""
 

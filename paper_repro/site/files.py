@@ -1,0 +1,229 @@
+"""Reads a folder of results and writes the folder of a site, in which only files of an earlier build are replaced.
+
+``report.json`` lists the files of a site.  The same results give the same bytes.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
+
+from paper_repro.base.command_line import RESULTS
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import CorruptFileError, read_regular
+from paper_repro.cells import measurements, records
+from paper_repro.cells.records import SEAL, Record
+from paper_repro.tables import spec
+from paper_repro.tables.spec import Artifact
+
+MARKER, LOCK, WRITER = "report.json", ".lock", "scripts/report.py"
+MOST_BYTES = 20_000_000  # of a table, figure or list
+CELL = re.compile(r"[0-9a-f]{16}")
+FIGURES = ("figure.svg", "figure.csv", "figure_appendix.svg", "figure_appendix.csv")
+TABLES = ("table.csv", "table.md", "table.tex")
+KINDS = {
+    **dict.fromkeys(("artifact", "title", "source", "scale", "made_of", "headline"), str),
+    **dict.fromkeys(("rows", "claims", "notes"), list),
+    **dict.fromkeys(("cells", "summary"), dict),
+}
+"""The keys of a table.json that pages read."""
+CLAIM = ("id", "catalogue", "whose", "where", "says", "verdict", "word", "estimate", "claimed", "p", "because", "parts")
+
+
+class Result(NamedTuple):
+    """One published table with the files beside it; no artifact where its YAML file is absent or faulty."""
+
+    path: Path
+    id: str
+    scale: str
+    document: Mapping[str, Any]
+    artifact: Artifact | None
+    files: Mapping[str, bytes]
+
+    @property
+    def paper(self) -> str:
+        return self.id.partition("/")[0]
+
+    @property
+    def page(self) -> str:
+        return f"artifacts/{self.id}/{self.scale}.html"
+
+
+class Kept(NamedTuple):
+    """A record on the disk, with the files beside it that have the hash that it names."""
+
+    record: Record
+    seal: str
+    attachments: Mapping[str, bytes]
+
+
+class Use(NamedTuple):
+    """A place of a cell in a table: the values of the axes and the seed, or baseline and seed."""
+
+    result: Result
+    place: Mapping[str, Any]
+
+
+class Source(NamedTuple):
+    """Everything that a site shows: by cell its record, or why it cannot be read, and its places in tables."""
+
+    results: tuple[Result, ...]
+    records: Mapping[str, Kept]
+    damaged: Mapping[str, str]
+    benches: Mapping[str, Mapping[str, Any]]
+    uses: Mapping[str, Sequence[Use]]
+
+
+def read(root: Path) -> Source:
+    """Read a folder of results.
+
+    Raises:
+        UsageError: there is no table, or a table or bench is damaged; the message names it.
+    """
+    paths = [path for path in sorted(root.glob("*/*/*/table.json")) if path.parents[2].name not in ("cells", "bench")]
+    if not paths:
+        advice = "make some with reproduce.py, or give a folder that has them with from=DIR"
+        raise UsageError(f"{root}: no table below it (expected PAPER/ARTIFACT/SCALE/table.json); {advice}")
+    results = tuple(_result(path) for path in paths)
+    kept, broken = _records(root)
+    uses: dict[str, list[Use]] = {}
+    for result in results:
+        for cell, place in result.document["cells"].items():
+            uses.setdefault(cell, []).append(Use(result, place))
+    benches = {path.stem: read_bench(path) for path in sorted((root / "bench").glob("*.json"))}
+    return Source(results, kept, broken, benches, uses)
+
+
+def _result(path: Path) -> Result:
+    name, scale = f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
+    word = scale.partition("+")[0]
+    try:
+        document = json.loads(read_regular(path, MOST_BYTES))
+        for key, kind in KINDS.items():
+            if not isinstance(document[key], kind):
+                raise ValueError(f"'{key}' is no {kind.__name__}")
+        if (document["artifact"], document["scale"]) != (name, word):
+            raise ValueError(f"it is the table of {document['artifact']} at scale {document['scale']}")
+        if wrong := next((cell for cell in document["cells"] if CELL.fullmatch(cell) is None), ""):
+            raise ValueError(f"{wrong[:80]!r} is no id of a cell (16 digits of base 16)")
+        if missing := next((key for key in CLAIM for claim in document["claims"] if key not in claim), ""):
+            raise ValueError(f"a claim lacks '{missing}'")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise damaged(path, error) from error
+    files = {}
+    for other in (*FIGURES, *TABLES):
+        with contextlib.suppress(FileNotFoundError, CorruptFileError):
+            files[other] = read_regular(path.with_name(other), MOST_BYTES)
+    artifact = None
+    with contextlib.suppress(UsageError):  # reproduce.py --list names it
+        artifact = spec.load(name)
+    known = artifact.at_scale(word) if artifact is not None and word in artifact.scales else None
+    return Result(path, name, scale, document, known, files)
+
+
+def damaged(path: Path, error: Exception) -> UsageError:
+    """Return the error of a table.json that cannot be shown, with the command that mends it."""
+    root, name, scale = path.parents[3], f"{path.parents[2].name}/{path.parents[1].name}", path.parent.name
+    where = "" if root.resolve() == RESULTS.resolve() else f" runs={root}"
+    command = f"python scripts/reproduce.py {name} scale={scale} --render{where}"
+    return UsageError(f"{path}: damaged: {type(error).__name__}: {error}; render it again with '{command}'")
+
+
+def _records(root: Path) -> tuple[dict[str, Kept], dict[str, str]]:
+    """Return the records of a folder, and the reasons why others cannot be read."""
+    found, broken = {}, {}
+    for folder in sorted(one for one in (root / "cells").glob("*") if CELL.fullmatch(one.name)):
+        path = folder / "record.json"
+        try:
+            record = records.read(path)
+            if record.cell != folder.name:
+                raise CorruptFileError(f"it is the record of cell {record.cell}")
+        except FileNotFoundError:
+            continue
+        except CorruptFileError as error:
+            broken[folder.name] = str(error).replace(f"{root}/", "")
+            continue
+        beside, record = {}, measurements.whole(root, record)
+        for name in sorted(record.attachments):
+            with contextlib.suppress(CorruptFileError):
+                if (content := records.attachment(root, record, name)) is not None:
+                    beside[name] = content
+        found[folder.name] = Kept(record, json.loads(path.read_bytes())[SEAL], beside)
+    return found, broken
+
+
+def read_bench(path: Path) -> dict[str, Any]:
+    """Return the content of a bench's file.
+
+    Raises:
+        UsageError: it is damaged: not JSON, or it names a commit and has no seal, or its seal does not fit.
+    """
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        given = content.pop(SEAL, None)
+        if (given is not None or "commit" in content) and given != (whole := records.seal(content)):
+            raise ValueError(f"its seal {given!r} does not fit its content, whose hash is {whole}")
+    except (OSError, ValueError, AttributeError) as error:
+        again = f"measure it again: scripts/bench.py {path.name.partition('.')[0]} --json {path.name}"
+        raise UsageError(f"{path}: damaged: {error}; bring it back with 'git checkout -- FILE', or {again}") from error
+    return content
+
+
+def bench_commit(bench: Mapping[str, Any]) -> str:
+    """Return the commit that a bench was measured at, in words."""
+    if not bench.get("commit"):
+        return "commit unknown"
+    return str(bench["commit"])[:10] + (" with uncommitted changes" if bench["dirty"] else "")
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make ``files`` the site in a folder: new, empty, or one that holds a site already.
+
+    The list names old and new files while they are written, so a build that was stopped can be repeated.  Raises
+    UsageError where the folder belongs to someone else, is in use or cannot be written, or a path leaves it.
+    """
+    try:
+        listed(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / LOCK, timeout=0):
+            known, inside = listed(folder), folder.resolve()
+            every = {name: folder / name for name in sorted({*known, *files})}
+            outside = {name for name, path in every.items() if not path.parent.resolve().is_relative_to(inside)}
+            if refused := sorted(outside & files.keys()):
+                raise UsageError(f"{folder}: {refused[0]!r} leads out of the report, perhaps by a link; remove that")
+            (folder / MARKER).write_bytes(_list(every))
+            for name, path in every.items():
+                if name not in outside:
+                    path.unlink(missing_ok=True)
+                if name in files:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(files[name])
+            (folder / MARKER).write_bytes(_list(files))
+    except Timeout as error:
+        raise UsageError(f"{folder}: another process builds a report there; wait, or give to=DIR") from error
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: cannot be written ({error.strerror}); give to=DIR") from error
+
+
+def _list(names: Iterable[str]) -> bytes:
+    return json.dumps({"written_by": WRITER, "files": sorted(names)}, indent=0).encode() + b"\n"
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the files of the site in a folder, none of an empty one; raises UsageError where it is someone else's."""
+    if (folder.is_symlink() or folder.exists()) and not folder.is_dir():
+        raise UsageError(f"{folder}: something else than a folder lies there; give a folder with to=DIR")
+    inside = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
+    try:
+        content: Any = json.loads(read_regular(folder / MARKER, MOST_BYTES)) if inside else {"files": []}
+        if inside and content["written_by"] != WRITER:
+            raise ValueError("written by another program")
+        names = [str(name) for name in content["files"]]
+        return [name for name in names if name and ".." not in Path(name).parts and not name.startswith("/")]
+    except (OSError, CorruptFileError, ValueError, LookupError, TypeError, RecursionError) as error:
+        held = f"{folder}: holds '{inside[0]}' and no {MARKER} of ours ({error}), so it is left alone"
+        raise UsageError(f"{held}; give a new or empty folder with to=DIR") from error
