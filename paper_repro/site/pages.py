@@ -258,7 +258,9 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
     found = []
     for (*values, baseline, _), numbers in lines.items():
         entries = [
-            (one, kind, entry(one["spec"], kind, numbers.get(one["name"]))) for one in quantities for kind in one["kinds"]
+            (one, kind, entry(one["spec"], kind, numbers.get(one["name"])))
+            for one in quantities
+            for kind in one["kinds"]
         ]
         ids = sorted(cells.get(("", baseline) if baseline else (*values, ""), []))
         behind = [
