@@ -123,10 +123,10 @@ def _claims(tables: Sequence[dict[str, Any]]) -> str:
         whose = "ours" if claim["whose"] == "ours" else "the paper"
         said = [in_markdown(text) for text in (claim["says"], _estimate(claim), claim["claimed"])]
         rows.append([link, whose, *said, f"**{claim['word']}**", "" if p is None else f"{p:.2g}"])
-    table = _table(rows, ["claim", "whose", "says", "estimate", "claimed", "word", "adjusted p"])
+    listing = _table(rows, ["claim", "whose", "says", "estimate", "claimed", "word", "adjusted p"])
     count = sum(p is not None for p in corrected)
     missed = misses(claim for _, claim in found)
-    return _filled("claims.md", totals=_totals(tables), misses=missed, count=count, table=table)
+    return _filled("claims.md", totals=_totals(tables), misses=missed, count=count, table=listing)
 
 
 def within_one_deviation(ours: int = 10, theirs: int = 5) -> tuple[float, float]:
@@ -151,7 +151,8 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "sweeps": [], "commands": []}
-    missed, static = list[str](), {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
+    missed = list[str]()
+    static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
         static = bench if "programs" in bench else static

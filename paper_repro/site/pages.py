@@ -87,7 +87,7 @@ class Site:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+        options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
         loader = jinja2.FileSystemLoader(HERE / "templates")
         self.environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **options)
         filters = (count_text, counted, duration, number, paper_name, place)
@@ -256,16 +256,18 @@ def grid(result: Result, source: Source) -> dict[str, Any]:
         at = ("",) if "baseline" in place else tuple(str(place.get(axis, "")) for axis in axes)
         cells.setdefault((*at, str(place.get("baseline", ""))), []).append((place["seed"], cell))
     found = []
-    for (*at, baseline, _), own in lines.items():
+    for (*values, baseline, _), numbers in lines.items():
         entries = [
-            (one, kind, entry(one["spec"], kind, own.get(one["name"]))) for one in quantities for kind in one["kinds"]
+            (one, kind, entry(one["spec"], kind, numbers.get(one["name"])))
+            for one in quantities
+            for kind in one["kinds"]
         ]
-        ids = sorted(cells.get(("", baseline) if baseline else (*at, ""), []))
+        ids = sorted(cells.get(("", baseline) if baseline else (*values, ""), []))
         behind = [
             (seed, cell, with_derived(kept.record, metrics) if (kept := source.records.get(cell)) else None)
             for seed, cell in ids
         ]
-        named = labels(result, dict(zip(axes, at, strict=True)), baseline)
+        named = labels(result, dict(zip(axes, values, strict=True)), baseline)
         found.append({"labels": named, "baseline": baseline, "entries": entries, "records": behind})
     titles = [artifact.axes[axis].title if artifact and axis in artifact.axes else axis for axis in axes]
     return {"axes": titles, "quantities": quantities, "lines": found}

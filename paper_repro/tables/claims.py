@@ -6,6 +6,7 @@ seed.  Its parts are shown beside it and judge nothing.  At scale ``paper`` and 
 models.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -162,7 +163,11 @@ class Contrast:
                 if not found:
                     return nothing(view.absence(*side))
             parts[label] = left, right
-        return (ratio if self.kind == RATIO else difference)(of, to, parts)
+        if self.kind == RATIO:
+            return ratio(of, to, parts)
+        spec = view.artifact.metrics.get(self.of.metric)
+        factor, unit = (spec.factor, "points" if spec.unit.startswith("%") else "") if spec is not None else (1.0, "")
+        return dataclasses.replace(difference(of, to, parts, unit), factor=factor)
 
     def _counted(self, view: "Records", place: Place) -> float | None:
         values = [view.counted(side.metric, {**place, **side.place}) for side in (self.of, self.to) if side is not None]
@@ -209,12 +214,14 @@ class Estimate:
     items: str = SEEDS_ONLY
     base: float | None = None
     """The mean of the second side of a difference."""
+    factor: float = 1.0
+    """Values of the interval are divided by it before they are printed or compared."""
     because: str = ""
     """Why there is no estimate."""
 
     def shown(self, value: float) -> float:
         """Return a value of an interval in the unit that is printed."""
-        return math.exp(value) if self.logs and value < LARGEST_EXPONENT else value
+        return math.exp(value) if self.logs and value < LARGEST_EXPONENT else value / self.factor
 
     @property
     def no_effect(self) -> float | None:
@@ -494,7 +501,10 @@ def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | Non
         beyond = ends[0] < wanted.low or ends[1] > wanted.high
         on_limit = not inclusive and (ends[0] == wanted.low or ends[1] == wanted.high)
         return Judgement(claim, estimate, no if beyond or on_limit else yes)
-    p_value = max(found.p_value(math.log(limit) if estimate.logs else limit) for limit in _positive(estimate, wanted))
+    p_value = max(
+        found.p_value(math.log(limit) if estimate.logs else limit * estimate.factor)
+        for limit in _positive(estimate, wanted)
+    )
     if (size := _no_difference(claim, estimate, ends)) is not None:
         return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)
     if wanted.low < ends[0] and ends[1] < wanted.high:
@@ -556,7 +566,7 @@ def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> s
             f"{small.absolute:g}{f' {estimate.unit}' if estimate.unit else ''}",
         )
     elif small.ratio is not None and estimate.base:
-        size = small.ratio * abs(estimate.base)
+        size = small.ratio * abs(estimate.base) / estimate.factor
         low, high, text = -size, size, f"{100 * small.ratio:g} %"
     else:
         raise UsageError(f"{claim.line}: claim '{claim.id}' is a difference: give 'smallest' an 'absolute'")

@@ -1,8 +1,8 @@
 """Means, spreads and intervals of 95 %.
 
 Over seeds an interval is Student's t of paired differences, or Welch's where the sides share no seeds.  A share has
-Wilson's binomial interval.  Where models share a sample of test items the error of the sample enters by a bootstrap
-over seeds and items.
+Wilson's binomial interval.  Where models share a sample of test items the error of the sample enters by a two-way
+analysis of variance.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from paper_repro.base import students_t
 CONFIDENCE = 0.95
 ROUNDING = 1e-12
 """Relative: a standard error below it is one of floating-point numbers."""
-RESAMPLES = 1000
 Samples = Mapping[int, float]
 """A value by seed."""
 Bound = Literal["=", ">", "<"]
@@ -175,10 +174,10 @@ def share(counts: Mapping[int, tuple[int, int]]) -> Share:
 
 
 def over_items(values: Mapping[int, Sequence[float]]) -> Interval:
-    """Return the interval of a mean over seeds and test items, by a bootstrap over both.
+    """Return the interval of a mean over seeds and test items, by a two-way analysis of variance.
 
-    The variance of resampled means is too small by the factor 1 - 1 / S of S seeds, and is corrected by it; the
-    quantile is Student's of S - 1 degrees of freedom.
+    With mean squares A of S seeds, B of N items and R of the rest, the variance of the mean is (A + B - R) / (S N), and
+    the degrees of freedom are Satterthwaite's (1946).
 
     Args:
         values: by seed, a value for each item; the items and their order are the same for all seeds.
@@ -188,11 +187,15 @@ def over_items(values: Mapping[int, Sequence[float]]) -> Interval:
     table = np.array([values[seed] for seed in sorted(values)], dtype=float)  # (S, N)
     num_seeds, num_items = table.shape
     center = float(table.mean())
-    if num_seeds < 2:
+    if min(num_seeds, num_items) < 2:
         return Interval(center, -math.inf, math.inf, num_seeds)
-    random = np.random.default_rng(0)
-    seeds = random.multinomial(num_seeds, [1 / num_seeds] * num_seeds, RESAMPLES) / num_seeds  # (R, S)
-    items = random.multinomial(num_items, [1 / num_items] * num_items, RESAMPLES) / num_items  # (R, N)
-    means = np.einsum("rs,sn,rn->r", seeds, table, items, optimize=True)
-    error = float(means.std(ddof=1)) * math.sqrt(num_seeds / (num_seeds - 1))
-    return student(center, error, num_seeds - 1, num_seeds)
+    rows, columns = table.mean(1), table.mean(0)
+    free = (num_seeds - 1, num_items - 1, (num_seeds - 1) * (num_items - 1))
+    rest = float(((table - rows[:, None] - columns + center) ** 2).sum()) / free[2]
+    squares = (num_items * float(rows.var(ddof=1)), num_seeds * float(columns.var(ddof=1)), rest)
+    whole = max(squares[0] + squares[1] - rest, *squares[:2])
+    if whole == 0.0:
+        return student(center, 0.0, 1.0, num_seeds)
+    freedom = whole**2 / sum(square**2 / count for square, count in zip(squares, free, strict=True))
+    error = math.sqrt(whole / (num_seeds * num_items))
+    return student(center, error, max(num_seeds - 1.0, freedom), num_seeds)

@@ -403,7 +403,9 @@ class Table:
         if view.baselines and any(
             view.is_beaten(key, name) is False for key in view.points for name in artifact.metrics
         ):
-            notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline, and decides nothing.")
+            notes.append(f"{NOT_BEATEN.strip()} does not beat its trivial baseline.")
+        if any(one.estimate.items == claims.SEEDS_ONLY and one.estimate.interval for one in self.judgements):
+            notes.append("Intervals of claims are over seeds only: records hold no results of single test items.")
         by_rule: dict[str, list[str]] = {}
         titles = {name: spec.title for name, spec in artifact.quantities.items()}
         for name, tolerance in artifact.tolerances.items():

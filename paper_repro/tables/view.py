@@ -172,7 +172,7 @@ class View:
     def is_beaten(self, key: Key, name: str) -> bool | None:
         """Return whether a model beats each baseline of a metric; None where there is none to compare."""
         found = values(self.results(key), name)
-        bounds = [one for one in self.baselines if key in one.plan.keys and name in one.spec.metrics]
+        bounds = [one for one in self.baselines if key in one.plan.keys and name in one.bounded(name)]
         pairs = [(samples, one.spec.direction) for one in bounds if found and (samples := one.samples(name))]
         return all(is_better(found, samples, direction) for samples, direction in pairs) if pairs else None
 

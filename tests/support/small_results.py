@@ -48,7 +48,14 @@ def claim(name: str = "a<b", p: float | None = 0.01, **changes: Any) -> dict[str
     """Return a claim of a table.json."""
     ends = {"value": 0.5, "low": 0.4, "high": 0.6}
     named = {"of": "A", "to": "B", "kind": "ratio", "seeds": 2, "items": "seeds only", "text": f"A / B = 0.5 {BAD}"}
-    found = {"id": name, "catalogue": None, "whose": "paper", "where": BAD, "says": BAD, "verdict": "seen here"}
+    found: dict[str, Any] = {
+        "id": name,
+        "catalogue": None,
+        "whose": "paper",
+        "where": BAD,
+        "says": BAD,
+        "verdict": "seen here",
+    }
     found |= {"word": "seen here", "estimate": {**ends, **named}, "claimed": "below 1", "p": p, "because": BAD}
     return {**found, "parts": [{"label": BAD, "text": "0.5", **ends}], **changes}
 
