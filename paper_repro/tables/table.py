@@ -426,12 +426,16 @@ class Table:
                 notes.append(f"{number}{baselines.label(artifact, point.key)}: {textwrap.shorten(text, 300)}.")
         if changed := changes.told(view.changed):
             notes.append(f"{CHANGED.strip()} {changed}.")
+        return notes + self._lacks()
+
+    def _lacks(self) -> list[str]:
+        """Return why metrics are not available, each reason once."""
         reasons: dict[str, list[str]] = {}
-        for record in (record for point in view.points.values() for record in view.judged(point).values()):
+        for record in (record for point in self.view.points.values() for record in self.view.judged(point).values()):
             for name, reason in record.unavailable.items():
-                if name in artifact.metrics:
-                    reasons.setdefault(reason, []).append(artifact.metrics[name].title)
-        return notes + [f"{', '.join(dict.fromkeys(names))}: n/a, {reason}" for reason, names in reasons.items()]
+                if name in self.artifact.metrics:
+                    reasons.setdefault(reason, []).append(self.artifact.metrics[name].title)
+        return [f"{', '.join(dict.fromkeys(names))}: n/a, {reason}" for reason, names in reasons.items()]
 
     @cached_property
     def _failed(self) -> list[Key]:
