@@ -18,7 +18,7 @@ from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
 from paper_repro.models.cem.regression import GatedMLP
-from paper_repro.tables import plan, spec, verification
+from paper_repro.tables import plan, publish, spec
 from paper_repro.training import build
 
 PUBLISHED = Published(RESULTS)
@@ -102,7 +102,7 @@ def test_a_chaotic_training_is_compared_until_rounding_alone_changes_it(
 
 
 def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = verification.choose(["cem/table1"], None, PUBLISHED)[0]
+    one = publish.choose(["cem/table1"], None, PUBLISHED)[0]
     record = PUBLISHED.find(one.cell)
     assert record is not None
     found = verify.verify(one.cell, PUBLISHED)
@@ -140,12 +140,12 @@ def test_a_changed_config_differs_and_measured_times_are_left_out() -> None:
     found = verify.verify(altered, PUBLISHED)
     assert found.verdict == DIFFERS
     assert found.why.startswith("its config has changed")
-    timed = verification.choose(["ngpt/steptime"], "cpu", PUBLISHED)[0]
+    timed = publish.choose(["ngpt/steptime"], "cpu", PUBLISHED)[0]
     assert verify.verify(timed.cell, PUBLISHED) == verify.Verification(NOT_VERIFIED, why="it measures time")
 
 
 def test_of_each_kind_the_cheapest_cell_is_chosen() -> None:
-    chosen = {one.place: one for one in verification.choose(["cem/table3"], None, PUBLISHED)}
+    chosen = {one.place: one for one in publish.choose(["cem/table3"], None, PUBLISHED)}
     assert len({one.kind for one in chosen.values()}) == len(chosen) == 3
     records = [PUBLISHED.find(one) for one in plan.make(spec.load("cem/table3"), "cpu").cells]
     known: list[Record] = [record for record in records if record is not None]

@@ -10,7 +10,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells import counted, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
 from paper_repro.cells.tasks import Cost, task_of
-from paper_repro.tables import listing, plan, spec
+from paper_repro.tables import plan, publish, spec
 from paper_repro.training import cost, counting
 from paper_repro.training.cost import measure
 
@@ -100,7 +100,7 @@ def test_a_model_that_differentiates_twice_is_planned_with_its_own_flops(cell: A
     assert found.parameters == 10 * 6 + 6
     made = plan.make(spec.load("cem/table3"), "smoke")
     cells = tuple(dataclasses.replace(own, config=config) for own in made.cells)
-    text = listing.plan_table(dataclasses.replace(made, cells=cells), [tmp_path])
+    text = publish.plan_table(dataclasses.replace(made, cells=cells), [tmp_path])
     assert "FLOPs of a training step" in text and f"  {found.step_flops:,}  " in text
 
 
