@@ -167,5 +167,5 @@ def test_verify_takes_no_overrides_and_says_what_is_not_published(
 ) -> None:
     assert reproduce(monkeypatch, "cem/table3", "--verify", "optimizer.lr=1") == 2
     assert "not optimizer.lr=1" in capsys.readouterr().err
-    assert reproduce(monkeypatch, "cem/table3", "--verify", "scale=paper") == 2
+    assert reproduce(monkeypatch, "cem/fig2a", "--verify", "scale=paper") == 2
     assert "has no results at scale paper" in capsys.readouterr().err
