@@ -35,7 +35,7 @@ from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.figure import Figure, figure_of
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import PAPERS, Artifact, DataNeed
-from paper_repro.tables.table import Table, table_of
+from paper_repro.tables.table import Grid, Table, table_of
 
 NOT_RUN = "not run"
 
@@ -300,9 +300,7 @@ def _written(headers: list[str], rows: Sequence[list[str]], columns: int | None)
     names = [headers[place] for place in kept]
     if columns is None:
         return tabulate(chosen, names, tablefmt="simple", disable_numparse=True)
-    width = max(12, (columns - max((len(row[0]) for row in chosen), default=0) - 3 * len(names)) // (len(names) - 1))
-    widths = [None, *[width] * (len(names) - 1)]
-    return tabulate(chosen, names, tablefmt="github", disable_numparse=True, maxcolwidths=widths)
+    return Grid(names, chosen).within(columns)
 
 
 def published_listing(results: Path) -> str:

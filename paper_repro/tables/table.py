@@ -34,6 +34,8 @@ CHANGED, NOT_BEATEN = " †", " ‡"
 """Behind a number that comes from other code or data than there is now; behind one that beats no trivial baseline."""
 MOST_PARTS = 8
 """Parts of an estimate that a table shows; table.json has all of them."""
+NARROWEST = 12
+"""Characters of a column in a terminal, at least; with less, rows become blocks."""
 NO_COMMIT = "unknown (no git there)"
 BOLD = ("\x02", "\x03")
 """Stand for bold in a grid until its text has been escaped."""
@@ -59,16 +61,22 @@ class Grid:
         return f"% {comment}; needs the booktabs package\n{bold}\n"
 
     def within(self, width: int | None) -> str:
-        """Write it as a table, or where that is wider than a terminal as a block of lines for each row."""
+        """Write it as a file has it, or for a terminal: wrapped to its width, or as a block of lines for each row."""
         table = self.markdown()
         if width is None or max(map(len, table.splitlines())) <= width:
             return table
+        cells = [[in_markdown(cell) for cell in row] for row in [self.headers, *self.rows]]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        while sum(widths) + 2 * len(widths) > width and max(widths) > NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+        if sum(widths) + 2 * len(widths) <= width:
+            limits: Any = {"maxcolwidths": widths, "maxheadercolwidths": widths}
+            return tabulate(cells[1:], cells[0], tablefmt="simple", disable_numparse=True, **limits)
         named = [
-            [": ".join(filter(None, pair)) for pair in zip(self.headers, row, strict=True) if pair[1]]
-            for row in self.rows
+            [": ".join(filter(None, pair)) for pair in zip(cells[0], row, strict=True) if pair[1]] for row in cells[1:]
         ]
-        lines = [[textwrap.fill(in_markdown(text), width, subsequent_indent="    ") for text in row] for row in named]
-        return "\n\n".join("\n".join(row) for row in lines)
+        blocks = [[textwrap.fill(text, width, subsequent_indent="    ") for text in row] for row in named]
+        return "\n\n".join("\n".join(row) for row in blocks)
 
 
 def in_markdown(text: str) -> str:
@@ -142,15 +150,14 @@ class Table:
     def grid(self) -> Grid:
         """Return one line for each point: its place, the metrics, and the settings that differ between points."""
         view, artifact = self.view, self.artifact
-        headers = [axis.title for axis in artifact.axes.values()]
-        shown = self._headers
-        headers += [header for own in shown.values() for header in own]
+        headers = [artifact.axes[axis].title for axis in self._axes]
+        headers += [header for own in self._headers.values() for header in own]
         columns = {name: column for name, column in artifact.columns.items() if name not in self._folded}
         headers += [column.title for column in columns.values()]
         best = {(name, source): self._best(name, source) for name in artifact.metrics for source in _SOURCES}
         rows = []
         for key, point in view.points.items():
-            row = [artifact.axes[axis].values[value].label for axis, value in key]
+            row = [artifact.axes[axis].values[value].label for axis, value in key if axis in self._axes]
             for name, metric in artifact.metrics.items():
                 bold = {source: BOLD if key in best[name, source] else ("", "") for source in _SOURCES}
                 row += self._metric_cells(name, metric, point, bold)
@@ -165,6 +172,13 @@ class Table:
         return self._unknown(point) if text == NOT_RUN else text
 
     @cached_property
+    def _axes(self) -> list[str]:
+        """The axes whose values differ between rows; the first where none does."""
+        keys = [dict(key) for key in self.view.points]
+        several = [axis for axis in self.artifact.axes if len({key[axis] for key in keys}) > 1]
+        return several or list(self.artifact.axes)[:1]
+
+    @cached_property
     def _folded(self) -> dict[str, str]:
         """The columns with one value in all rows, each with its text."""
         texts = {
@@ -175,8 +189,12 @@ class Table:
         return {name: found.pop() for name, found in texts.items() if several and len(found) == 1}
 
     def _same(self) -> str:
-        titles = {name: self.artifact.columns[name].title for name in self._folded}
-        return ", ".join(f"{titles[name]} {text}" for name, text in self._folded.items() if text)
+        axes, first = self.artifact.axes, dict(next(iter(self.view.points), ()))
+        places = [
+            f"{axes[axis].title} {axes[axis].values[first[axis]].label}" for axis in axes if axis not in self._axes
+        ]
+        columns = [f"{self.artifact.columns[name].title} {text}" for name, text in self._folded.items() if text]
+        return ", ".join([*places, *columns]) if first else ""
 
     @cached_property
     def _headers(self) -> dict[str, list[str]]:
@@ -290,11 +308,10 @@ class Table:
         names = [one.plan.name for one in self.view.baselines]
         for one in self.view.baselines:
             common, axes = one.plan.common(), self.artifact.axes
-            several = [axis for axis in axes if len({dict(key)[axis] for key in self.view.points}) > 1]
-            free = [axis for axis in axes if axis not in common] or [axis for axis in axes if axis not in several]
-            place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in axes}
+            free = [axis for axis in self._axes if axis not in common] or self._axes
+            place = {axis: axes[axis].values[common[axis]].label if axis in common else "" for axis in self._axes}
             title = baselines.title(one, names.count(one.plan.name) > 1, self.artifact)
-            place |= {next(iter(free or axes)): f"Baseline: {title}"}
+            place[free[0]] = f"Baseline: {title}"
             cells = [self._baseline_cell(one, name, header) for name, own in self._headers.items() for header in own]
             lines.append([*place.values(), *cells, *[""] * columns])
         return lines
