@@ -63,7 +63,8 @@ def test_completions_are_what_the_command_takes_in_that_place() -> None:
     assert command.completions(["reproduce", "cem/table3", "ng"])[0] == "ngpt"
     assert command.completions(["train", "nrgpt/"]) == [name for name in experiments() if name.startswith("nrgpt/")]
     assert command.completions(["re"]) == ["reproduce", "report"]
-    assert command.completions(["reproduce", "cem/table3", "--p"]) == ["--plan", "--prepare", "--publish", "--published"]
+    options = ["--plan", "--prepare", "--publish", "--published"]
+    assert command.completions(["reproduce", "cem/table3", "--p"]) == options
     assert command.completions(["think", "--st"]) == ["--step-size", "--steps"]
     assert command.completions(["bench", "cem_"]) == ["cem_attn", "cem_memory"]
     assert command.completions(["reproduce", "sc"]) == ["scale="]
