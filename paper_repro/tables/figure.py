@@ -143,7 +143,7 @@ class Figure(ABC):
             parts.append(self.printed_words or f"Diamonds and dash-dotted lines: the paper's numbers{own}.")
         if hidden:
             units = " and ".join(dict.fromkeys(one.unit for one in hidden))
-            parts.append(f"The table has the paper's {len(hidden)} numbers in {units} of its own data.")
+            parts.append(f"The table has the paper's numbers in {units} of its own data.")
         return " ".join(part for part in parts if part)
 
     def write(self, folder: Path) -> list[Path]:
