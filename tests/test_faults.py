@@ -217,7 +217,6 @@ def test_runs_that_are_a_file_are_refused(words: tuple[str, ...], call: Command,
 def test_fill_says_that_it_runs_what_has_no_result(call: Command) -> None:
     said = "run what has no result yet"
     assert said in " ".join(call("reproduce.py", "--help")[1].split("--fill ")[1].split())
-    assert "runs what has no result yet" in (ROOT / "docs/commands.md").read_text()
 
 
 def test_a_name_of_another_command_leads_there(call: Command, tmp_path: Path) -> None:

@@ -198,7 +198,8 @@ class Scale(Restriction):
         except UsageError:
             raise
         except ValueError as error:
-            named = found.get(str(error).split()[0].rstrip(":"), node)  # it may stand in a base's file
+            word = str(error).split()[0].rstrip(":")
+            named = found.get("seeds" if word == "seed" else word, node)  # it may stand in a base's file
             raise named.error(str(error)) from error
 
     def __post_init__(self) -> None:
@@ -237,7 +238,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
         if seed > LARGEST:
             raise ValueError(f"seed {seed} is above {LARGEST}, the largest that a record can hold")
         if list(seeds).count(seed) > 1:
-            raise ValueError(f"seeds: {seed} is given twice, and a repeated seed is no further evidence")
+            raise ValueError(f"seed {seed} is given twice, and a repeated seed is no further evidence")
 
 
 def points(axes: Mapping[str, Axis]) -> list[Key]:

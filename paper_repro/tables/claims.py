@@ -560,11 +560,8 @@ def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> s
             raise UsageError(f"{claim.line}: claim '{claim.id}' is a ratio: give 'smallest' a 'ratio'")
         low, high, text = 1 / (1 + small.ratio), 1 + small.ratio, f"{100 * small.ratio:g} %"
     elif small.absolute is not None:
-        low, high, text = (
-            -small.absolute,
-            small.absolute,
-            f"{small.absolute:g}{f' {estimate.unit}' if estimate.unit else ''}",
-        )
+        high = small.absolute / estimate.factor
+        low, text = -high, f"{high:g} {estimate.unit}".strip()
     elif small.ratio is not None and estimate.base:
         size = small.ratio * abs(estimate.base) / estimate.factor
         low, high, text = -size, size, f"{100 * small.ratio:g} %"
