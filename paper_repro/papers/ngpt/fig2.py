@@ -123,22 +123,19 @@ def step_time_ratio(view: View, context: str) -> float | None:
 
 
 class Speedups(table.Table):
-    """The runs; pooled speedups stand in the summary, those of every budget in the remarks."""
+    """The runs; the remarks have the speedup at every budget."""
 
     @cached_property
     def _numbers(self) -> dict[str, tuple[float, str]]:
-        """The summary's speedups, each with its sign; of bounds on both sides that at the smallest budget."""
+        """The summary's speedups with their signs: at the largest budget inside GPT's losses, else the first bound."""
         found: dict[str, tuple[float, str]] = {}
         for context in chosen(self.view, "context"):
             word = context.removeprefix("c")
             for name, baseline in ((f"speedup_{word}", "gpt"), (f"speedup_qk_{word}", "gpt_qk")):
                 if name not in self.artifact.summary or not (each := speedups(self.view, context, baseline)):
                     continue
-                found[name] = each[0].ratio, SIGNS[each[0].bound]
-                if (interval := speedup(self.view, context, baseline).interval) is not None:
-                    open_ends = math.isinf(interval.low), math.isinf(interval.high)
-                    bound: Bound = "<" if open_ends == (True, False) else ">" if open_ends == (False, True) else "="
-                    found[name] = math.exp(interval.mean), SIGNS[bound]
+                one = next((inside for inside in reversed(each) if inside.bound == "="), each[0])
+                found[name] = one.ratio, SIGNS[one.bound]
             own, times = found.get(f"speedup_{word}"), step_time_ratio(self.view, context)
             if own is not None and times is not None:
                 found[f"time_speedup_{word}"] = own[0] / times, own[1]
