@@ -180,6 +180,8 @@ class Scale(Restriction):
     seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
     """In YAML their number, for 0, 1, 2, or the list that a paper prints."""
     more_seeds: list[MoreSeeds] = field(default_factory=list, kw_only=True)
+    data: str = field(default="", kw_only=True)
+    """The words for its data where their class does not say them (``papers/data_names.yaml``)."""
     overrides: Overrides = field(default=Overrides(), kw_only=True)
     over_axes: Overrides = field(default=Overrides(), kw_only=True)
     """Overrides that win over those of the axes."""

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Smallest:
 
     reason: str
     ratio: float | None = None
-    """Of a ratio: 0.02 is 2 %.  Of a difference where ``absolute`` is not given: a share of the second side."""
+    """Relative: 0.02 is 2 % of a ratio or, where ``absolute`` is not given, of the second side of a difference."""
     absolute: float | None = None
     """In the unit of a difference or number."""
 
@@ -61,6 +61,8 @@ class Threshold:
     low: float
     high: float
     text: str
+    strict: bool = False
+    """Whether an exact count on the limit misses it."""
 
     @classmethod
     def from_yaml(cls, word: str, node: Node) -> "Threshold":
@@ -72,11 +74,15 @@ class Threshold:
         value = typed_yaml.convert(float, node)
         ends = {"equals": (value, value), "above": (value, math.inf), "at_least": (value, math.inf)}
         low, high = ends.get(word, (-math.inf, value))
-        return cls(low, high, f"{word.replace('_', ' ')} {value:g}")
+        return cls(low, high, f"{word.replace('_', ' ')} {value:g}", word in ("above", "below"))
 
     @property
     def limits(self) -> list[float]:
         return [limit for limit in (self.low, self.high) if math.isfinite(limit)]
+
+    def holds(self, low: float, high: float) -> bool:
+        """Return whether exact counts between these two lie in the range."""
+        return self.low <= low and high <= self.high and not (self.strict and {low, high} & {self.low, self.high})
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,6 @@ class Contrast:
     def _names(self, view: "Records") -> tuple[str, str]:
         """Return the names of both sides: the metric, and the labels that tell their places apart from others."""
         artifact = view.artifact
-
         several = {axis for axis in artifact.axes if len({dict(key)[axis] for key in view.points}) > 1}
 
         def name(side: Side, other: Side | None) -> str:
@@ -473,20 +478,17 @@ class Judgement:
         return f"{self.text}; claim: {self.claim.threshold.text}: {self.word}"
 
 
-def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | None = None) -> Judgement:
-    """Judge a claim from records.
-
-    Args:
-        claim: one that may be judged at the view's scale.
-        view: the records.
-        function: of a computed claim.
+def judge(claim: Claim, view: Records) -> Judgement:
+    """Judge a claim, which may be judged at the view's scale, from records.
 
     Raises:
-        UsageError: with file and line, it reads a metric that no record has, or lacks its smallest effect.
+        UsageError: with file and line, it reads a metric that no record has, or lacks its smallest effect or function.
     """
     noted, read = view.noting()
-    form = claim.form
-    estimate = form.estimate(noted) if isinstance(form, Contrast) else (function or _missing(claim))(noted)
+    function = (
+        claim.form.estimate if isinstance(claim.form, Contrast) else view.artifact.function(claim.form, claim.line)
+    )
+    estimate: Estimate = function(noted)
     if estimate.interval is None and (unknown := view.unknown_metric(name for _, name in read)):
         raise UsageError(f"{claim.line}: claim '{claim.id}' reads {unknown}")
     if (reason := _unfit(claim, view, read, estimate)) is not None:
@@ -497,14 +499,10 @@ def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | Non
     exact = estimate.kind == COUNT
     yes, no = (HOLDS, FAILS) if exact or view.plan.scale.comparable else (SEEN, OPPOSITE)
     if exact:
-        inclusive = not wanted.text.startswith(("above", "below"))
-        beyond = ends[0] < wanted.low or ends[1] > wanted.high
-        on_limit = not inclusive and (ends[0] == wanted.low or ends[1] == wanted.high)
-        return Judgement(claim, estimate, no if beyond or on_limit else yes)
-    p_value = max(
-        found.p_value(math.log(limit) if estimate.logs else limit * estimate.factor)
-        for limit in _positive(estimate, wanted)
-    )
+        return Judgement(claim, estimate, yes if wanted.holds(*ends) else no)
+    limits = [limit for limit in wanted.limits if limit > 0 or not estimate.logs]
+    raw = (math.log(limit) if estimate.logs else limit * estimate.factor for limit in limits)
+    p_value = max(map(found.p_value, raw), default=0.0)
     if (size := _no_difference(claim, estimate, ends)) is not None:
         return Judgement(claim, estimate, NO_DIFFERENCE, size=size, p_value=p_value)
     if wanted.low < ends[0] and ends[1] < wanted.high:
@@ -514,30 +512,22 @@ def judge(claim: Claim, view: Records, function: Callable[[Any], Estimate] | Non
     return Judgement(claim, estimate, CANNOT_TELL, "the interval holds the limit", p_value=p_value)
 
 
-def _positive(estimate: Estimate, wanted: Threshold) -> list[float]:
-    return [limit for limit in wanted.limits if limit > 0 or not estimate.logs]
-
-
-def _missing(claim: Claim) -> Callable[[Any], Estimate]:
-    raise UsageError(f"{claim.line}: there is no function estimate_{claim.form}(view) in the Python file beside it")
-
-
 def _unfit(
     claim: Claim, view: Records, read: Mapping[tuple[Key, str | None], None], estimate: Estimate
 ) -> tuple[str, str] | None:
     """Return the word and the reason where an estimate decides nothing."""
     if estimate.kind == COUNT:
         return None
-    for key, name in read if claim.without_baseline is None else ():
-        if (short := baselines.shortfall(view, key, name)) is not None and short.not_beaten:
-            return NOT_BEATEN, short.text
+    asked = read if claim.without_baseline is None else ()
+    short = [one for key, name in asked if (one := baselines.shortfall(view, key, name)) is not None]
+    if beaten := next((one for one in short if one.not_beaten), None):
+        return NOT_BEATEN, beaten.text
     for key, name in read:
-        lost, count = view.lost(name, dict(key)), len(view.results(key))
-        if lost:
-            return CANNOT_TELL, f"{len(lost)} of {count} seeds of {baselines.label(view.artifact, key)} diverged"
-    for key, name in read if claim.without_baseline is None else ():
-        if (short := baselines.shortfall(view, key, name)) is not None:
-            return CANNOT_TELL, short.text
+        if lost := view.lost(name, dict(key)):
+            place = baselines.label(view.artifact, key)
+            return CANNOT_TELL, f"{len(lost)} of {len(view.results(key))} seeds of {place} diverged"
+    if short:
+        return CANNOT_TELL, short[0].text
     if estimate.interval is None:
         return CANNOT_TELL, estimate.because
     if estimate.kind != SHARE and estimate.interval.count < 2:
@@ -550,7 +540,7 @@ def _unfit(
 def _no_difference(claim: Claim, estimate: Estimate, ends: Sequence[float]) -> str | None:
     """Return the smallest effect in words where a claim asks for an effect and the interval excludes one of it."""
     none = estimate.no_effect
-    if none is None or none not in claim.threshold.limits or claim.threshold.text.startswith("between"):
+    if none is None or claim.threshold.limits != [none]:
         return None
     small = claim.smallest
     if small is None:

@@ -83,10 +83,8 @@ def check(artifact: Artifact) -> None:
     for name, base in ((artifact.table, Table), (artifact.figure, Figure)):
         artifact.kind(name, base)
     for claim in artifact.claims:
-        if isinstance(claim.form, str) and artifact.function(claim.form, claim.line) is None:
-            raise UsageError(
-                f"{claim.line}: there is no function estimate_{claim.form}(view) in the Python file beside it"
-            )
+        if isinstance(claim.form, str):
+            artifact.function(claim.form, claim.line)
 
 
 def closing(artifact: str, by_status: Mapping[str, int], seconds: float, folder: Path) -> str:

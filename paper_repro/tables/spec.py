@@ -405,12 +405,18 @@ class Artifact:
         files = (path.with_suffix(".py") for path in (self.path, *self.bases))
         return [_module(f"{HOMES[0]}{name}", path) for name, path in zip(names, files, strict=True) if path.is_file()]
 
-    def function(self, name: str, where: str) -> Callable[..., Any] | None:
-        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path."""
+    def function(self, name: str, where: str) -> Callable[..., Any]:
+        """Return the function ``estimate_NAME`` of the nearest Python file, or the one of a dotted path.
+
+        Raises:
+            UsageError: there is none; with the file and line ``where``.
+        """
         if "." in name:
             return cast(Callable[..., Any], named(name, where))
-        found = (getattr(module, f"estimate_{name}", None) for module in self.modules)
-        return next((function for function in found if function is not None), None)
+        for module in self.modules:
+            if (found := getattr(module, f"estimate_{name}", None)) is not None:
+                return cast(Callable[..., Any], found)
+        raise UsageError(f"{where}: there is no function estimate_{name}(view) in the Python file beside it")
 
     def kind(self, name: str | None, base: type) -> Any:
         """Return the class of its table or figure: the one that the YAML names, or the subclass of ``base`` in the

@@ -386,12 +386,8 @@ class Table:
     @cached_property
     def judgements(self) -> list[Judgement]:
         """The claims that are judged at this scale, with their words."""
-
-        def function(claim: claims.Claim) -> Any:
-            return self.artifact.function(claim.form, claim.line) if isinstance(claim.form, str) else None
-
         own = [claim for claim in self.artifact.claims if claim.is_of(self.view.scale_name)]
-        return [claims.judge(claim, self.view, function(claim)) for claim in own]
+        return [claims.judge(claim, self.view) for claim in own]
 
     @property
     def headline(self) -> str:
@@ -752,8 +748,8 @@ def made_of(view: View) -> str:
 
 def data_of(view: View) -> str:
     """Return the data of all cells of a view."""
-    if view.scale_name == EXACT:
-        return "arithmetic"
+    if view.scale_name == EXACT or view.plan.scale.data:
+        return view.plan.scale.data or "arithmetic"
     found = dict.fromkeys(_data(cell.config) for point in view.points.values() for cell in point.cells.values())
     return " and ".join(word for word in found if word) or "made-up inputs"
 
@@ -777,9 +773,6 @@ def _data(config: Mapping[str, Any]) -> str:
             name = manifest.partition("/")[0]
             known = [folder for folder in names["folders"] if name == folder or name.startswith(f"{folder}-")]
             return names["folders"][max(known, key=len)] if known else name
-    task = section.get("task")
-    if isinstance(task, Mapping) and task.get("max_depth") == 1 and task.get("functions") == ["max", "median"]:
-        return "maximum and median of a flat list"
     classes = (str(part.get(TARGET, "")).rpartition(".")[2] for part in parts)
     return next((names["classes"][name] for name in classes if name in names["classes"]), "")
 

@@ -14,6 +14,7 @@ from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables import view as views
 from paper_repro.tables.axes import EXACT
+from paper_repro.tables.claims import Contrast, Estimate
 from paper_repro.tables.plan import Plan
 from paper_repro.tables.spec import Number
 from paper_repro.tables.view import Point, View, with_derived
@@ -97,6 +98,20 @@ def without(found: MadeUpView) -> MadeUpView:
     """Return the view with its plan and without any record."""
     points = {key: replace(point, own={}) for key, point in found.points.items()}
     return replace(found, points=points, files={})
+
+
+def estimate(found: View, claim: str) -> Estimate:
+    """Return the estimate of a claim of the view's artifact."""
+    (one,) = (one for one in found.artifact.claims if one.id == claim)
+    function = one.form.estimate if isinstance(one.form, Contrast) else found.artifact.function(one.form, one.line)
+    result: Estimate = function(found)
+    return result
+
+
+def value(found: Estimate) -> float:
+    """Return an estimate as it is printed."""
+    assert found.interval is not None, found.because
+    return found.shown(found.interval.mean)
 
 
 @cache

@@ -222,10 +222,11 @@ def test_a_computed_claim_calls_the_function_beside_its_file(tmp_path: Path) -> 
     synthetic.fill(tmp_path, made, outcomes(FIRST))
     found = view.build(plan.make(spec.load_file(made.artifact.path), "smoke"), tmp_path, None)
     (claim,) = found.artifact.claims
-    function = found.artifact.function(str(claim.form), claim.line)
-    assert claims.judge(claim, found, function).verdict == SEEN
+    assert claims.judge(claim, found).verdict == SEEN
+    made.artifact.path.with_suffix(".py").unlink()
+    found = view.build(plan.make(spec.load_file(made.artifact.path), "smoke"), tmp_path, None)
     with pytest.raises(UsageError, match=r"up\.yaml:\d+: .*estimate_gap"):
-        claims.judge(claim, found, None)
+        claims.judge(claim, found)
 
 
 @pytest.mark.parametrize(

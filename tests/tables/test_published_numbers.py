@@ -39,3 +39,13 @@ def known() -> dict[str, Counter[bytes]]:
 def test_each_published_row_is_there(name: str) -> None:
     lost = known()[name] - hashes(RESULTS / name)
     assert not lost, f"{name}: {lost.total()} of {known()[name].total()} rows have other numbers"
+
+
+SUMMARIES = json.loads(Path(__file__).with_name("published_summaries.json").read_text())
+"""By table.json below results/: the numbers computed from the whole table, by name."""
+
+
+@pytest.mark.parametrize("name", sorted(SUMMARIES))
+def test_each_published_summary_is_there(name: str) -> None:
+    found = json.loads((RESULTS / name).read_text())["summary"]
+    assert {key: found[key]["ours"] for key in SUMMARIES[name]} == pytest.approx(SUMMARIES[name], rel=1e-9)

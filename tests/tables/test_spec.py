@@ -287,10 +287,12 @@ def test_a_bases_python_file_serves_all_that_are_like_it(tmp_path: Path, monkeyp
     monkeypatch.setenv(EXTRA_PAPERS, str(tmp_path))
     (path.parent / "bases" / "plain.py").write_text("def estimate_one(view):\n    return 1\n")
     found = spec.load_file(path).function("one", "here")
-    assert found is not None and found(None) == 1
+    assert found(None) == 1
     path.with_suffix(".py").write_text("def estimate_one(view):\n    return 2\n")
     found = spec.load_file(path).function("one", "here")
-    assert found is not None and found(None) == 2 and spec.load_file(path).function("two", "here") is None
+    assert found(None) == 2
+    with pytest.raises(UsageError, match=r"here: .*estimate_two"):
+        spec.load_file(path).function("two", "here")
 
 
 def test_an_ablation_is_a_base_a_title_and_one_override(tmp_path: Path) -> None:

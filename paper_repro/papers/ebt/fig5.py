@@ -42,6 +42,13 @@ PARAMETERS, FLOPS, RULE, WIDTH = LAWS
 LONGER = "steps over those of EBT"
 EQUAL_TOKENS, EQUAL_TIME = "equal tokens", "equal time"
 EQUAL_FLOPS, EQUAL_RULE = "equal FLOPs, counted", "equal FLOPs, the paper's rule"
+AT_EQUAL_COST = {
+    "equal_tokens": EQUAL_TOKENS,
+    "equal_flops": EQUAL_FLOPS,
+    "equal_rule_flops": EQUAL_RULE,
+    "equal_time": EQUAL_TIME,
+}
+"""The numbers of the summary at equal cost."""
 COSTS = (":", "--", "-.", (0, (1, 3)))
 """The lines of equal costs, in ascending order."""
 ROUNDING = 1e-9
@@ -83,7 +90,12 @@ class ScalingTable(Table):
         found = {f"exponent_{model}": _exponents(self.view, model, FLOPS) for model in (TRANSFORMER, S1)}
         numbers = {name: stats.mean(list(own.values())) for name, own in found.items() if own}
         names, costs = {"flops_ratio": EQUAL_FLOPS, "rule_ratio": EQUAL_RULE}, cost_ratios(self.view)
-        return numbers | {name: costs[cost] for name, cost in names.items() if cost in costs}
+        numbers |= {name: costs[cost] for name, cost in names.items() if cost in costs}
+        for name, cost in AT_EQUAL_COST.items():
+            found_at = at_equal_cost(self.view, cost, costs[cost]) if cost in costs else claims.nothing("not run")
+            if found_at.interval is not None:
+                numbers[name] = found_at.shown(found_at.interval.mean)
+        return numbers
 
     def remarks(self) -> list[str]:
         found = []

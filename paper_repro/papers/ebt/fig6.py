@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PLACE = {"model": S2}
 KINDS = {"longer": "thinking longer", "best": "longer, with self-verification"}
 MARKERS = "osD^vPX*h"
-"""Of the sets, in the order of the probe."""
+"""One for each set, in the order of the probe."""
 
 
 class Table6(Table):

@@ -9,7 +9,6 @@ import pytest
 
 from paper_repro.cells.tasks import DIVERGED
 from paper_repro.papers.cem.bases.rates import optimum, sweep
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import figure_of
 from paper_repro.tables.view import View
 from paper_repro.tests.support import made_up
@@ -18,21 +17,9 @@ from paper_repro.tests.support.made_up import Made, Place
 Loss = Callable[[Place], float]
 
 
-def estimate(view: View, claim: str) -> Estimate:
-    (one,) = [one for one in view.artifact.claims if one.id == claim]
-    if not isinstance(one.form, str):
-        return one.form.estimate(view)
-    function = view.artifact.function(one.form, one.line)
-    assert function is not None
-    found: Estimate = function(view)
-    return found
-
-
 def value(name: str, claim: str, made: Made) -> float:
     """Return an estimate as it is printed."""
-    found = estimate(made_up.view(f"cem/{name}", made), claim)
-    assert found.interval is not None, found.because
-    return float(found.shown(found.interval.mean))
+    return made_up.value(made_up.estimate(made_up.view(f"cem/{name}", made), claim))
 
 
 def text(loss: Loss) -> Made:
@@ -76,7 +63,7 @@ def test_a_ratio_of_perplexities_is_of_the_sides_that_the_claim_names(name: str)
 def test_mlps_are_pooled_over_steps_and_preconditioners() -> None:
     gain = {"t1": 0.02, "t2": 0.10}
     made = text(lambda place: 4.0 + (place["model"] == "mlp") * gain.get(place["steps"], 9.0))
-    found = estimate(made_up.view("cem/fig2d", made), "mlp_below_llama")
+    found = made_up.estimate(made_up.view("cem/fig2d", made), "mlp_below_llama")
     assert found.interval is not None and found.interval.mean == pytest.approx(0.06, abs=1e-4)
     assert len(found.parts) == 6
 
@@ -116,7 +103,7 @@ def test_tied_attention_saves_half() -> None:
         before = made_up.view("cem/table1", known).samples("parameters", place)[0]
         return {"parameters": before - more * (place == {"size": "m86", "model": "attention"})}
 
-    changed = estimate(made_up.view("cem/table1", Made(counts, noise=0.0, known=True)), "half_of_the_attention")
+    changed = made_up.estimate(made_up.view("cem/table1", Made(counts, noise=0.0, known=True)), "half_of_the_attention")
     shares = {label: part.mean for label, part in changed.parts}
     assert shares == pytest.approx({"86M": 0.6, "108M": 0.5, "134M": 0.5, "162M": 0.5})
 
@@ -132,10 +119,10 @@ def valley(at: Mapping[str, float], gains: Mapping[str, float]) -> Made:
 
 
 def test_best_rates_are_read_off_each_seeds_interpolant() -> None:
-    found = estimate(made_up.view("cem/fig3a", valley({"llama": 0.003, "full": 0.006}, {})), "higher_rate")
+    found = made_up.estimate(made_up.view("cem/fig3a", valley({"llama": 0.003, "full": 0.006}, {})), "higher_rate")
     # One doubling; Akima between points of a parabola is off by less than a tenth of one.
     assert found.interval is not None and found.interval.mean == pytest.approx(1.0, abs=0.1)
-    back = estimate(made_up.view("cem/fig3a", valley({"llama": 0.006, "full": 0.003}, {})), "higher_rate")
+    back = made_up.estimate(made_up.view("cem/fig3a", valley({"llama": 0.006, "full": 0.003}, {})), "higher_rate")
     assert back.interval is not None and back.interval.mean == pytest.approx(-1.0, abs=0.1)
 
 
@@ -157,7 +144,10 @@ def test_lowest_perplexities_are_compared_at_each_models_own_rate(name: str, cla
 @pytest.mark.parametrize("at", [{"llama": 0.1}, {"full": 1e-5}])
 def test_a_best_rate_at_the_edge_of_the_grid_tells_nothing(at: Mapping[str, float]) -> None:
     view = made_up.view("cem/fig3a", valley(at, {}))
-    assert estimate(view, "higher_rate").interval is None and estimate(view, "full_cem_better").interval is None
+    assert (
+        made_up.estimate(view, "higher_rate").interval is None
+        and made_up.estimate(view, "full_cem_better").interval is None
+    )
 
 
 def diverged(view: View, model: str, lr: str, seed: int) -> View:
@@ -175,11 +165,11 @@ def test_a_rate_at_which_a_seed_diverged_is_left_out() -> None:
     assert figure is not None
     rows = [row for row in figure.rows() if row["model"] == "full"]
     assert [(row["rate"], row["seed"], row["perplexity"]) for row in rows if row["note"]] == [(0.016, 1, "")]
-    found = estimate(view, "higher_rate")
+    found = made_up.estimate(view, "higher_rate")
     assert found.interval is not None and found.interval.mean == pytest.approx(0.0, abs=0.05)
 
 
 def test_without_records_there_is_no_estimate() -> None:
     for name in ("fig2c", "fig2d", "fig3a", "own_rates", "table3", "table1"):
         view = made_up.without(made_up.view(f"cem/{name}", Made(scale="exact" if name == "table1" else "cpu")))
-        assert all(estimate(view, claim.id).interval is None for claim in view.artifact.claims)
+        assert all(made_up.estimate(view, claim.id).interval is None for claim in view.artifact.claims)

@@ -10,29 +10,15 @@ from matplotlib.figure import Figure as Canvas
 
 from paper_repro.base import config as configs
 from paper_repro.probes.completion.settings import settings
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.figure import figure_of
-from paper_repro.tables.view import View
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made
 
 FALLS = [0.1 * index for index in range(16)]
 
 
-def estimate(view: View, claim: str) -> Estimate:
-    (one,) = [one for one in view.artifact.claims if one.id == claim]
-    if not isinstance(one.form, str):
-        return one.form.estimate(view)
-    function = view.artifact.function(one.form, one.line)
-    assert function is not None
-    found: Estimate = function(view)
-    return found
-
-
 def value(name: str, claim: str, made: Made) -> float:
-    found = estimate(made_up.view(f"cet/{name}", made), claim)
-    assert found.interval is not None, found.because
-    return float(found.shown(found.interval.mean))
+    return made_up.value(made_up.estimate(made_up.view(f"cet/{name}", made), claim))
 
 
 def measured(ep: Mapping[str, float], tbpte: Mapping[str, float] | None = None) -> Made:
@@ -96,7 +82,7 @@ def test_late_falls_and_growing_errors_are_correlated_by_rank() -> None:
     assert value("fig4", "spurious_minima", relaxed(long=trace(FALLS, growths))) == pytest.approx(1.0)
     assert value("fig4", "spurious_minima", relaxed(long=trace(FALLS, growths[::-1]))) == pytest.approx(-1.0)
     alike = made_up.view("cet/fig4", relaxed(long=trace(FALLS, [0.0] * 16)))
-    assert estimate(alike, "spurious_minima").interval is None
+    assert made_up.estimate(alike, "spurious_minima").interval is None
 
 
 def test_an_image_ends_alike_if_energy_and_collapse_agree() -> None:

@@ -24,16 +24,7 @@ Loss = Callable[[Place, str, int, int], float]
 
 def estimated(name: str, claim: str, made: Made) -> float:
     """Return the estimate of a claim, as it is printed."""
-    view = made_up.view(f"ebt/{name}", made)
-    (one,) = [one for one in view.artifact.claims if one.id == claim]
-    if isinstance(one.form, str):
-        function = view.artifact.function(one.form, one.line)
-        assert function is not None
-        estimate = function(view)
-    else:
-        estimate = one.form.estimate(view)
-    assert estimate.interval is not None, estimate.because
-    return float(estimate.shown(estimate.interval.mean))
+    return made_up.value(made_up.estimate(made_up.view(f"ebt/{name}", made), claim))
 
 
 def near(value: float) -> Any:

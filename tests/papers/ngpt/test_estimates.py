@@ -8,9 +8,8 @@ import pytest
 
 from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, fig13, steptime, table4
 from paper_repro.papers.ngpt.fig2 import Part
-from paper_repro.tables.claims import Estimate
 from paper_repro.tests.support import made_up
-from paper_repro.tests.support.made_up import Made, MadeUpView
+from paper_repro.tests.support.made_up import Made, MadeUpView, value
 
 Place = Mapping[str, str]
 Metrics = Callable[[Place, int], dict[str, float]]
@@ -19,11 +18,6 @@ Metrics = Callable[[Place, int], dict[str, float]]
 def view(artifact: str, metrics: Metrics, scale: str = "cpu", noise: float = 1e-6) -> MadeUpView:
     seeds = (0, 1, 2)
     return made_up.view(f"ngpt/{artifact}", Made(metrics=metrics, scale=scale, noise=noise, seeds=seeds))
-
-
-def value(estimate: Estimate) -> float:
-    assert estimate.interval is not None, estimate.because
-    return estimate.shown(estimate.interval.mean)
 
 
 # Speedups
@@ -215,4 +209,4 @@ def test_without_records_there_is_no_estimate(name: str) -> None:
     empty = made_up.without(view(name, lambda place, seed: {}))
     for claim in empty.artifact.claims:
         function = empty.artifact.function(str(claim.form), claim.line)
-        assert function is not None and function(empty).interval is None, claim.id
+        assert function(empty).interval is None, claim.id

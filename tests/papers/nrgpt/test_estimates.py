@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from paper_repro.tables import spec
-from paper_repro.tables.claims import Estimate, judge
-from paper_repro.tests.support.made_up import Made, MadeUpView, Place, view, without
+from paper_repro.tables.claims import Estimate
+from paper_repro.tests.support.made_up import Made, Place, estimate, value, view, without
 
 WIDTHS = {"w32": 32, "w64": 64, "w128": 128}
 PER_SQUARE = {"gpt": 36, "rgpt_parallel": 13, "ff1": 7, "ff2w": 10}
@@ -15,18 +15,7 @@ LISTOPS_SIZES = {"12": 3e3, "16": 1e4, "25": 3e4, "40": 1e5, "64": 3e5}
 
 
 def found(artifact: str, claim: str, made: Made) -> Estimate:
-    return on(view(artifact, made), claim)
-
-
-def on(records: MadeUpView, claim: str) -> Estimate:
-    (own,) = (one for one in records.artifact.claims if one.id == claim)
-    function = records.artifact.function(own.form, own.line) if isinstance(own.form, str) else None
-    return judge(own, records, function).estimate
-
-
-def value(estimate: Estimate) -> float:
-    assert estimate.interval is not None, estimate.because
-    return estimate.shown(estimate.interval.mean)
+    return estimate(view(artifact, made), claim)
 
 
 def exactly(metrics: Callable[[Place, int], Mapping[str, float]], scale: str = "cpu", **more: object) -> Made:
@@ -266,4 +255,4 @@ def test_without_records_nothing_is_estimated() -> None:
         artifact = spec.load(name)
         for claim in artifact.claims:
             scale = "exact" if "exact" in artifact.scales else (claim.scales or ["cpu"])[0]
-            assert on(without(view(name, Made(scale=scale))), claim.id).interval is None, (name, claim.id)
+            assert estimate(without(view(name, Made(scale=scale))), claim.id).interval is None, (name, claim.id)
