@@ -31,7 +31,7 @@ from paper_repro.site.files import bench_commit, read_bench
 from paper_repro.site.headlines import adjusted, headlines, misses
 from paper_repro.tables import spec
 from paper_repro.tables.axes import EXACT
-from paper_repro.tables.claims import VERDICTS, listed
+from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.publish import counted, published_listing
 from paper_repro.tables.table import FITTED, in_markdown
 
@@ -106,12 +106,10 @@ def _totals(tables: Sequence[dict[str, Any]]) -> str:
     for whose, title in titles.items():
         words = Counter(one["verdict"] for table in counted(tables) for one in table["claims"] if one["whose"] == whose)
         said.append(f"{title}: {', '.join(f'{words[word]} {word}' for word in VERDICTS if words[word])}.")
-    tested = {claim["catalogue"] for table in tables for claim in table["claims"]}
-    untested = [name for name in listed() if name not in tested]
-    said.append(
-        f"Published tables test {len(listed()) - len(untested)} of the {len(listed())} claims that we have listed."
-    )
-    return " ".join([*said, *([f"Not yet: {', '.join(untested)}."] if untested else [])])
+    judged = {(table["artifact"], claim["id"]) for table in tables for claim in table["claims"]}
+    claims = [(name, one.id) for name in spec.find() for one in spec.load(name).claims if not one.ours]
+    open_ones = [f"{name} {claim}" for name, claim in claims if (name, claim) not in judged]
+    return " ".join([*said, *([f"Not judged in a published table: {', '.join(open_ones)}."] if open_ones else [])])
 
 
 def _claims(tables: Sequence[dict[str, Any]]) -> str:

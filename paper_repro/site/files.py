@@ -31,7 +31,7 @@ KINDS = {
     **dict.fromkeys(("cells", "summary"), dict),
 }
 """The keys of a table.json that pages read."""
-CLAIM = ("id", "catalogue", "whose", "where", "says", "verdict", "word", "estimate", "claimed", "p", "because", "parts")
+CLAIM = ("id", "whose", "where", "says", "verdict", "word", "estimate", "claimed", "p", "because", "parts")
 
 
 class Result(NamedTuple):

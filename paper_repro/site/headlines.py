@@ -36,7 +36,7 @@ def headlines(tables: Iterable[Table], record_of: Callable[[str], Record | None]
         row = node.plain()
         artifact, _, name = row["claim"].partition("#")
         table = by_id.get(artifact, {"claims": [], "scale": ""})
-        claim = next((one for one in table["claims"] if name in (one["id"], one["catalogue"])), None)
+        claim = next((one for one in table["claims"] if name == one["id"]), None)
         where = (claim, artifact, table["scale"], regime(table, record_of) if claim else "")
         found.append(Headline(row["name"], row["paper"], row["sentence"], row["replications"], *where))
     return found

@@ -21,7 +21,8 @@ from paper_repro.base.seeds import LARGEST
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
-SCALES = ("smoke", "cpu", "gpu", "paper")
+SCALES = SMOKE, *_ = ("smoke", "cpu", "gpu", "paper")
+ABOUT_SMOKE = "a few steps of tiny models, to see that everything runs."
 EXACT = "exact"
 """The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
 COMPARABLE = ("paper", EXACT)
@@ -71,7 +72,7 @@ class Axis:
     """One way in which an artifact's cells differ.
 
     In YAML, ``sets: KEY`` names the config key that the values set.  Values are then a list of scalars, or a mapping
-    from names to scalars or to axis values with a ``value``.
+    from names to scalars or to axis values with a ``value``.  Without a ``title`` it is the axis's name.
     """
 
     title: str
@@ -79,7 +80,7 @@ class Axis:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Axis":
-        entries = typed_yaml.entries(node, required=("title", "values"), optional=("sets",))
+        entries = typed_yaml.entries(node, required=("values",), optional=("title", "sets"))
         sets = entries.get("sets")
         listed = entries["values"]
         if listed.is_sequence:
@@ -91,7 +92,8 @@ class Axis:
         if not children:
             raise node.error("an axis needs at least one value")
         values = {name: _axis_value(name, child, sets) for name, child in children.items()}
-        return cls(typed_yaml.convert(str, entries["title"]), values)
+        title = node.name.replace("_", " ").capitalize()
+        return cls(typed_yaml.convert(str, entries["title"]) if "title" in entries else title, values)
 
 
 CHANGED = "setting"
@@ -175,6 +177,7 @@ class Scale(Restriction):
     """What is run under one scale word, and whether its numbers may be held against the paper's."""
 
     about: str = field(kw_only=True)
+    """In YAML, not given at scale smoke: a few steps of tiny models."""
     comparable: bool = field(kw_only=True)
     """In YAML, not given: at the scales ``paper`` and ``exact``."""
     seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
@@ -191,12 +194,12 @@ class Scale(Restriction):
     @classmethod
     def from_yaml(cls, node: Node) -> "Scale":
         hints = typing.get_type_hints(cls)
-        found = typed_yaml.entries(node, ("about",), [name for name in hints if name != "about"])
+        found = typed_yaml.entries(node, ("about",) if node.name != SMOKE else (), list(hints))
         values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
         try:
             if "seeds" in found:
                 values["seeds"] = _seeds(found["seeds"])
-            return cls(**{"comparable": node.name in COMPARABLE, **values})
+            return cls(**{"comparable": node.name in COMPARABLE, "about": ABOUT_SMOKE, **values})
         except UsageError:
             raise
         except ValueError as error:

@@ -308,7 +308,7 @@ class Artifact:
     smallest: Smallest | None = None
     """The smallest effect that matters to each claim that names none of its own."""
     notes: list[str] = field(default_factory=list)
-    needs: list[DataNeed] = field(default_factory=list)
+    needs: dict[str, DataNeed] = field(default_factory=dict)
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
     agree: list[Agreement] = field(default_factory=list)
@@ -581,7 +581,7 @@ def where(artifact: Artifact, section: str, name: str) -> str:
 
 def _read(path: Path) -> tuple[Node, list[Node]]:
     """Return a file laid over its bases, and the bases, the nearest first."""
-    root = typed_yaml.read(path)
+    root = typed_yaml.read(path, library=_library())
     below = _bases_of(root)
     return functools.reduce(typed_yaml.over, [*reversed(below), root]), below
 
@@ -677,7 +677,14 @@ def _bases_of(own: Node) -> list[Node]:
 @functools.lru_cache(maxsize=256)
 def _read_once(path: Path, changed: int) -> Node:
     """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
-    return typed_yaml.read(path)
+    return typed_yaml.read(path, library=_library())
+
+
+@functools.cache
+def _library() -> typed_yaml.Library:
+    """Return the definitions of metrics, columns and data that artifacts share."""
+    sections = typed_yaml.read(PAPERS / "library.yaml").items()
+    return {"needs" if name == "data" else name: node.items() for name, node in sections.items()}
 
 
 def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
@@ -788,10 +795,6 @@ def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
                     if (name, key) in seen:
                         raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
                     seen[name, key] = row.where
-    for key, name in ((key, name) for key in artifact.points() for name in names):
-        if (name, key) not in seen:
-            place = ", ".join(f"{axis}: {value}" for axis, value in key)
-            raise entries["published"].error(f"no published '{name}' for {{{place}}}")
 
 
 def derivation_problem(name: str, metric: Metric) -> str | None:

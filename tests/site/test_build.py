@@ -131,7 +131,7 @@ def test_absent_and_damaged_records_are_named_and_the_build_goes_on(tmp_path: Pa
         ({"rows": None}, "'rows' is no list"),
         ({"rows": [{"quantity": "loss", "verdict": "", "own_mean": "1"}]}, "'str'"),
         ({"cells": {"../../../secret": {"seed": 0}}}, "'../../../secret' is no id of a cell"),
-        ({"claims": [{"id": "x"}]}, "a claim lacks 'catalogue'"),
+        ({"claims": [{"id": "x"}]}, "a claim lacks 'whose'"),
     ],
 )
 def test_a_damaged_table_is_named_with_the_way_out(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -185,7 +185,7 @@ def test_headlines_have_the_largest_scale_and_its_regime_and_p_values_are_adjust
     path = tmp_path / "headlines.yaml"
     row = "{claim: own/one#x, name: N, paper: P, sentence: S, replications: []}"
     path.write_text(f"- {row}\n- {row.replace('own/one#x', 'own/two#x')}\n")
-    small_table = {**small_results.table(), "claims": [claim("other"), claim("y", catalogue="x", word="seen")]}
+    small_table = {**small_results.table(), "claims": [claim("other"), claim("x", word="seen")]}
     large = {**small_table, "scale": "gpu", "claims": [claim("x", word="large")], "made_of": "text"}
     first, second = headlines([small_table, large], lambda cell: small_results.record(cell, 0), path)
     assert first.claim is not None and (first.claim["word"], first.scale) == ("large", "gpu")
