@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
+from paper_repro.models.causal import KeyValueCache
+from paper_repro.models.cem.attention import CEMAttention
 from paper_repro.models.cem.part import CEMPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
@@ -62,8 +64,9 @@ class Block(nn.Module):
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
 
-    def forward(self, stream: Tensor, tables: RotaryTables) -> Tensor:
-        found: Tensor = self.feed_forward(self.attention(stream, tables))  # (B, J, D)
+    def forward(self, stream: Tensor, tables: RotaryTables, cache: KeyValueCache | None = None) -> Tensor:
+        read = (tables,) if cache is None else (tables, cache)
+        found: Tensor = self.feed_forward(self.attention(stream, *read))  # (B, J, D)
         return found
 
     def trace(self, stream: Tensor, tables: RotaryTables, num_steps: int) -> "LlamaTrace":
@@ -129,6 +132,12 @@ class Llama(RotaryLanguageModel):
         )
         self.final_norm = nn.RMSNorm(width, eps=NORM_EPS)
         self._store_matrices()
+
+    @property
+    def has_cache(self) -> bool:  # type: ignore[override]
+        """Whether the attention of every block is ours, or takes (stream, tables, cache) like ours."""
+        parts = (block.attention for block in self.blocks)
+        return all(isinstance(getattr(part, "branch", part), RotaryAttention | CEMAttention) for part in parts)
 
     def normalized(self, x: Tensor) -> Tensor:
         found: Tensor = self.final_norm(x)  # (B, J, D)
