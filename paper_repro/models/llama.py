@@ -4,20 +4,26 @@ Legend: B sequences, J tokens, V vocabulary, P block length, D width, K heads, m
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
 from paper_repro.models.causal import KeyValueCache
-from paper_repro.models.cem.attention import CEMAttention
-from paper_repro.models.cem.part import CEMPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6
 Part = Callable[..., nn.Module]
+
+
+@runtime_checkable
+class Descends(Protocol):
+    """A part of a block that takes ``num_steps`` steps down an energy of its own (``models.cem.CEMPart``)."""
+
+    num_steps: int
+    descend: Callable[..., Any]
 
 
 class PreNorm(nn.Module):
@@ -73,7 +79,7 @@ class Block(nn.Module):
         """Compute the next stream with ``num_steps`` inner steps, and the energies of the parts that descend."""
         found: dict[str, list[Tensor]] = {}
         for name, part in self.named_children():
-            if isinstance(part, CEMPart):
+            if isinstance(part, Descends):
                 descent = part.descend(stream, num_steps, energies_at=(num_steps,))
                 found[name], stream = [descent.energies[-1]], descent.state
             else:
@@ -135,18 +141,18 @@ class Llama(RotaryLanguageModel):
 
     @property
     def has_cache(self) -> bool:  # type: ignore[override]
-        """Whether the attention of every block is ours, or takes (stream, tables, cache) like ours."""
+        """Whether the attention of every block takes a cache: its class says ``takes_cache = True``."""
         parts = (block.attention for block in self.blocks)
-        return all(isinstance(getattr(part, "branch", part), RotaryAttention | CEMAttention) for part in parts)
+        return all(getattr(getattr(part, "branch", part), "takes_cache", False) for part in parts)
 
     def normalized(self, x: Tensor) -> Tensor:
         found: Tensor = self.final_norm(x)  # (B, J, D)
         return found
 
-    def descents(self) -> Iterator[CEMPart]:
+    def descents(self) -> Iterator[Descends]:
         """Return the parts that descend an energy, the first layer's first."""
         parts = (part for block in self.blocks for part in block.children())
-        return (part for part in parts if isinstance(part, CEMPart))
+        return (part for part in parts if isinstance(part, Descends))
 
     def trace(self, ids: Tensor, num_steps: int) -> LlamaTrace:
         """Compute the final states of ids, (B, J), with ``num_steps`` inner steps in every part that descends.

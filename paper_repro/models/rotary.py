@@ -139,6 +139,8 @@ class RotaryAttention(nn.Module):
         softmax_scale: the factor of the scores.
     """
 
+    takes_cache = True
+
     def __init__(
         self,
         width: int,

@@ -75,6 +75,7 @@ class CEMAttention(CEMPart):
             that the others leave without effect.
     """
 
+    takes_cache = True
     slopes: Tensor | None
 
     def __init__(
