@@ -110,7 +110,8 @@ def rules() -> Rules:
     unread = {name: frozenset(keys) for name, keys in content["unread"].items()}
     timed = {task: Timed(**node) for task, node in content["timed"].items()}
     published = PublishedText(**content["published_text"])
-    return Rules(content["renamed"], content["between"], speed, hints, unread, published, timed, content["reads"], neutral)
+    names = (content["renamed"], content["between"])
+    return Rules(*names, speed, hints, unread, published, timed, content["reads"], neutral)
 
 
 def settings(config: Mapping[str, Any]) -> str:
