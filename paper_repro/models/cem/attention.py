@@ -14,6 +14,7 @@ from paper_repro.base.arguments import one_of, positive
 from paper_repro.kernels import tied_attention
 from paper_repro.models.causal import KeyValueCache
 from paper_repro.models.cem.part import CEMPart, Preconditioner
+from paper_repro.models.descent import descend
 from paper_repro.models.gpt import check_heads
 
 DIAGONALS = ("none", "shared", "per_head")
@@ -149,10 +150,11 @@ class CEMAttention(CEMPart):
         context, keys = cache.extend(own, self._heads(own, self.key_weight))  # (B, J, D), (B, K, J, Y)
         if context.shape[1] == stream.shape[1]:
             return self.descend(stream).state
-        x = self.first(stream, own)
-        for _ in range(self.num_steps):
-            x = x + self.step_size * self._update(x, context, keys)  # (B, T, D)
-        return x
+        return descend(
+            lambda x, index, draws: x + self.step_size * self._update(x, context, keys),  # (B, T, D)
+            self.first(stream, own),
+            self.num_steps,
+        ).state
 
     def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
         if self.diagonal_kind == "per_head" or self.value_diagonal:
