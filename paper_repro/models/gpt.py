@@ -4,13 +4,14 @@ Legend: B sequences, T tokens, V vocabulary, P block length, D width, H heads, Y
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.arguments import at_least
 from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.models.causal import CausalLanguageModel
+from paper_repro.models.causal import CausalLanguageModel, KeyValueCache
 
 INIT_STD = 0.02
 NORM_EPS = 1e-5
@@ -47,6 +48,16 @@ def check_dropout(dropout: float) -> float:
     return float(dropout)
 
 
+def attend_with_cache(
+    cache: KeyValueCache, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None
+) -> Tensor:
+    """Compute causal attention (B, H, T, Y) of new tokens, all of a window or one, over them and those in the cache."""
+    keys, values = cache.extend(key, value)  # (B, H, J, Y)
+    if keys.shape[2] == query.shape[2]:
+        return causal_attention(query, keys, values, scale)
+    return functional.scaled_dot_product_attention(query, keys, values, scale=scale)  # one query sees all keys
+
+
 class PositionalLanguageModel(CausalLanguageModel):
     """Token and position embeddings -> layers -> LayerNorm -> linear output (NRGPT, appendix F.1).
 
@@ -74,8 +85,9 @@ class PositionalLanguageModel(CausalLanguageModel):
         if tie_output:
             self.output.weight = self.token_embedding.weight
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return super().embed(ids) + self.position_embedding.weight[: ids.shape[1]]  # (B, T, D) + (T, D)
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        positions = self.position_embedding.weight[start : start + ids.shape[1]]  # (T, D)
+        return super().embed(ids) + positions  # (B, T, D) + (T, D)
 
     def logits(self, x: Tensor) -> Tensor:
         return self.output(self.final_norm(x))  # (B, T, V)
@@ -100,11 +112,14 @@ class CausalSelfAttention(nn.Module):
         self.query_key_value = linear(width, 3 * width, bias=False)
         self.output = linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         heads = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, Y)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, Y)
         dropout = self.dropout if self.training else 0.0
-        read = causal_attention(query, key, value, dropout=dropout)  # (B, H, T, Y)
+        if cache is None:
+            read = causal_attention(query, key, value, dropout=dropout)  # (B, H, T, Y)
+        else:
+            read = attend_with_cache(cache, query, key, value)
         joined = read.transpose(1, 2).flatten(2)  # (B, T, D)
         return functional.dropout(self.output(joined), self.dropout, self.training)
 
@@ -145,8 +160,8 @@ class SerialBlock(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.feed_forward = FeedForward(width, hidden, dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))  # (B, T, D)
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cache)  # (B, T, D)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -156,8 +171,8 @@ class ParallelBlock(SerialBlock):
     The paper writes one g for both branches, the authors' code has a LayerNorm for each.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(self.attention_norm(x)) + self.feed_forward(self.feed_forward_norm(x))
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        return x + self.attention(self.attention_norm(x), cache) + self.feed_forward(self.feed_forward_norm(x))
 
 
 class GPT(PositionalLanguageModel):
@@ -193,8 +208,10 @@ class GPT(PositionalLanguageModel):
             SerialBlock(width, num_heads, hidden, dropout) for _ in range(at_least("num_layers", num_layers))
         )
 
-    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        return tuple(self.blocks)
+    has_cache = True
+
+    def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
+        return tuple(self.blocks) if cache is None else [partial(block, cache=cache) for block in self.blocks]
 
 
 class RGPT(PositionalLanguageModel):
@@ -211,6 +228,7 @@ class RGPT(PositionalLanguageModel):
     """
 
     block_class: type[SerialBlock] = SerialBlock
+    has_cache = True
 
     def __init__(
         self,
@@ -227,8 +245,8 @@ class RGPT(PositionalLanguageModel):
         self.num_steps = at_least("num_steps", num_steps)
         self.block = self.block_class(width, num_heads, at_least("hidden_factor", hidden_factor) * width, dropout)
 
-    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        return (self.block,) * self.num_steps
+    def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
+        return (self.block if cache is None else partial(self.block, cache=cache),) * self.num_steps
 
 
 class RGPTParallel(RGPT):

@@ -4,18 +4,26 @@ Legend: B sequences, J tokens, V vocabulary, P block length, D width, K heads, m
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
-from paper_repro.models.cem.part import CEMPart
+from paper_repro.models.causal import KeyValueCache
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6
 Part = Callable[..., nn.Module]
+
+
+@runtime_checkable
+class Descends(Protocol):
+    """A part of a block that takes ``num_steps`` steps down an energy of its own (``models.cem.CEMPart``)."""
+
+    num_steps: int
+    descend: Callable[..., Any]
 
 
 class PreNorm(nn.Module):
@@ -62,15 +70,16 @@ class Block(nn.Module):
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
 
-    def forward(self, stream: Tensor, tables: RotaryTables) -> Tensor:
-        found: Tensor = self.feed_forward(self.attention(stream, tables))  # (B, J, D)
+    def forward(self, stream: Tensor, tables: RotaryTables, cache: KeyValueCache | None = None) -> Tensor:
+        read = (tables,) if cache is None else (tables, cache)
+        found: Tensor = self.feed_forward(self.attention(stream, *read))  # (B, J, D)
         return found
 
     def trace(self, stream: Tensor, tables: RotaryTables, num_steps: int) -> "LlamaTrace":
         """Compute the next stream with ``num_steps`` inner steps, and the energies of the parts that descend."""
         found: dict[str, list[Tensor]] = {}
         for name, part in self.named_children():
-            if isinstance(part, CEMPart):
+            if isinstance(part, Descends):
                 descent = part.descend(stream, num_steps, energies_at=(num_steps,))
                 found[name], stream = [descent.energies[-1]], descent.state
             else:
@@ -130,14 +139,20 @@ class Llama(RotaryLanguageModel):
         self.final_norm = nn.RMSNorm(width, eps=NORM_EPS)
         self._store_matrices()
 
+    @property
+    def has_cache(self) -> bool:  # type: ignore[override]
+        """Whether the attention of every block takes a cache: its class says ``takes_cache = True``."""
+        parts = (block.attention for block in self.blocks)
+        return all(getattr(getattr(part, "branch", part), "takes_cache", False) for part in parts)
+
     def normalized(self, x: Tensor) -> Tensor:
         found: Tensor = self.final_norm(x)  # (B, J, D)
         return found
 
-    def descents(self) -> Iterator[CEMPart]:
+    def descents(self) -> Iterator[Descends]:
         """Return the parts that descend an energy, the first layer's first."""
         parts = (part for block in self.blocks for part in block.children())
-        return (part for part in parts if isinstance(part, CEMPart))
+        return (part for part in parts if isinstance(part, Descends))
 
     def trace(self, ids: Tensor, num_steps: int) -> LlamaTrace:
         """Compute the final states of ids, (B, J), with ``num_steps`` inner steps in every part that descends.

@@ -21,8 +21,8 @@ from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_lik
 from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
-from paper_repro.models.causal import CausalLanguageModel
-from paper_repro.models.gpt import check_heads
+from paper_repro.models.causal import CausalLanguageModel, KeyValueCache
+from paper_repro.models.gpt import attend_with_cache, check_heads
 
 TABLES: dict[str, Callable[..., RotaryTables]] = {"textbook": textbook_tables, "published": published_tables}
 STORAGES = {"float32": None, "bfloat16": torch.bfloat16}
@@ -139,6 +139,8 @@ class RotaryAttention(nn.Module):
         softmax_scale: the factor of the scores.
     """
 
+    takes_cache = True
+
     def __init__(
         self,
         width: int,
@@ -156,14 +158,18 @@ class RotaryAttention(nn.Module):
         self.output = Writing(width, width, writing_std)
         self.scale = scale
 
-    def forward(self, x: Tensor, tables: RotaryTables) -> Tensor:
+    def forward(self, x: Tensor, tables: RotaryTables, cache: KeyValueCache | None = None) -> Tensor:
         joined = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, Y)
         query, key, value = joined.unbind(2)  # (B, T, H, Y)
         scale = None if self.scale is None else self.scale().expand(x.shape[-1]).view(self.num_heads, -1)  # (H, Y)
         query, key = rotate_queries_and_keys(query, key, tables, scale, self.normalize)
         # query and key are (B, H, T, Y) from here on.
         # The scales are float32; attention computes in the type of what it reads.
-        read = causal_attention(query.to(value.dtype), key.to(value.dtype), value.transpose(1, 2), self.softmax_scale)
+        heads = (query.to(value.dtype), key.to(value.dtype), value.transpose(1, 2))  # (B, H, T, Y) each
+        if cache is None:
+            read = causal_attention(*heads, self.softmax_scale)
+        else:
+            read = attend_with_cache(cache, *heads, self.softmax_scale)
         return self.output(read.transpose(1, 2).flatten(2))  # (B, H, T, Y) -> (B, T, D)
 
 
@@ -250,13 +256,16 @@ class RotaryLanguageModel(CausalLanguageModel):
         for name, table in self._make_tables(block_length, dtype)._asdict().items():
             self.register_buffer(f"rotary_{name}", table.to(device), persistent=False)
 
-    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        tables = self.tables()
-        return tuple(partial(block, tables=tables) for block in self.blocks)
+    has_cache = True
 
-    def tables(self) -> RotaryTables:
-        """Give the tables that every block reads."""
-        return RotaryTables(*(getattr(self, f"rotary_{name}") for name in RotaryTables._fields))
+    def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
+        if cache is None:
+            return tuple(partial(block, tables=self.tables()) for block in self.blocks)
+        return tuple(partial(block, tables=self.tables(cache.length), cache=cache) for block in self.blocks)
+
+    def tables(self, start: int = 0) -> RotaryTables:
+        """Give the tables that every block reads, from a position on."""
+        return RotaryTables(*(getattr(self, f"rotary_{name}")[start:] for name in RotaryTables._fields))
 
     def logits(self, x: Tensor) -> Tensor:
         scale = self.logit_scale()

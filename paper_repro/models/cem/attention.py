@@ -12,7 +12,9 @@ from torch.nn import functional
 
 from paper_repro.base.arguments import one_of, positive
 from paper_repro.kernels import tied_attention
+from paper_repro.models.causal import KeyValueCache
 from paper_repro.models.cem.part import CEMPart, Preconditioner
+from paper_repro.models.descent import descend
 from paper_repro.models.gpt import check_heads
 
 DIAGONALS = ("none", "shared", "per_head")
@@ -74,6 +76,7 @@ class CEMAttention(CEMPart):
             that the others leave without effect.
     """
 
+    takes_cache = True
     slopes: Tensor | None
 
     def __init__(
@@ -121,13 +124,18 @@ class CEMAttention(CEMPart):
 
     def energy(self, u: Tensor, context: Tensor) -> Tensor:
         """Compute epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""
-        log_sums = torch.logsumexp(self._scores(u, context), -1)  # (B, K, J)
+        keys = self._heads(context, self.key_weight)  # (B, K, J, Y)
+        log_sums = torch.logsumexp(self._scores(u, context, keys), -1)  # (B, K, J)
         return -self.tau * log_sums.sum(1)  # (B, J)
 
     def update(self, x: Tensor, context: Tensor) -> Tensor:
         """Compute sum_k P_k (W^Q_k^T sum_j a_ijk k_jk [+ d_k * sum_j a_ijk h_j]), (B, J, D) (equation 14)."""
-        weights = torch.softmax(self._scores(self.point(x), context), -1)  # (B, K, J, J)
-        read = torch.matmul(weights, self._heads(context, self.key_weight))  # (B, K, J, Y)
+        return self._update(x, context, self._heads(context, self.key_weight))
+
+    def _update(self, x: Tensor, context: Tensor, keys: Tensor) -> Tensor:
+        """Compute ``update`` at the last tokens' x, (B, T, D), with keys (B, K, J, Y) of all."""
+        weights = torch.softmax(self._scores(self.point(x), context, keys), -1)  # (B, K, T, J)
+        read = torch.matmul(weights, keys)  # (B, K, T, Y)
         written = read.transpose(1, 2).flatten(2) @ self._writing_weight()  # (B, J, K Y) -> (B, J, D)
         if not self.value_diagonal:
             return written
@@ -135,8 +143,18 @@ class CEMAttention(CEMPart):
         folded = along if self.preconditioner is None else self.preconditioner.fold(along)  # (B, K, J, D)
         return written + folded.sum(1)  # (B, J, D)
 
-    def forward(self, stream: Tensor, tables: object = None) -> Tensor:
-        return self.descend(stream).state
+    def forward(self, stream: Tensor, tables: object = None, cache: KeyValueCache | None = None) -> Tensor:
+        if cache is None:
+            return self.descend(stream).state
+        own = self.context(stream)  # (B, T, D)
+        context, keys = cache.extend(own, self._heads(own, self.key_weight))  # (B, J, D), (B, K, J, Y)
+        if context.shape[1] == stream.shape[1]:
+            return self.descend(stream).state
+        return descend(
+            lambda x, index, draws: x + self.step_size * self._update(x, context, keys),  # (B, T, D)
+            self.first(stream, own),
+            self.num_steps,
+        ).state
 
     def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
         if self.diagonal_kind == "per_head" or self.value_diagonal:
@@ -173,15 +191,15 @@ class CEMAttention(CEMPart):
         """Return d_k, (1 or K, 1, D)."""
         return self.diagonal.view(-1, 1, self.width)
 
-    def _scores(self, u: Tensor, context: Tensor) -> Tensor:
-        """Compute s_ijk, (B, K, J, J); minus infinity where j > i."""
-        scores = torch.matmul(self._heads(u, self.query_weight), self._heads(context, self.key_weight).mT)
+    def _scores(self, u: Tensor, context: Tensor, keys: Tensor) -> Tensor:
+        """Compute s_ijk of the last T tokens, (B, K, T, J), from u (B, T, D); minus infinity where j > i."""
+        scores = torch.matmul(self._heads(u, self.query_weight), keys.mT)
         if self.diagonal_kind != "none":
-            scaled = u.unsqueeze(1) * self._diagonals()  # (B, 1 or K, J, D)
-            scores = scores + torch.matmul(scaled, context.unsqueeze(1).mT)  # (B, K, J, J)
+            scaled = u.unsqueeze(1) * self._diagonals()  # (B, 1 or K, T, D)
+            scores = scores + torch.matmul(scaled, context.unsqueeze(1).mT)  # (B, K, T, J)
         scores = scores / self.tau
-        positions = torch.arange(u.shape[1], device=u.device)  # (J,)
-        distance = positions.unsqueeze(1) - positions  # (J, J)
+        positions = torch.arange(context.shape[1], device=u.device)  # (J,)
+        distance = positions[-u.shape[1] :].unsqueeze(1) - positions  # (T, J)
         if self.slopes is not None and self.bias_self is not None and self.bias_cross is not None:
             scores = scores - self.slopes.view(-1, 1, 1) * distance
             scores = scores + torch.where(distance == 0, self.bias_self, self.bias_cross)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least
-from paper_repro.models.causal import CausalLanguageModel
+from paper_repro.models.causal import CausalLanguageModel, KeyValueCache
 from paper_repro.models.ebt.trunk import NORM_EPS, Projection, Trunk
 
 
@@ -47,7 +47,7 @@ class TransformerPlusPlus(CausalLanguageModel):
         self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, block_length=block_length)
         self.output = Projection(width, vocabulary_size)
 
-    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
+    def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
         def through(block: nn.Module, x: Tensor) -> Tensor:
             found: Tensor = block(x, self.trunk.tables(0, x.shape[1]))  # (B, T, D)
             return found

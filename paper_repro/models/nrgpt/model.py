@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.kernels.preferences import speed
+from paper_repro.models.causal import KeyValueCache
 from paper_repro.models.descent import Energy, Trajectory, descend
 from paper_repro.models.gpt import INIT_STD, NORM_EPS, PositionalLanguageModel
 from paper_repro.models.nrgpt.energy import (
@@ -199,7 +200,7 @@ class NRGPT(PositionalLanguageModel):
         """Take the step of that index, from 0, at x, (B, T, D); without a schedule all steps are alike."""
         return self._step(x, self._coefficients()[min(index, self.num_steps - 1)])
 
-    def layers(self) -> Sequence[Callable[[Tensor], Tensor]]:
+    def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
         steps: list[Callable[[Tensor], Tensor]] = []
         for coefficient in self._coefficients():
             step = partial(self._step, coefficient=coefficient)
