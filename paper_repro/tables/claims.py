@@ -26,7 +26,8 @@ NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN = "no difference", "cannot tell", "baseli
 VERDICTS = (HOLDS, FAILS, SEEN, OPPOSITE, NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN)
 RATIO, DIFFERENCE, NUMBER, SHARE, COUNT = "ratio", "difference", "number", "share", "count"
 SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
-FORMS = (RATIO, DIFFERENCE, COUNT, "computed")
+COMPUTED = "computed"
+FORMS = (RATIO, DIFFERENCE, COUNT, COMPUTED)
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 LARGEST_EXPONENT = 700.0
 """A logarithm above it is that of no number."""
@@ -363,7 +364,7 @@ class Claim:
     says: str
     where: str
     form: Contrast | str
-    """The estimate, or the name of the function that computes it."""
+    """The estimate, or the name of the function that computes it; in YAML, not given: the claim's id."""
     threshold: Threshold
     ours: bool = False
     scales: list[str] = field(default_factory=list)
@@ -383,12 +384,14 @@ class Claim:
         }
         forms, limits = ([name for name in names if name in found] for names in (FORMS, LIMITS))
         name = values["id"]
-        if len(forms) != 1:
+        if len(forms) > 1:
             raise node.error(f"claim '{name}' has one estimate, of {', '.join(FORMS)}; found {len(forms)}")
         if len(limits) != 1:
             raise node.error(f"claim '{name}' has one threshold, of {', '.join(LIMITS)}; found {len(limits)}")
-        (kind,), (limit,) = forms, limits
-        form = typed_yaml.convert(str, found[kind]) if kind == "computed" else Contrast.from_yaml(kind, found[kind])
+        (limit,), kind = limits, (forms or [COMPUTED])[0]
+        form: Contrast | str = name
+        if forms:
+            form = typed_yaml.convert(str, found[kind]) if kind == COMPUTED else Contrast.from_yaml(kind, found[kind])
         threshold = Threshold.from_yaml(limit, found[limit])
         return cls(**values, form=form, threshold=threshold, line=node.where)
 

@@ -17,12 +17,12 @@ class StepTimes(table.Table):
         return {name: stats.mean(list(own[0].values())) for name, own in run.items() if own}
 
 
-def estimate_step_overhead(view: View) -> Estimate:
+def estimate_step_takes_longer(view: View) -> Estimate:
     """Return time of a step of nGPT over that of GPT at every size and context; not fused."""
     return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED), geometric=True)
 
 
-def estimate_printed_overhead(view: View) -> Estimate:
+def estimate_step_overhead(view: View) -> Estimate:
     """Return the same at the two contexts of which the paper prints it."""
     return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED, [*PRINTED.values()]), geometric=True)
 
@@ -42,7 +42,7 @@ def _measured(view: View, implementation: dict[str, str], contexts: list[str] | 
     return found
 
 
-def estimate_overhead_falls(view: View) -> Estimate:
+def estimate_overhead_falls_with_context(view: View) -> Estimate:
     """Return the ratio at the longest context over that at the shortest for each size, and the same with both axes
     exchanged; not fused.
     """

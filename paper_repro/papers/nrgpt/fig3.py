@@ -112,7 +112,7 @@ class Figure3(figure.Figure):
         return int(cell.config["data"]["task"]["modulus"])
 
 
-def estimate_parity(view: View) -> Estimate:
+def estimate_listops_parity(view: View) -> Estimate:
     sizes = _transitions(view)
     if isinstance(sizes, str):
         return claims.nothing(sizes)
@@ -120,14 +120,14 @@ def estimate_parity(view: View) -> Estimate:
     return claims.ratio("parameters at the transition of NRGPT", label(view, "rgpt_parallel"), parts)
 
 
-def estimate_order(view: View) -> Estimate:
+def estimate_listops_order(view: View) -> Estimate:
     sizes = _transitions(view)
     if isinstance(sizes, str):
         return claims.nothing(sizes)
     return closest_step(view, "parameters at the transition", sizes)
 
 
-def estimate_widest_accuracy(view: View) -> Estimate:
+def estimate_learns_the_answers(view: View) -> Estimate:
     """Return the mean accuracy of each family's widest model, all of them beyond the printed transitions."""
     parts = {}
     for model in MODELS:

@@ -64,7 +64,7 @@ class Figure4(figure.Figure):
             plots.log_ticks(axes.xaxis)
 
 
-def estimate_parity(view: View) -> Estimate:
+def estimate_shakespeare_parity(view: View) -> Estimate:
     """Return the ratio of NRGPT's lower envelope to RGPT-parallel's, at each size within both ranges."""
     baseline, *own = (_envelope(view, model) for model in ("rgpt_parallel", *NRGPT))
     parts = {}
@@ -76,7 +76,7 @@ def estimate_parity(view: View) -> Estimate:
     return claims.ratio("loss of NRGPT", f"loss of {label(view, 'rgpt_parallel')} with as many parameters", parts)
 
 
-def estimate_overfitting(view: View) -> Estimate:
+def estimate_shakespeare_no_overfit(view: View) -> Estimate:
     """Return NRGPT's gap between validation and training loss at the end less GPT's, at the largest width."""
     width, gaps = [dict(key)["width"] for key in view.points][-1], {}
     for model in ("gpt", *NRGPT):
@@ -90,7 +90,7 @@ def estimate_overfitting(view: View) -> Estimate:
     return claims.difference("gap of validation and training loss of NRGPT", "GPT", parts)
 
 
-def estimate_sensitivity(view: View) -> Estimate:
+def estimate_hyperparameter_sensitivity(view: View) -> Estimate:
     """Return NRGPT's spread over heads, steps and settings less GPT's, at every width of the scale."""
     parts = {}
     for width, spec in view.artifact.axes["width"].values.items():

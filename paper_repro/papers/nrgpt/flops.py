@@ -43,7 +43,7 @@ class Flops(table.Table):
         return found | {"score_share": 100 * scores / (scores + maps)}
 
 
-def estimate_ratio(view: View) -> Estimate:
+def estimate_flops_1_to_2(view: View) -> Estimate:
     """Return the FLOPs of the paper's variants, FF1 with 8D and FF2W, over RGPT's at equal parameters."""
     axes, values = view.artifact.axes, {}
     for model, heads, window in product(("ff1_8d", "ff2w"), axes["heads"].values, axes["window"].values):
@@ -53,7 +53,7 @@ def estimate_ratio(view: View) -> Estimate:
     return claims.count("FLOPs of NRGPT", values, "RGPT with as many parameters", "times")
 
 
-def estimate_parameters_of_heads(view: View) -> Estimate:
+def estimate_heads_add_parameters(view: View) -> Estimate:
     """Return the parameters with twelve heads over those with one, of each NRGPT over the same of RGPT."""
     models, growth = view.artifact.axes["model"].values, {}
     for model in models:

@@ -7,9 +7,9 @@ from paper_repro.tables.view import View
 OURS, OTHERS = "ff2w", ("gpt", "rgpt", "rgpt_parallel")
 
 
-def estimate_perplexity(view: View) -> Estimate:
+def estimate_text_quality_perplexity(view: View) -> Estimate:
     return ahead_of_best(view, "perplexity", OURS, OTHERS)
 
 
-def estimate_grammar(view: View) -> Estimate:
+def estimate_text_quality_gqs(view: View) -> Estimate:
     return ahead_of_best(view, "gqs_paper", OURS, OTHERS)

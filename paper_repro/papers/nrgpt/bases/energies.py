@@ -58,12 +58,12 @@ class EnergyFigure(figure.Figure):
             canvas.colorbar(scale, ax=panels, label="place of the token", shrink=0.9)
 
 
-def estimate_ends_lower(view: View) -> Estimate:
+def estimate_energy_ends_lower(view: View) -> Estimate:
     tokens = int(_config(view)["probes"]["energy"]["num_tokens"])
     return claims.share("tokens whose energy ends lower", _counts(view.samples("ends_lower", PLACE), tokens))
 
 
-def estimate_first_tokens_fall(view: View) -> Estimate:
+def estimate_first_token_monotone(view: View) -> Estimate:
     """Return the share of the vocabulary whose energy rises in no step where the token is the first of a text.
 
     Its energy then depends on no other token.
@@ -73,7 +73,7 @@ def estimate_first_tokens_fall(view: View) -> Estimate:
     return claims.share("first tokens whose energy falls at every step", _counts(falling, vocabulary))
 
 
-def estimate_falls_after_predecessors(view: View) -> Estimate:
+def estimate_descent_after_predecessors(view: View) -> Estimate:
     counts = {
         seed: falling_after_predecessors(content) for seed, content in view.attachments(ATTACHMENT, PLACE).items()
     }
@@ -86,7 +86,7 @@ def estimate_late_change(view: View) -> Estimate:
     return claims.number(name, {"": view.samples("late_change", PLACE)}, geometric=True)
 
 
-def estimate_bound_use(view: View) -> Estimate:
+def estimate_energy_bounded(view: View) -> Estimate:
     return claims.number("largest energy / its bound", {"": view.samples("bound_use", PLACE)})
 
 

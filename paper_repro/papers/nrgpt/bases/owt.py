@@ -13,17 +13,17 @@ def estimate_loss_order(view: View) -> Estimate:
     return closest_step(view, "validation loss", losses)
 
 
-def estimate_distinct_1(view: View) -> Estimate:
+def estimate_diversity_distinct_1(view: View) -> Estimate:
     return ahead_of_best(view, "distinct_1", OURS, OTHERS)
 
 
-def estimate_distinct_2(view: View) -> Estimate:
+def estimate_diversity_distinct_2(view: View) -> Estimate:
     return ahead_of_best(view, "distinct_2", OURS, OTHERS)
 
 
-def estimate_mmlu(view: View) -> Estimate:
+def estimate_mmlu_best(view: View) -> Estimate:
     return ahead_of_best(view, "mmlu_generated_average", OURS, OTHERS)
 
 
-def estimate_continuations(view: View) -> Estimate:
+def estimate_continuations_best(view: View) -> Estimate:
     return ahead_of_best(view, "continuations_mean", OURS, OTHERS)
