@@ -135,7 +135,7 @@ def _load(words: argparse.Namespace) -> "tuple[Path, Record, BuiltCell]":
 
     from paper_repro.cells.tasks import Cell
     from paper_repro.lightning_modules.prediction_descent import PredictionDescent
-    from paper_repro.models.ebt.transformer import TransformerPlusPlus
+    from paper_repro.models.ebt import TransformerPlusPlus
     from paper_repro.probes.serving import KINDS, command_for
     from paper_repro.training.finished import rebuild
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.seeds import mix
-from paper_repro.models.causal import CausalLanguageModel
-from paper_repro.models.nrgpt.model import NRGPT
+from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.nrgpt import NRGPT
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from paper_repro.kernels.qk_rotary.tables import RotaryTables
 from paper_repro.kernels.sphere_step import riemannian_step, sphere_step
 from paper_repro.kernels.sphere_step.reference import unit
 from paper_repro.kernels.unit_adam import project_rows_
-from paper_repro.models.causal import KeyValueCache
-from paper_repro.models.gpt import check_heads
-from paper_repro.models.llama import INIT_STD, Llama, PreNorm
-from paper_repro.models.rotary import (
+from paper_repro.models.gpt import KeyValueCache, check_heads
+from paper_repro.models.llama import (
+    INIT_STD,
     GatedFeedForward,
+    Llama,
+    PreNorm,
     Reading,
     RotaryAttention,
     RotaryLanguageModel,

@@ -17,7 +17,7 @@ from paper_repro.cells import verify
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
-from paper_repro.models.cem.regression import GatedMLP
+from paper_repro.models.cem import GatedMLP
 from paper_repro.tables import plan, publish, spec
 from paper_repro.training import build
 

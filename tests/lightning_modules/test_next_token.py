@@ -21,7 +21,7 @@ from paper_repro.lightning_modules.nrgpt_owt import NRGPTOpenWebText
 from paper_repro.lightning_modules.nrgpt_shakespeare import NRGPTShakespeare
 from paper_repro.models.gpt import GPT
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
-from paper_repro.models.nrgpt.model import NRGPT_H_FF1, NRGPT_H_FF2W
+from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.training.schedules import Constant
 
 DECAY = 0.5

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.causal import CausalLanguageModel, KeyValueCache
-from paper_repro.models.cem.attention import CEMAttention
-from paper_repro.models.gpt import GPT, RGPT, RGPTParallel
+from paper_repro.models.cem import CEMAttention
+from paper_repro.models.gpt import GPT, RGPT, CausalLanguageModel, KeyValueCache, RGPTParallel
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.nrgpt.model import NRGPT_H_FF2W
+from paper_repro.models.nrgpt import NRGPT_H_FF2W
 from paper_repro.tests.support.float64 import randomised
 
 V, P, D, H = 13, 10, 16, 2

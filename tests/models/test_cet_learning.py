@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.cet.energy import CETState
-from paper_repro.models.cet.learning import (
+from paper_repro.models.cet import (
+    CET,
+    CETState,
     Phases,
+    PreparedSteps,
     cost,
     equilibrium_propagation,
     full_backpropagation,
     truncated_backpropagation,
 )
-from paper_repro.models.cet.model import CET
-from paper_repro.models.cet.relaxation import PreparedSteps
 from paper_repro.tests.support import golden, golden_cet
 
 FILES = golden.files("cet", "cet_ep*.npz")
