@@ -18,7 +18,7 @@ _FAMILIES = {
     "ebt_sudoku": ("SudokuEBT", "SudokuFeedForward", "SudokuRecursive"),
 }
 _FILES = {name: family for family, names in _FAMILIES.items() for name in names}
-__all__ = [*_FILES]
+NAMES = (*_FILES,)
 
 
 def __getattr__(name: str) -> Any:
