@@ -34,7 +34,7 @@ from paper_repro.base.command_line import Options, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import LARGEST
 from paper_repro.cells.records import Record
-from paper_repro.tables.frame import trained
+from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer

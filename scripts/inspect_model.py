@@ -70,7 +70,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]]":
     """Return what to call the model, the checkpoint's folder, and what each inspection finds."""
-    from paper_repro.tables.frame import trained
+    from paper_repro.tables.view import trained
 
     folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 

@@ -27,8 +27,7 @@ from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.kernels.static import summary
-from paper_repro.site.files import bench_commit, read_bench
-from paper_repro.site.headlines import adjusted, headlines, misses
+from paper_repro.site.files import adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec
 from paper_repro.tables.axes import EXACT
 from paper_repro.tables.claims import VERDICTS

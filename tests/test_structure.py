@@ -184,7 +184,7 @@ def test_no_module_of_tables_or_of_the_site_leads_back_to_itself_not_even_for_it
 
 
 def test_exports_read_weights() -> None:
-    rooms = {"exports", "tables.frame", "cells.records", "cells.tasks", "models", "training"}
+    rooms = {"exports", "tables.view", "cells.records", "cells.tasks", "models", "training"}
     assert wrong("paper_repro/exports", {"torch", "safetensors"}, rooms) == []
 
 

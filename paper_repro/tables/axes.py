@@ -2,9 +2,7 @@
 
 The overrides of a cell come in this order, a later one over an earlier one: the scale's ``overrides``, those of its
 axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values; and after all
-values the factors (``{times: 2}``), wherever they are written.  Where a scale and an axis value, or two axis values,
-set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say which one wins; without them it is an
-error.
+values the factors (``{times: 2}``), wherever they are written.  Of axis values that set one key the last axis wins.
 """
 
 import itertools
@@ -14,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paper_repro.base import overrides, typed_yaml
-from paper_repro.base.config import chooses
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override
 from paper_repro.base.seeds import LARGEST
@@ -286,42 +283,6 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
     if value.number is None:
         raise item.error(f"the label {value.label!r} of axis '{item.value}' is no number")
     return item.having(value.number)
-
-
-def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key]) -> Iterator[str]:
-    """Yield what is wrong where two overrides set one key at a point that is run, and nothing says which one wins."""
-    told: set[tuple[str, str]] = set()
-    looked_at: dict[tuple[int, int], object] = {}
-    """Pairs of groups, which most points share with others; they are kept, so that no other group gets their id."""
-    settled = {item.key for item in scale.over_axes.items}
-    for key in run:
-        values = [axes[axis].values[value] for axis, value in key]
-        own = [value.overrides.items for value in values if value.overrides.items]
-        beside = [_beside(value, key) for value in values if value.beside]
-        last = [value.at_scale[word].items for value in values if word in value.at_scale]
-        groups = [(scale.overrides.items, group) for group in (*own, *beside)]
-        groups += itertools.chain.from_iterable(itertools.combinations(part, 2) for part in (own, beside, last))
-        fresh = [pair for pair in groups if (id(pair[0]), id(pair[1])) not in looked_at]
-        looked_at.update(((id(pair[0]), id(pair[1])), pair) for pair in fresh)
-        for first, second in (pair for one, other in fresh for pair in itertools.product(one, other)):
-            places = (first.said, second.said)
-            if places not in told and first.key not in settled and _undecided(first, second):
-                told.add(places)
-                yield (
-                    f"{second.said}: {first.source} sets {first.key} for the same cells (scale {word}); say which one "
-                    "wins with 'over_axes' in the scale, or 'at_scale' or 'beside' in the axis value"
-                )
-
-
-def _beside(value: AxisValue, key: Key) -> tuple[Override, ...]:
-    found = (value.beside.get(axis, {}).get(other, Overrides()).items for axis, other in key)
-    return tuple(itertools.chain.from_iterable(found))
-
-
-def _undecided(first: Override, second: Override) -> bool:
-    if first.times or second.times or not first.touches(second) or chooses(first) != chooses(second):
-        return False
-    return (first.key, first.value) != (second.key, second.value)
 
 
 def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:

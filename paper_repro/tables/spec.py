@@ -312,8 +312,6 @@ class Artifact:
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
     agree: list[Agreement] = field(default_factory=list)
-    fewest: dict[str, int] = field(default_factory=dict)
-    """How many values of an axis a scale runs at least, wherever it runs any: three rates, for an interpolant."""
     runs: Restriction = field(default_factory=Restriction)
     """Which points every scale is restricted to; a scale may restrict itself further."""
     table: str | None = None
@@ -337,10 +335,8 @@ class Artifact:
                 for value in self.axes[column.axis].values.values():
                     if value.number is None:
                         yield f"column '{name}': the label '{value.label}' of axis '{column.axis}' is no number"
-        named = [("agree", axis) for rule in self.agree for axis in rule.within]
-        for key, axis in named + [("fewest", axis) for axis in self.fewest]:
-            if axis not in self.axes:
-                yield f"'{key}': unknown axis '{axis}'{nearest(axis, self.axes)}"
+        for axis in (axis for rule in self.agree for axis in rule.within if axis not in self.axes):
+            yield f"'agree': unknown axis '{axis}'{nearest(axis, self.axes)}"
         values = (value for spec in self.axes.values() for value in spec.values.values())
         for place in ({axis: other} for value in values for axis in value.beside for other in value.beside[axis]):
             for problem in place_problems(self.axes, place):
@@ -772,9 +768,6 @@ def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
             for word in (word for word in item.at_scale if word not in artifact.scales):
                 node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
                 raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
-    for word, scale in artifact.scales.items():
-        for problem in axes_of.clashes(artifact.axes, word, scale, artifact.points(scale)):
-            raise UsageError(problem)
 
 
 def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:

@@ -14,8 +14,7 @@ from filelock import FileLock
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
-from paper_repro.site.files import LOCK, listed, write
-from paper_repro.site.headlines import adjusted, headlines, misses
+from paper_repro.site.files import LOCK, adjusted, headlines, listed, misses, write
 from paper_repro.site.pages import MENU, build
 from paper_repro.tests.support import small_results
 from paper_repro.tests.support.small_results import ABSENT, BAD, ONE, TWO, claim

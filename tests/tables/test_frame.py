@@ -13,8 +13,8 @@ from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.frame import frame
 from paper_repro.tables.publish import render
+from paper_repro.tables.view import frame
 from paper_repro.tests.support import synthetic
 
 
@@ -128,7 +128,7 @@ def test_wrong_words_are_one_line(tmp_path: Path) -> None:
 
 def test_no_torch_is_imported() -> None:
     code = (
-        "import sys; from paper_repro.tables.frame import frame; frame('cem/table3'); "
+        "import sys; from paper_repro.tables.view import frame; frame('cem/table3'); "
         "print({'torch', 'lightning', 'datasets'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots, stats
+from paper_repro.tables.claims import Place
 from paper_repro.tables.figure import Row
 from paper_repro.tables.table import count_text
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

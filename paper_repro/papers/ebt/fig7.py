@@ -23,10 +23,10 @@ from paper_repro.papers.ebt.thinking import (
     verified,
 )
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
+from paper_repro.tables.claims import Estimate, Place
 from paper_repro.tables.figure import BaselineLine, Figure, Row, baseline_lines
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

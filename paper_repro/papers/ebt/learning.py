@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from paper_repro.metrics.scaling import fit_power_law
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 from paper_repro.tables import claims, plots
-from paper_repro.tables.claims import Estimate
+from paper_repro.tables.claims import Estimate, Place
 from paper_repro.tables.figure import Row
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

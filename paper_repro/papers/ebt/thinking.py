@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paper_repro.tables import plots, stats
+from paper_repro.tables.claims import Place
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View, gain
+from paper_repro.tables.view import View, gain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

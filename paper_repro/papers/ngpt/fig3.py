@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import MARKS, baselines_of, best_runs, chosen, context_of, named
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate
+from paper_repro.tables.claims import Estimate, Place
 from paper_repro.tables.figure import BaselineLine, Row
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

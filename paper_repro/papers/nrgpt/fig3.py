@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
 from paper_repro.papers.nrgpt.closest import closest_step, label
 from paper_repro.tables import claims, figure, plots, table
-from paper_repro.tables.claims import Estimate
+from paper_repro.tables.claims import Estimate, Place
 from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ import math
 from itertools import product
 
 from paper_repro.tables import claims, table
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.claims import Estimate, Place
+from paper_repro.tables.view import View
 
 FEED_FORWARD_MACS = {"rgpt": (0, 2), "rgpt_parallel": (0, 2), "ff1": (0, 2), "ff2w": (0, 4), "ff2": (2, 2)}
 """Multiply-adds of the feed-forward part per token, as multiples of D^2 and of D M."""
