@@ -40,6 +40,7 @@ def cell() -> PlannedCell:
     return next(cell for cell in cells if cell.key == (("kernel", "rbf"), ("model", "t1")))
 
 
+@pytest.mark.slow
 def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

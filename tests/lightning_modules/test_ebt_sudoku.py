@@ -36,6 +36,7 @@ def run(folder: Path, model: str, *overrides: str) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_loss_falls_and_every_metric_is_there(model: str, tmp_path: Path) -> None:
     outcome = run(tmp_path, model, *(["probes.accuracy.samples=[3]"] if model == "sudoku_ebt" else []))

@@ -136,6 +136,7 @@ def planned(experiment: str, *overrides: str) -> PlannedCell:
     return PlannedCell((("experiment", experiment),), 0, config, own, own)
 
 
+@pytest.mark.slow
 def test_the_listops_experiments_compose_and_train_two_steps(tmp_path: Path) -> None:
     cells = [
         planned("nrgpt/listops", "model=nrgpt/rgpt_parallel", "training.evaluate_every=1", "training.keep=val_loss"),

@@ -114,6 +114,7 @@ def test_a_png_holds_the_colours_and_shrinks_what_is_large() -> None:
         png(torch.zeros(1, 2, 4, 4))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_estimate_is_of_second_order(module: CETCelebA, data: MaskedImageData) -> None:
     found = EstimateOrder().measure(module, data, 0).metrics

@@ -113,6 +113,7 @@ def test_prompts_are_continued_by_the_cells_weights(make: Callable[..., Path], c
     assert capsys.readouterr().out == output.out
 
 
+@pytest.mark.slow
 def test_the_command_itself(make: Callable[..., Path]) -> None:
     folder = make(RGPT)
     command = [sys.executable, str(SCRIPT), str(folder), "--prompt", "be", "--tokens", "5", "--temperature", "0"]

@@ -233,6 +233,7 @@ def test_on_a_terminal_low_energies_are_green(trained: Path, tmp_path: Path, cap
     assert f"\x1b[48;5;54;38;5;231m{max(energies):>9.3g}\x1b[0m" in colored
 
 
+@pytest.mark.slow
 def test_the_command_itself_draws_beside_the_checkpoint(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "cell")
     command = [sys.executable, str(SCRIPT), str(folder / checkpoints.WEIGHTS), "--prompt", PROMPT]

@@ -59,6 +59,7 @@ def problems(root: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_site_of_the_results_has_every_page_and_no_link_leads_nowhere(site: Any) -> None:
     assert site.seconds < 20.0
     there = {path.relative_to(site.folder).with_suffix("").as_posix() for path in site.folder.rglob("*.html")}
@@ -69,6 +70,7 @@ def test_the_site_of_the_results_has_every_page_and_no_link_leads_nowhere(site: 
     assert problems(site.folder) == []
 
 
+@pytest.mark.slow
 def test_the_pages_say_what_the_tables_say(site: Any) -> None:
     """Every number, claim with its reason, note and figure of a published table is on its page."""
     ledger, sheet = Page(site.folder / "claims.html").text, Page(site.folder / "figures.html").addresses
@@ -124,6 +126,7 @@ def test_absent_and_damaged_records_are_named_and_the_build_goes_on(tmp_path: Pa
     assert problems(tmp_path / "site") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -143,6 +146,7 @@ def test_a_damaged_table_is_named_with_the_way_out(tmp_path: Path, changes: dict
     assert not (tmp_path / "site").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
     results, to, elsewhere = small_results.write(tmp_path / "results"), tmp_path / "site", tmp_path / "elsewhere"
     (results / "secret.json").write_text("secret")
