@@ -49,8 +49,9 @@ from paper_repro.cells.records import Record
 from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
+    from think_figures import ThoughtFigure
+
     from paper_repro.datamodules.sudoku_boards import Board
-    from paper_repro.papers.ebt.thoughts import ThoughtFigure
     from paper_repro.probes.thoughts.surface import Surface
     from paper_repro.probes.thoughts.text import Place, TextThought
     from paper_repro.probes.thoughts.trace import Manner
@@ -198,8 +199,9 @@ def _read(
     words: argparse.Namespace, record: Record, parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
 ) -> "dict[str, ThoughtFigure]":
     """Print what is thought of a prompt; return the figures, by the name of their folder."""
+    from think_figures import TokenEnergies
+
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
-    from paper_repro.papers.ebt.thoughts import TokenEnergies
     from paper_repro.probes.thoughts.text import Reader
 
     model: Any = parts.module.model
@@ -260,7 +262,8 @@ def _play_one(
     steps: Sequence[int],
     manner: "Manner",
 ) -> "dict[str, ThoughtFigure]":
-    from paper_repro.papers.ebt.thoughts import BoardEnergies
+    from think_figures import BoardEnergies
+
     from paper_repro.probes.thoughts.board import around, print_board, think_of_board
 
     model: Any = parts.module.model
@@ -288,7 +291,8 @@ def _look(
     words: argparse.Namespace, record: Record, parts: "BuiltCell", steps: Sequence[int], manner: "Manner"
 ) -> "dict[str, ThoughtFigure]":
     """Print what is found in a noised image after each step; return the figure, by the name of its folder."""
-    from paper_repro.papers.ebt.thoughts import DenoisedImage
+    from think_figures import DenoisedImage
+
     from paper_repro.probes.thoughts.image import read_image, think_of_image
 
     module: Any = parts.module
@@ -308,7 +312,8 @@ def _look(
 def _landscape(
     around: "Sequence[Surface]", what: str, parts: "BuiltCell", record: Record, manner: "Manner"
 ) -> "ThoughtFigure":
-    from paper_repro.papers.ebt.thoughts import Surfaces
+    from think_figures import Surfaces
+
     from paper_repro.probes.thoughts import surface
 
     model: Any = parts.module.model
