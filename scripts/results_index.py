@@ -26,7 +26,6 @@ from paper_repro.base.config import CONF
 from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
-from paper_repro.kernels.static import summary
 from paper_repro.site.files import bench_commit, read_bench
 from paper_repro.site.headlines import adjusted, headlines, misses
 from paper_repro.tables import spec
@@ -152,10 +151,8 @@ def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "sweeps": [], "commands": []}
     missed = list[str]()
-    static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
-        static = bench if "programs" in bench else static
         end = f"{bench['device']}, {bench['threads']} thread", bench_commit(bench)
         found["comparisons"] += [[bench["bench"], *_comparison(one), *end] for one in bench.get("comparisons", [])]
         found["cells"] += [_cell(one, *end) for one in bench.get("cells", [])]
@@ -170,11 +167,6 @@ def _benches(folder: Path) -> str:
         table=tables.pop("comparisons"),
         **tables,
         slow=f"Goals missed: {', '.join(missed)}." if missed else "",
-        programs=_table(summary.rows(static["programs"]), summary.HEADERS),
-        goals=summary.missed(static["programs"]),
-        ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
-        triton=static["triton"],
-        ptxas=static["ptxas"],
     )
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder
-from paper_repro.kernels.processors import processors
+from paper_repro.kernels.processors import properties
 from paper_repro.kernels.qk_rotary.reference import wide
 from paper_repro.kernels.qk_rotary.tables import RotaryTables
 
@@ -137,7 +137,7 @@ def configuration(tokens: int, heads: int, width: int, warps_per_processor: int,
     taken = min(max(1, TILE // block), divisor if divisor >= LEAST_HEADS else triton.next_power_of_2(heads))
     warps = min(max(taken * block // PER_THREAD // 32, 1), 16)
     tiles = triton.cdiv(heads, taken)
-    programs = processors(device) * max(1, warps_per_processor // warps)
+    programs = properties(device).processors * max(1, warps_per_processor // warps)
     return Configuration(taken, block, warps, (min(tokens, max(1, programs // tiles)), tiles))
 
 

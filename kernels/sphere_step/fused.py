@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.processors import processors
+from paper_repro.kernels.processors import properties
 from paper_repro.kernels.sphere_step.reference import wide
 
 TILE, PER_THREAD = 1024, 8
@@ -103,7 +103,7 @@ def configuration(count: int, width: int, warps_per_processor: int, device: torc
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
     warps = min(max(rows * block // PER_THREAD // 32, 1), 16)
-    programs = processors(device) * max(1, warps_per_processor // warps)
+    programs = properties(device).processors * max(1, warps_per_processor // warps)
     return Configuration(rows, block, warps, min(triton.cdiv(count, rows), programs))
 
 
