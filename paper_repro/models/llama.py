@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, positive
-from paper_repro.kernels.qk_rotary.tables import RotaryTables
+from paper_repro.kernels.qk_rotary import RotaryTables
 from paper_repro.models.cem.part import CEMPart
 from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 

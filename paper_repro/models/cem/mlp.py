@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, one_of, positive
 from paper_repro.kernels import cem_mlp
-from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
+from paper_repro.kernels.cem_mlp import ACTIVATIONS
 from paper_repro.models.cem.part import CEMPart, Preconditioner
 
 DEFAULT_RANK = 16

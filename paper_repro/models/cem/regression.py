@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from paper_repro.base.arguments import at_least, one_of
-from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
+from paper_repro.kernels.cem_mlp import ACTIVATIONS
 
 
 class PlainMLP(nn.Module):

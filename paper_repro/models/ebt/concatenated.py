@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.qk_rotary.tables import RotaryTables
+from paper_repro.kernels.qk_rotary import RotaryTables
 from paper_repro.models.ebt.trunk import Trunk
 
 

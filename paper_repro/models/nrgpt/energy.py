@@ -13,7 +13,7 @@ from torch.nn import functional
 from paper_repro.base.arguments import at_least, one_of
 from paper_repro.kernels import nrgpt_block
 from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.nrgpt_block.reference import gelu_slope
+from paper_repro.kernels.nrgpt_block import gelu_slope
 from paper_repro.models.gpt import check_dropout, check_heads, linear
 
 MASKS = ("strict", "inclusive")
