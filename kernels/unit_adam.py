@@ -77,14 +77,14 @@ def adam_(
             "unit_adam: implementation='fused' needs contiguous tensors of one dtype, float32 or float64, got "
             f"{others[0][0].dtype} {tuple(others[0][0].shape)}; use implementation='auto' or 'reference'"
         )
-    options = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+    options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     if taken:
         _by_torch(taken, step, unit_rows, options)
     for four in others:
         _by_definition(four, step, unit_rows, **options)
 
 
-def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, float]) -> None:
+def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
     steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
     tensors: Any = [list(some) for some in zip(*taken, strict=True)]
     adamw(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, **options)
