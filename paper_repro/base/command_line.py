@@ -18,12 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 RUNS_VARIABLE = "PAPER_REPRO_RUNS"
 """The environment variable that names the folder of runs for every command that is not told another."""
-_SWEEP = (
-    "no command sweeps: reproduce.py takes seeds=0,1, an ablation of your own names several values "
-    "(docs/add/ablation.md)"
-)
-_CONFIG = "--config prints the resolved config and runs nothing"
-HABITS = {"-m": _SWEEP, "--multirun": _SWEEP, "-c": _CONFIG, "--cfg": _CONFIG}
+_SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
+HABITS = {"-m": _SWEEP, "--multirun": _SWEEP}
 """Options of Hydra, each with what does the same here."""
 
 
@@ -43,43 +39,38 @@ class Words:
 
     @property
     def runs(self) -> Path:
-        """The folder of runs, which need not be there.
-
-        Raises:
-            UsageError: there is something else in its place.
-        """
-        given = self.settings.get("runs")
-        path = default_runs() if given is None else Path(given).expanduser()
-        if path.exists() and not path.is_dir():
-            named = "runs" if given is not None else RUNS_VARIABLE
-            raise UsageError(f"{named}={path}: this is no folder; give runs=DIR")
-        return path
+        """The folder of runs, which need not be there."""
+        return runs_folder(self.settings.get("runs"))
 
     def seeds(self) -> list[int] | None:
-        """Return the seeds asked for, as ``seeds=0,1,2``; None if none were.
-
-        Raises:
-            UsageError: something other than whole numbers.
-        """
+        """Return the seeds asked for, as ``seeds=0,1,2``; None if none were."""
         text = self.settings.get("seeds")
-        if text is None:
-            return None
-        try:
-            return [int(part) for part in text.strip("[]").split(",")]
-        except ValueError as error:
-            raise UsageError(f"seeds={text}: give whole numbers with commas, for example seeds=0,1,2") from error
+        return None if text is None else [whole("seeds", part) for part in text.strip("[]").split(",")]
 
     def seed(self) -> int | None:
-        """Return the one seed asked for, as ``seed=0``; None if none was.
-
-        Raises:
-            UsageError: something other than a whole number.
-        """
+        """Return the one seed asked for, as ``seed=0``; None if none was."""
         text = self.settings.get("seed")
-        try:
-            return None if text is None else int(text)
-        except ValueError as error:
-            raise UsageError(f"seed={text} is not a whole number") from error
+        return None if text is None else whole("seed", text)
+
+
+def whole(key: str, text: str) -> int:
+    """Return the whole number of ``key=text``."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{key}={text}: give whole numbers") from error
+
+
+def runs_folder(given: str | None) -> Path:
+    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``.
+
+    Raises:
+        UsageError: there is something else in its place.
+    """
+    path = Path(given).expanduser() if given else default_runs()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
+    return path
 
 
 def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str]) -> Words:
@@ -119,29 +110,62 @@ def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str
 
 
 class Options(argparse.ArgumentParser):
-    """Reads the options of a command that explains them in its docstring; a wrong word is a UsageError.
+    """Reads the options of a command; a wrong word is a UsageError, and ``--help`` shows the description and them.
 
     Args:
-        command: the script's name, for the errors.
+        command: the script's name.
+        description: the script's docstring.
     """
 
-    def __init__(self, command: str) -> None:
-        super().__init__(prog=command, add_help=False, allow_abbrev=False)
+    def __init__(self, command: str, description: str | None) -> None:
+        super().__init__(
+            command, description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+
+    def print_help(self, file: object = None) -> None:
+        """Print the help; argparse would not say that the output takes nothing."""
+        print(self.format_help(), end="")
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; {self.prog} --help says what there is")
+        raise UsageError(f"{message.removeprefix('argument ')}; {self.prog} --help says more")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values of the options.
 
         Raises:
             UsageError: an unknown option, answered with the nearest known one, or a value that cannot be one.
+            SystemExit: the help is printed: it was asked for, or there is no word.
         """
+        if not arguments:
+            self.print_help()
+            raise SystemExit(MISUSE)
         words, unknown = self.parse_known_args(arguments)
         if unknown:
             valid = [option for action in self._actions for option in action.option_strings]
             raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
         return words
+
+
+def number(kind: type[int] | type[float], least: float, most: float = sys.float_info.max) -> Callable[[str], float]:
+    """Return the reader of an option's number between two bounds."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:
+            bounds = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text}: give {bounds}")
+        return value
+
+    read.__name__ = kind.__name__
+    return read
+
+
+def counts(text: str) -> list[int]:
+    """Read an option's whole numbers of 1 or more, for example ``1,2,4``."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text}: give whole numbers of 1 or more with commas, for example 1,2,4")
+    return [int(part) for part in parts]
 
 
 def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
@@ -152,7 +176,10 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
     entry.prepare()
     logging.basicConfig(format=FORMAT, level=logging.WARNING)
     try:
-        code = main(sys.argv[1:] if arguments is None else arguments)
+        try:
+            code = main(sys.argv[1:] if arguments is None else arguments)
+        except SystemExit as end:
+            code = int(end.code or 0)
         sys.stdout.flush()
         return code
     except UsageError as error:

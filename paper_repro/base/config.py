@@ -1,35 +1,28 @@
 """From an experiment's name and overrides to a resolved config.
 
-Hydra composes the files (once for each choice of config groups); value overrides are then applied to that composition,
-see ``overrides.apply``.  A config is a plain dict from there on.
+Hydra composes the files, once for each choice of config groups; value overrides are then applied to that composition
+(``overrides.apply``), and references such as ``${data.window}`` are replaced by values.  A config is a plain dict.
 
-Hydra and OmegaConf are imported where they compose, for their import takes a third of a second.
+Hydra and OmegaConf are imported where they compose, because their import takes a third of a second.
 """
 
 import contextlib
 import copy
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import dialects
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.overrides import Override, apply, parse
+from paper_repro.base.overrides import MISSING, Override, apply, parse
 from paper_repro.base.packages import own_packages
 from paper_repro.base.seeds import LARGEST
 from paper_repro.base.targets import check_targets
 
 CONF = Path(__file__).parents[1] / "conf"
-_REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.\[\]-]*\}")
-"""A plain reference to another key, ``${seed}``; a resolver, ``${oc.env:HOME}``, has a colon."""
-_WHOLE_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
-"""A text that is one reference from the root, and nothing else."""
 MOST_VALUES = 20_000
-_PLAIN = (int, float, bool, type(None))
-_ANY_SEED = 7_305_918_264_530_127_689
-"""A seed to resolve a config with, in whose place each seed of a sweep comes; no config holds this number."""
+_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 
 
 def compose(experiment: str, overrides: Sequence[str | Override] = (), seed: int = 0) -> dict[str, Any]:
@@ -43,69 +36,71 @@ def compose_seeds(experiment: str, overrides: Sequence[str | Override], seeds: S
     Args:
         experiment: a file under ``conf/experiment``, for example ``cem/gaussian_process``.
         overrides: the words of a command or parsed ones; a later one wins over an earlier one.
-        seeds: each goes to the top-level key ``seed``, from where the config's interpolations take it.
+        seeds: each goes to the top-level key ``seed``, from where the config's references take it.
 
     Raises:
         UsageError: unknown experiment, group choice or key (with the nearest valid name), a value of another type than
-            the default's, or a ``_target_`` outside paper_repro and torch.optim.
+            the default's, a reference that leads nowhere, or a ``_target_`` outside paper_repro and torch.optim.
     """
-    from omegaconf.errors import OmegaConfBaseException
-
     config = unresolved(experiment, parse_all(overrides))
+    found = []
     for seed in seeds:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
-        if seed > LARGEST:
-            raise UsageError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
-    for key, text in _texts(config, ""):
-        if "${" in _REFERENCE.sub("", text):
-            raise UsageError(
-                f"experiment {experiment}: {key}: {text!r} is refused: only plain references to other keys, such as "
-                "${seed}, are accepted; what stands in a config is published with its results"
-            )
-    _check_size(config, experiment)
-    try:
-        return list(_resolved(config, seeds))
-    except OmegaConfBaseException as error:
-        raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST:
+            raise UsageError(f"seed {seed!r} is not a whole number of 0 or above, up to {LARGEST}")
+        try:
+            found.append(resolve({**config, "seed": seed}))
+        except UsageError as error:
+            raise UsageError(f"experiment {experiment}: {error}") from error
+        check_targets(found[-1])
+    return found
 
 
-def _check_size(config: Mapping[str, Any], experiment: str) -> None:
-    """Count the values that a config has once its references are resolved, each of which may lead to a section.
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config in which each reference to a key, such as ``${seed}``, is that key's value.
+
+    OmegaConf would take a hundred times as long, and would resolve what a config must not hold: ``${oc.env:HOME}``.
 
     Raises:
-        UsageError: more than ``MOST_VALUES``: some references double what others lead to.
+        UsageError: a reference to an unknown key, to itself or of another form; a value that is missing (``???``); or
+            more than ``MOST_VALUES``, because some references double the values of others.
     """
-    known: dict[tuple[str, ...], int] = {}
+    count = 0
 
-    def count(node: Any, place: tuple[str, ...]) -> int:
-        if isinstance(node, Mapping | list):
-            items = node.items() if isinstance(node, Mapping) else enumerate(node)
-            return 1 + sum(count(value, (*place, str(key))) for key, value in items)
-        return 1 + sum(behind(text, place) for text in _REFERENCE.findall(node)) if isinstance(node, str) else 1
+    def value(node: Any, place: str, within: tuple[str, ...]) -> Any:
+        nonlocal count
+        count += 1
+        if count > MOST_VALUES:
+            raise UsageError(f"references lead to more than {MOST_VALUES:,} values: write each value once")
+        if isinstance(node, Mapping):
+            return {
+                str(key): value(child, f"{place}.{key}" if place else str(key), within) for key, child in node.items()
+            }
+        if isinstance(node, list):
+            return [value(child, f"{place}[{index}]", within) for index, child in enumerate(node)]
+        if not isinstance(node, str) or ("$" not in node and node != MISSING):
+            return node
+        if node == MISSING:
+            raise UsageError(f"{place} has no value: give {place}=...")
+        if "${" in _REFERENCE.sub("", node):
+            raise UsageError(
+                f"{place}: {node!r} is refused: only plain references such as ${{data.window}} are accepted"
+            )
+        if found := _REFERENCE.fullmatch(node):
+            return behind(found[1], place, within)
+        return _REFERENCE.sub(lambda found: str(behind(found[1], place, within)), node)
 
-    def behind(text: str, place: tuple[str, ...]) -> int:
-        key = text.strip("${}")
-        up = len(key) - len(key.lstrip("."))
-        target = (*place[: len(place) - up if up else 0], *re.findall(r"[\w-]+", key))
-        if target not in known:
-            known[target] = 0  # a circle is OmegaConf's to refuse
-            node: Any = config
-            with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):  # and what leads nowhere
-                for part in target:
-                    node = node[int(part) if isinstance(node, list) else part]
-                known[target] = count(node, target)
-        return known[target]
+    def behind(key: str, place: str, within: tuple[str, ...]) -> Any:
+        if key in within:
+            raise UsageError(f"{place}: ${{{key}}} leads back to itself")
+        try:
+            return value(lookup(config, key), key, (*within, key))
+        except KeyError:
+            raise UsageError(f"{place}: ${{{key}}}: there is no key {key!r}") from None
 
     try:
-        found = count(config, ())
+        return {key: value(node, key, ()) for key, node in config.items()}
     except RecursionError:
-        found = MOST_VALUES + 1
-    if found > MOST_VALUES:
-        raise UsageError(
-            f"experiment {experiment}: its references lead to more than {MOST_VALUES:,} values: write what is needed "
-            "once, without references to sections that hold references to sections"
-        )
+        raise UsageError("references lead from one to the next too often") from None
 
 
 def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
@@ -117,7 +112,7 @@ def unresolved(experiment: str, overrides: Sequence[Override]) -> dict[str, Any]
     """Return the config with its interpolations as written: group files, then the values, a later one over an earlier
     one.
     """
-    config = copy.deepcopy(compose_files(experiment, chosen_groups(overrides)))
+    config = dict(compose_files(experiment, chosen_groups(overrides)))
     for item in overrides:
         if not chooses(item):
             apply(config, item)
@@ -247,7 +242,7 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     try:
         with searched():
             loader: Any = GlobalHydra.instance().config_loader()
-            _check_what_is_read(loader.repository)
+            loader.repository.load_config = functools.partial(_loaded, loader.repository.load_config)
             config = hydra_compose(f"experiment/{experiment}", [f"{group}={choice}" for group, choice in groups])
     except HydraException as error:
         raise UsageError(f"experiment {experiment}: {error}") from error
@@ -261,13 +256,14 @@ def searched() -> Iterator[None]:
     """Let Hydra compose from all ``folders``."""
     from hydra import initialize_config_dir
 
-    _tell_hydra_of_folders()
+    with_own_folders()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         yield
 
 
 @functools.cache
-def _tell_hydra_of_folders() -> None:
+def with_own_folders() -> None:
+    """Let Hydra look for configs in the user's packages, too."""
     from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -280,83 +276,13 @@ def _tell_hydra_of_folders() -> None:
     Plugins.instance().register(Folders)
 
 
-def _check_what_is_read(repository: Any) -> None:
-    """Have each file below ``folders`` checked by ``dialects`` when Hydra's repository loads it."""
-    load = repository.load_config
-
-    def checked(config_path: str) -> Any:
-        if (path := file_of(config_path.removesuffix(".yaml"))) is not None:
-            dialects.check(path)
-        return load(config_path)
-
-    repository.load_config = checked
+def _loaded(load: Callable[[str], Any], config_path: str) -> Any:
+    """Return Hydra's reading of a file, which it would otherwise repeat for each composition."""
+    path = file_of(config_path.removesuffix(".yaml"))
+    key = (config_path, path, path and path.stat().st_mtime_ns)
+    if key not in _READ:
+        _READ[key] = load(config_path)
+    return copy.deepcopy(_READ[key])
 
 
-def _resolved(config: dict[str, Any], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield the config of each seed.
-
-    References are resolved once, with a seed that is not used anywhere, for a sweep has many seeds of each setting.
-    """
-    config = {**config, "seed": _ANY_SEED}
-    try:
-        container = _plainly(config, config)
-    except _NotPlainError:
-        from omegaconf import OmegaConf
-
-        container = OmegaConf.to_container(OmegaConf.create(config), resolve=True, throw_on_missing=True)
-    assert isinstance(container, dict)
-    check_targets(container)
-    for seed in seeds:
-        yield {str(key): _with_seed(value, seed) for key, value in container.items()}
-
-
-class _NotPlainError(Exception):
-    """A config has more than plain values and references to them: OmegaConf has to resolve it."""
-
-
-def _plainly(node: Any, config: Mapping[str, Any]) -> Any:
-    """Return what OmegaConf makes of a node, in a tenth of its time.
-
-    Raises:
-        _NotPlainError: a reference that is only a part of a text, is relative, or leads to a section, another reference
-            or nothing; a value that is missing (``???``) or has a backslash; or a type that YAML does not have.
-    """
-    if type(node) is dict:
-        if not all(type(key) is str for key in node):
-            raise _NotPlainError
-        return {key: _plainly(value, config) for key, value in node.items()}
-    if type(node) is list:
-        return [_plainly(value, config) for value in node]
-    if type(node) is str and (found := _WHOLE_REFERENCE.fullmatch(node)):
-        try:
-            node = lookup(config, found[1])
-        except KeyError:
-            raise _NotPlainError from None
-    if type(node) in _PLAIN or (type(node) is str and not ("${" in node or "\\" in node or node == "???")):
-        return node
-    raise _NotPlainError
-
-
-def _with_seed(node: Any, seed: int) -> Any:
-    """Return a copy of a node in which ``seed`` stands for the seed that it was resolved with."""
-    if isinstance(node, dict):
-        return {key: _with_seed(value, seed) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_with_seed(value, seed) for value in node]
-    if isinstance(node, str):
-        return node.replace(str(_ANY_SEED), str(seed))
-    return seed if node == _ANY_SEED and isinstance(node, int) else node
-
-
-def _texts(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield every word in a config, keys too, and where it stands."""
-    if isinstance(node, str):
-        yield path, node
-    elif isinstance(node, Mapping):
-        for key, value in node.items():
-            place = f"{path}.{key}" if path else str(key)
-            yield place, str(key)
-            yield from _texts(value, place)
-    elif isinstance(node, Sequence):
-        for index, value in enumerate(node):
-            yield from _texts(value, f"{path}[{index}]")
+_READ: dict[Hashable, Any] = {}

@@ -5,7 +5,6 @@ from dotted keys to values; a value may be a whole section, which replaces the o
 ``{times: 2}`` multiplies the number below it, and ``{axis: steps}`` stands for the number of an artifact's axis.
 """
 
-import copy
 import dataclasses
 import functools
 import json
@@ -25,9 +24,8 @@ _TARGET = "_target_"
 _OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
 """Keys whose values are of several kinds; ``cells.machine_section`` checks them."""
 
-_PLAIN = re.compile(r"(?P<adds>\+{0,2})(?P<key>[A-Za-z_][\w.]*(?:/\w+)*)=(?P<value>.+)", re.ASCII | re.DOTALL)
-_QUOTING = "[{'\""
-_PATHS = ("/", "~/", "./", "../")
+_AS_IT_STANDS = re.compile(r"(?P<key>\+{0,2}[A-Za-z_][\w./]*)=(?P<value>(?:/|~/|\.{1,2}/)[^\\]*)", re.DOTALL)
+"""A path, whose commas, spaces and brackets are not Hydra's."""
 _CHECKPOINTS = "a run goes on from its last checkpoint by itself: give the same command again"
 HABITS = {
     "trainer.max_steps": "training.steps",
@@ -75,11 +73,15 @@ class Override:
         )
 
 
+def quoted(text: str) -> str:
+    """Return a word of a command as Hydra's grammar takes it: a path in quotes."""
+    path = _AS_IT_STANDS.fullmatch(text)
+    return text if path is None else "{}='{}'".format(path["key"], path["value"].replace("'", "\\'"))
+
+
 @functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Override:
     """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``.
-
-    A value that this grammar refuses, or a path with commas, is taken as it stands.
 
     Raises:
         UsageError: it is not of the form key=value, or deletes or sweeps.
@@ -88,31 +90,23 @@ def parse(text: str) -> Override:
     from hydra.errors import HydraException
 
     said = f"override {text!r}"
-    plain = _PLAIN.fullmatch(text)
     try:
-        parsed = OverridesParser.create().parse_override(text)
+        parsed = OverridesParser.create().parse_override(quoted(text))
     except HydraException as error:
-        if plain and plain["value"][0] not in _QUOTING:
-            return _checked(Override(plain["key"], plain["value"], said, adds=bool(plain["adds"])))
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{said} is not of the form key=value: {reason}") from error
-    key = parsed.key_or_group
+        raise UsageError(f"{said} is not of the form key=value: {str(error).splitlines()[0]}") from error
+    key, value = parsed.key_or_group, text.partition("=")[2]
     if not key:
         raise UsageError(f"{said} is not of the form key=value: it has no key")
     if parsed.is_delete():
         raise UsageError(f"{said}: deleting is not supported; null turns off what is optional: {key}=null")
     if parsed.package is not None:
-        raise UsageError(f"{said}: packages are not supported; write {key}={text.partition('=')[2]}")
+        raise UsageError(f"{said}: packages are not supported; write {key}={value}")
     if parsed.is_sweep_override():
-        if plain and plain["value"].startswith(_PATHS):
-            return _checked(Override(plain["key"], plain["value"], said, adds=bool(plain["adds"])))
-        value = text.partition("=")[2]
         raise UsageError(
-            f"{said}: sweeping is not supported; give one value, a list as {key}=[{value}], or name the "
+            f"{said}: several values are for train.py -m; give one value, a list as {key}=[{value}], or name the "
             "values as an axis (docs/add/ablation.md)"
         )
-    adds = parsed.is_add() or parsed.is_force_add()
-    return _checked(Override(parsed.key_or_group, parsed.value(), said, adds=adds))
+    return _checked(Override(key, parsed.value(), said, adds=parsed.is_add() or parsed.is_force_add()))
 
 
 def read(node: Node) -> tuple[Override, ...]:
@@ -155,7 +149,7 @@ def _checked(override: Override) -> Override:
 
 
 def apply(config: dict[str, Any], override: Override) -> None:
-    """Set the override's key in ``config``.
+    """Set the override's key in ``config``, whose sections are copied before they change.
 
     Raises:
         UsageError: the key is unknown (with the nearest), or the value is of another type than the one below it.
@@ -165,15 +159,16 @@ def apply(config: dict[str, Any], override: Override) -> None:
     for depth, part in enumerate(parents):
         if part not in node:
             raise _unknown_key(override, parents[:depth], node, config)
-        node = node[part]
-        if not isinstance(node, dict):
+        if not isinstance(node[part], dict):
             raise override.error(f"{'.'.join(parents[: depth + 1])} is a value, not a section")
+        node[part] = dict(node[part])
+        node = node[part]
     if override.times:
         node[last] = _product(override, node.get(last))
     elif last in node:
         node[last] = _fitting(override, node[last])
     elif override.adds:
-        node[last] = copy.deepcopy(override.value)
+        node[last] = override.value
     else:
         raise _unknown_key(override, parents, node, config)
 
@@ -215,7 +210,7 @@ def _product(override: Override, below: Any) -> int | float:
 
 
 def _fitting(override: Override, default: Any) -> Any:
-    value = copy.deepcopy(override.value)
+    value = override.value
     if override.key in _OF_SEVERAL_KINDS:
         return value
     open_default = isinstance(default, str) and (default.startswith("${") or default == MISSING)

@@ -127,7 +127,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
 ) -> None:
     finished("ngpt")
     to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
-    assert "--to DIR is needed" in refused([CELL, *runs], capsys)
+    assert "arguments are required: --to" in refused([CELL, *runs], capsys)
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
     assert "--format onnx: expected paper-repro or huggingface" in refused(
         [CELL, *to, *runs, "--format", "onnx"], capsys
