@@ -130,10 +130,10 @@ class Thinker:
             what, option = fitting[0] if fitting else ("frames", "the cell of another one")
             raise UsageError(f"{folder}: this EBT was trained on {what}: give {option}")
         steps = sorted({*(words.steps or [module.thinking.longest])})
-        if steps[0] < model.num_landscapes:
+        if steps[0] < (least := module.model.num_landscapes):
             raise UsageError(
-                f"--steps {steps[0]}: the model's predictions pass {model.num_landscapes} landscapes one after the "
-                f"other: give {model.num_landscapes} or more"
+                f"--steps {steps[0]}: the model's predictions pass {least} landscapes one after the other: "
+                f"give {least} or more"
             )
         manner = Manner(words.samples, replace(module.thinking, noise=words.noise), words.step_size, words.seed)
         return cls(words, folder, record, parts, steps, manner)

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the options, with their values, and the other words."""
-    from hydra.main import get_args_parser
+    from hydra._internal.utils import get_args_parser
 
     parser: argparse.ArgumentParser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]

@@ -38,11 +38,11 @@ def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> N
 
 
 def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
-    code = code_files.imported_by(["paper_repro.base.seeds"])
+    code = code_files.imported_by(["paper_repro.base.typed_yaml"])
     name = code_files.keep(tmp_path, code)
     assert code_files.read(tmp_path, name) == code and code_files.others(tmp_path, name) == ()
     path = tmp_path / "code" / f"{name}.json"
-    path.write_text(path.read_text().replace("seeds", "sudoku"))
+    path.write_text(path.read_text().replace("errors", "sudoku"))
     assert code_files.read(tmp_path, name) is None
 
 
