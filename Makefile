@@ -21,15 +21,16 @@ endif
 endif
 # Processes that run tests at once: one more than there are cores, since some tests wait. Each takes about 1 GB of memory.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$((cores + 1)))
+FAST := -m "not slow and not stress"
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
 # What other processors compute with: vectors of 128 bits and products from before AVX, then AVX2.
 # Each has a cache of compiled code of its own: torch.compile's keys do not know ATEN_CPU_CAPABILITY, and code with vectors
 # of 512 bits does not build for a processor without them.
 OLD := TORCHINDUCTOR_CACHE_DIR="$$(pwd)/.inductor/default" ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41
 AVX2 := TORCHINDUCTOR_CACHE_DIR="$$(pwd)/.inductor/avx2" ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
-NUMERICS := --fast tests/models tests/kernels tests/training
+NUMERICS := $(FAST) tests/models tests/kernels tests/training
 
-.PHONY: reproduce environment report docs verify test test-fast test-processors lint stress clean dev-of-main-checkout
+.PHONY: reproduce environment report docs verify test test-slow test-processors lint stress clean dev-of-main-checkout
 
 STARTED := $(shell date +%s)
 # Four of the ten seeds of scale cpu: 5 to 8 minutes on two cores.
@@ -56,10 +57,10 @@ verify: $(READY)
 	$(RUN) scripts/reproduce.py --verify $(VERIFIED)
 
 test: $(DEV)
-	$(PYTEST)
+	$(PYTEST) $(FAST)
 
-test-fast: $(DEV)
-	$(PYTEST) --fast
+test-slow: $(DEV)
+	$(PYTEST) -m slow
 
 test-processors: $(DEV)
 	$(OLD) $(PYTEST) $(NUMERICS)

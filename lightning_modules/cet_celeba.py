@@ -13,15 +13,17 @@ from paper_repro.base.arguments import at_least, one_of
 from paper_repro.base.errors import UsageError
 from paper_repro.metrics.pooled import Largest, Mean
 from paper_repro.metrics.regression import MeanSquaredError
-from paper_repro.models.cet.energy import CETClamped, CETNudge, CETState
-from paper_repro.models.cet.learning import (
+from paper_repro.models.cet import (
+    CET,
+    CETClamped,
+    CETNudge,
+    CETState,
     Learned,
     Phases,
     cost,
     equilibrium_propagation,
     truncated_backpropagation,
 )
-from paper_repro.models.cet.model import CET
 from paper_repro.models.descent import Trajectory
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
@@ -37,7 +39,7 @@ LEARNING: dict[str, Callable[[CET, Tensor, Tensor, Phases], Learned]] = {
 
 
 class CETCelebA(PaperModule):
-    """Gradients come from ``models.cet.learning``, so the optimisation is manual: one batch a step, no clipping.
+    """Gradients come from ``models.cet``, so the optimisation is manual: one batch a step, no clipping.
 
     The training loss is the mean squared error of the free state (of the last state for TBPTE), over all pixels, masked
     and visible.  For each split: ``mse``; ``energy``, the mean of the free state's; ``residual``, the largest change of

@@ -17,9 +17,9 @@ from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
 from paper_repro.metrics.denoising import new_errors, update_errors
 from paper_repro.metrics.pooled import Mean
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
-from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import ThinkingSettings
+from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
 from paper_repro.training.draws import Distribution, Normal, Uniform
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule

@@ -22,9 +22,8 @@ from paper_repro.metrics.likelihood import (
     summed_negative_log_likelihood,
 )
 from paper_repro.metrics.sudoku import RightBlanks, SolvedBoards, filled
-from paper_repro.models.ebt.steps import LOSSES
-from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models.ebt import LOSSES, think
+from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward
 from paper_repro.training.module import Draws, PaperModule, Tree
 from paper_repro.training.schedules import Schedule
 

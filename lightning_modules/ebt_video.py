@@ -14,9 +14,7 @@ from torchmetrics import Metric
 
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
 from paper_repro.metrics.pooled import Mean
-from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
-from paper_repro.models.ebt.steps import ThinkingSettings
-from paper_repro.models.ebt.thinking import Considered, think
+from paper_repro.models.ebt import Considered, LatentEBT, LatentTransformer, ThinkingSettings, think
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Schedule
 

@@ -13,7 +13,7 @@ from paper_repro.metrics.likelihood import (
     or_zero,
     summed_negative_log_likelihood,
 )
-from paper_repro.models.rotary import RotaryLanguageModel
+from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.training.module import Draws, PaperModule, Tree
 
 Pair = tuple[Tensor, Tensor]

@@ -30,10 +30,10 @@ from paper_repro.base import identity
 from paper_repro.base.command_line import RESULTS, parse, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import Record
-from paper_repro.tables import frame, spec
 from paper_repro.tables import plan as plans
-from paper_repro.tables.frame import Placed, placed, with_seeds_of_table
+from paper_repro.tables import spec, view
 from paper_repro.tables.plan import Plan
+from paper_repro.tables.view import Placed, placed, with_seeds_of_table
 
 ABSENT = "-"
 TABLE = "table.json"
@@ -56,7 +56,7 @@ def compare(words: Sequence[str], roots: Sequence[Path], artifact: str | None = 
     """Return what differs between two runs, as text.
 
     Args:
-        words: two cells (see ``frame.find_record``), two folders of tables (runs/<paper>/<artifact>/<scale>), or with
+        words: two cells (see ``view.find_record``), two folders of tables (runs/<paper>/<artifact>/<scale>), or with
             ``artifact`` two runs folders.
         roots: runs folders in which ids are looked up.
         artifact: what of the two runs folders is compared.
@@ -71,7 +71,7 @@ def compare(words: Sequence[str], roots: Sequence[Path], artifact: str | None = 
         raise UsageError(f"{' and '.join(words)}: one is a cell, the other a folder of many; give two of a kind")
     if folders:
         return _of_folders(words, *folders)
-    first, second = (frame.find_record(word, roots)[1] for word in words)
+    first, second = (view.find_record(word, roots)[1] for word in words)
     return _of_cells(first, second)
 
 

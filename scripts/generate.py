@@ -23,11 +23,11 @@ from paper_repro.base.command_line import Options, number, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import LARGEST
 from paper_repro.cells.records import Record
-from paper_repro.tables.frame import trained
+from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
-    from paper_repro.models.causal import CausalLanguageModel
+    from paper_repro.models.gpt import CausalLanguageModel
     from paper_repro.models.generation import Settle
 
 PROBE = "paper_repro.probes.text_quality.TextQuality"
@@ -79,7 +79,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Re
 
     from paper_repro.cells.tasks import Cell
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
-    from paper_repro.models.causal import CausalLanguageModel
+    from paper_repro.models.gpt import CausalLanguageModel
     from paper_repro.probes.serving import command_for
     from paper_repro.training.finished import rebuild
 
@@ -98,7 +98,7 @@ def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> S
     """Set them in a CEM; for NRGPT, which chooses them token by token, give when to stop."""
     from paper_repro.models.generation import Settle
     from paper_repro.models.llama import Llama
-    from paper_repro.models.nrgpt.model import NRGPT
+    from paper_repro.models.nrgpt import NRGPT
 
     name = type(model).__name__
     if words.settle is not None and not isinstance(model, NRGPT):

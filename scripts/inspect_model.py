@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.command_line import Options, counts, run_main
 from paper_repro.base.errors import UsageError
-from paper_repro.tables.frame import trained
+from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from paper_repro.cells.tasks import Findings

@@ -26,12 +26,10 @@ from paper_repro.base.config import CONF
 from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
-from paper_repro.kernels.static import summary
-from paper_repro.site.files import bench_commit, read_bench
-from paper_repro.site.headlines import adjusted, headlines, misses
+from paper_repro.site.files import adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec
 from paper_repro.tables.axes import EXACT
-from paper_repro.tables.claims import VERDICTS, listed
+from paper_repro.tables.claims import VERDICTS
 from paper_repro.tables.publish import counted, published_listing
 from paper_repro.tables.table import FITTED, in_markdown
 
@@ -106,12 +104,10 @@ def _totals(tables: Sequence[dict[str, Any]]) -> str:
     for whose, title in titles.items():
         words = Counter(one["verdict"] for table in counted(tables) for one in table["claims"] if one["whose"] == whose)
         said.append(f"{title}: {', '.join(f'{words[word]} {word}' for word in VERDICTS if words[word])}.")
-    tested = {claim["catalogue"] for table in tables for claim in table["claims"]}
-    untested = [name for name in listed() if name not in tested]
-    said.append(
-        f"Published tables test {len(listed()) - len(untested)} of the {len(listed())} claims that we have listed."
-    )
-    return " ".join([*said, *([f"Not yet: {', '.join(untested)}."] if untested else [])])
+    judged = {(table["artifact"], claim["id"]) for table in tables for claim in table["claims"]}
+    claims = [(name, one.id) for name in spec.find() for one in spec.load(name).claims if not one.ours]
+    open_ones = [f"{name} {claim}" for name, claim in claims if (name, claim) not in judged]
+    return " ".join([*said, *([f"Not judged in a published table: {', '.join(open_ones)}."] if open_ones else [])])
 
 
 def _claims(tables: Sequence[dict[str, Any]]) -> str:
@@ -152,10 +148,8 @@ def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
     found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "sweeps": [], "commands": []}
     missed = list[str]()
-    static: dict[str, Any] = {"programs": [], "ops": {}, "triton": "", "ptxas": ""}
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
-        static = bench if "programs" in bench else static
         end = f"{bench['device']}, {bench['threads']} thread", bench_commit(bench)
         found["comparisons"] += [[bench["bench"], *_comparison(one), *end] for one in bench.get("comparisons", [])]
         found["cells"] += [_cell(one, *end) for one in bench.get("cells", [])]
@@ -170,11 +164,6 @@ def _benches(folder: Path) -> str:
         table=tables.pop("comparisons"),
         **tables,
         slow=f"Goals missed: {', '.join(missed)}." if missed else "",
-        programs=_table(summary.rows(static["programs"]), summary.HEADERS),
-        goals=summary.missed(static["programs"]),
-        ops="\n".join(f"* `{name}` ({op['element']}): {op['tiles']}" for name, op in static["ops"].items()),
-        triton=static["triton"],
-        ptxas=static["ptxas"],
     )
 
 

@@ -30,7 +30,7 @@ from paper_repro.base.command_line import Options, counts, number, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.base.terminal import Shader, wants_color
 from paper_repro.cells.records import Record
-from paper_repro.tables.frame import trained
+from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.sudoku_boards import Board
@@ -114,7 +114,7 @@ class Thinker:
 
         from paper_repro.cells.tasks import Cell
         from paper_repro.lightning_modules.prediction_descent import PredictionDescent
-        from paper_repro.models.ebt.transformer import TransformerPlusPlus
+        from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.serving import KINDS, command_for
         from paper_repro.probes.thoughts.trace import Manner
         from paper_repro.training.finished import rebuild

@@ -56,6 +56,7 @@ def test_exact_artifact_runs_under_any_scale_word(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_several_artifacts_in_one_call_share_one_exit_code(tmp_path: Path) -> None:
     assert _run("reproduce.py", "ebt/tableD1", "cem/table3", "--render", f"runs={tmp_path}").returncode == 0
     assert _run("reproduce.py", "ebt/tableD1", "cem/tableX", "--render", f"runs={tmp_path}").returncode == 2
@@ -112,6 +113,7 @@ def _assert_refused(found: subprocess.CompletedProcess[str], message: str, folde
     assert not list(folder.glob("runs/cells/*"))
 
 
+@pytest.mark.slow
 def test_processes_of_their_own_refuse_in_the_same_way(tmp_path: Path) -> None:
     runs = f"runs={tmp_path / 'runs'}"
     _assert_refused(_run("reproduce.py", "cem/tabel3", runs), "did you mean 'cem/table3'", tmp_path)
@@ -203,6 +205,7 @@ def _watched(script: str, *words: str, heavy: frozenset[str]) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", READY, ids=" ".join)
 def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str], folder: Path) -> None:
     script, *given = (word.format(folder=folder) for word in words)

@@ -143,6 +143,7 @@ def run_example(name: str, folder: Path, **variables: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_the_ablation_example_runs_as_it_stands(tmp_path: Path) -> None:
     assert "python scripts/reproduce.py cem/activation scale=smoke" in ABLATIONS
     printed = run_example("cem/activation", tmp_path)
@@ -174,6 +175,7 @@ def test_the_example_over_a_base_is_planned_as_it_stands(tmp_path: Path, monkeyp
     assert starts == [None] * 5 + [0.5413] * 5
 
 
+@pytest.mark.slow
 def test_the_example_over_a_base_runs_and_its_model_is_loaded_as_the_page_of_records_says(tmp_path: Path) -> None:
     data = tmp_path / "data"
     words = ["docstrings", "--vocabulary", "512", "--max-documents", "800", "--to", str(data)]

@@ -184,7 +184,7 @@ def test_no_module_of_tables_or_of_the_site_leads_back_to_itself_not_even_for_it
 
 
 def test_exports_read_weights() -> None:
-    rooms = {"exports", "tables.frame", "cells.records", "cells.tasks", "models", "training"}
+    rooms = {"exports", "tables.view", "cells.records", "cells.tasks", "models", "training"}
     assert wrong("paper_repro/exports", {"torch", "safetensors"}, rooms) == []
 
 
@@ -248,6 +248,7 @@ def test_the_package_has_no_loose_files() -> None:
     assert sorted(path.stem for path in (ROOT / "paper_repro").glob("*.py")) == ["__init__", "__main__"]
 
 
+@pytest.mark.slow
 def test_models_and_kernels_need_torch_alone() -> None:
     modules = [
         ".".join(path.relative_to(ROOT / "paper_repro").with_suffix("").parts) for path in files("paper_repro/models")
@@ -273,6 +274,7 @@ except ImportError:
     assert int(run(code)) == len(modules) > 0
 
 
+@pytest.mark.slow
 def test_sentence_transformers_can_be_imported_beside_our_kernels(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     ours = "import paper_repro.kernels; print(len(paper_repro.__path__))"
@@ -312,6 +314,7 @@ def test_the_wheel_holds_one_package_with_every_module_config_and_table(wheel: P
     assert "paper_repro/datamodules/counter_based.py" in names
 
 
+@pytest.mark.slow
 def test_the_unpacked_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = """

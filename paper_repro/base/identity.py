@@ -71,6 +71,8 @@ class Rules:
 
     renamed: dict[str, str]
     """Today's dotted name of a class to the name under which its first record was published."""
+    between: dict[str, str]
+    """Other names that records hold of a class, to today's."""
     speed: frozenset[str]
     """Arguments of models and optimisers that stand in ``machine`` today."""
     hints: frozenset[str]
@@ -87,8 +89,8 @@ class Rules:
 
     @functools.cached_property
     def moved(self) -> dict[str, str]:
-        """The first name of a class to today's."""
-        return {first: now for now, first in self.renamed.items()}
+        """The first name of a class, and any between, to today's."""
+        return {first: now for now, first in self.renamed.items()} | self.between
 
     @functools.cached_property
     def uncounted(self) -> frozenset[str]:
@@ -108,7 +110,8 @@ def rules() -> Rules:
     unread = {name: frozenset(keys) for name, keys in content["unread"].items()}
     timed = {task: Timed(**node) for task, node in content["timed"].items()}
     published = PublishedText(**content["published_text"])
-    return Rules(content["renamed"], speed, hints, unread, published, timed, content["reads"], neutral)
+    names = (content["renamed"], content["between"])
+    return Rules(*names, speed, hints, unread, published, timed, content["reads"], neutral)
 
 
 def settings(config: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,8 +45,8 @@ for _kind, _pattern, _first in (
 class Node:
     """A YAML node that knows its file and line."""
 
-    def __init__(self, path: Path, node: yaml.Node, name: str = "") -> None:
-        self.path, self.name, self._node = path, name, node
+    def __init__(self, path: Path, node: yaml.Node, name: str = "", library: "Library | None" = None) -> None:
+        self.path, self.name, self._node, self._library = path, name, node, library or {}
 
     @property
     def line(self) -> int:
@@ -81,7 +81,9 @@ class Node:
                 raise UsageError(f"{self.path}:{line}: merge keys (<<) are not read: inherit a whole file with 'like'")
             if key in result:
                 raise UsageError(f"{self.path}:{line}: duplicate key '{key}' (first at line {result[key].key_line})")
-            result[key] = Node(self.path, value_node, key)
+            listed = key in self._library and isinstance(value_node, yaml.SequenceNode)
+            kind = functools.partial(_Named, known=self._library[key]) if listed else Node
+            result[key] = kind(self.path, value_node, key)
             result[key].key_line = line
         return result
 
@@ -147,16 +149,44 @@ class Node:
         raise UsageError(f"{self.path}:{node.start_mark.line + 1}: not understood: the tag {node.tag!r}")
 
 
+Library = Mapping[str, Mapping[str, Node]]
+"""Definitions by name, for each section whose list names them."""
+
+
+class _Named(Node):
+    """A list of names, ``[loss, {perplexity: {digits: 2}}]``, as the mapping of their definitions."""
+
+    def __init__(self, path: Path, node: yaml.Node, name: str, known: Mapping[str, Node]) -> None:
+        super().__init__(path, node, name)
+        self._known = known
+
+    is_mapping, is_sequence = True, False
+
+    def items(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for child in self._own_elements():
+            if not child.is_mapping and child.text() not in self._known:
+                raise child.error(f"unknown '{child.text()}' in '{self.name}'{nearest(child.text(), self._known)}")
+            own = child.items() if child.is_mapping else {child.text(): self._known[child.text()]}
+            for name, node in own.items():
+                found[name] = over(self._known[name], node) if name in self._known else node
+        return found
+
+
 class _Over(Node):
     """A mapping or list over that of another file."""
 
     def __init__(self, base: Node, own: Node) -> None:
         super().__init__(own.path, own._node, own.name)
-        self.key_line, self._base = own.key_line, base
+        self.key_line, self._base, self._own = own.key_line, base, own
+
+    @property
+    def is_mapping(self) -> bool:
+        return self._own.is_mapping
 
     def items(self) -> dict[str, Node]:
         found = self._base.items()
-        for key, child in super().items().items():
+        for key, child in self._own.items().items():
             found[key] = over(found[key], child) if key in found else child
         return found
 
@@ -176,11 +206,12 @@ _SHARED = (
 )
 
 
-def read(path: Path, instead: str = _SHARED) -> Node:
+def read(path: Path, instead: str = _SHARED, library: Library | None = None) -> Node:
     """Return the root node of a YAML file.
 
     Args:
         instead: what to write in the place of an anchor.
+        library: definitions that its sections may name in a list.
 
     Raises:
         UsageError: the file cannot be read, is no YAML or is empty, has an anchor or an alias, or lies too deep.
@@ -197,7 +228,7 @@ def read(path: Path, instead: str = _SHARED) -> Node:
         raise UsageError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
     if root is None:
         raise UsageError(f"{path}: the file is empty")
-    return Node(path, root)
+    return Node(path, root, library=library)
 
 
 def _refuse_anchors(path: Path, text: str, instead: str) -> None:

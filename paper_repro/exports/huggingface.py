@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.models.gpt import GPT, SerialBlock
-from paper_repro.models.llama import Block, Llama, PreNorm
+from paper_repro.models.llama import Block, GatedFeedForward, Llama, PreNorm, RotaryAttention
 from paper_repro.models.ngpt import BaselineGPT
-from paper_repro.models.rotary import GatedFeedForward, RotaryAttention
 
 EXPORTED = (
     "exported are Llama without parts of CEM, nGPT's BaselineGPT (both with rope=textbook, qk_norm=false and "

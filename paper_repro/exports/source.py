@@ -6,7 +6,7 @@ from paper_repro.base.command_line import default_runs
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import Record, check_has_weights
 from paper_repro.cells.tasks import FINISHED
-from paper_repro.tables import frame
+from paper_repro.tables import view
 
 FORMAT = "paper-repro"
 HUGGING_FACE = "huggingface"
@@ -34,7 +34,7 @@ def find(path_or_id: str | Path, runs: str | Path | None = None) -> tuple[Path, 
     Raises:
         UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
     """
-    folder, record = frame.find_record(path_or_id, [default_runs() if runs is None else Path(runs).expanduser()])
+    folder, record = view.find_record(path_or_id, [default_runs() if runs is None else Path(runs).expanduser()])
     if record.status != FINISHED:
         raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
     if "model" not in record.config or "module" not in record.config:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.seeds import mix
-from paper_repro.models.causal import CausalLanguageModel
-from paper_repro.models.nrgpt.model import NRGPT
+from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.nrgpt import NRGPT
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ def generate(
     seed: int = 0,
     settle: Settle | None = None,
     num_allowed: int | None = None,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: int | None = None,
+    use_cache: bool = False,
 ) -> Generation:
     """Continue one prompt; see ``CausalLanguageModel.generate``.
 
@@ -82,6 +87,8 @@ def generate(
         prompt: at least one id; of more than ``block_length`` the model sees the last.
         seed: of the draws; without effect at temperature 0.
         settle: stop the descent for each token early; for models with energies.
+        use_cache: much faster; the window moves by half its length, so long texts differ from those of the papers.
+        num_allowed, top_k, top_p, stop: see ``CausalLanguageModel.generate``.
 
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, arguments out of range, or ``settle`` for a model
@@ -99,7 +106,18 @@ def generate(
     settling = _Settling(model, settle) if isinstance(model, NRGPT) and settle is not None else None
     ids = torch.tensor([list(prompt)], device=model.token_embedding.weight.device)
     generator = torch.Generator().manual_seed(mix(seed, "text"))
-    found = model.generate(ids, num_tokens, temperature, generator, settling, num_allowed)
+    found = model.generate(
+        ids,
+        num_tokens,
+        temperature,
+        generator,
+        settling,
+        num_allowed,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        use_cache=use_cache,
+    )
     return Generation(found[0].tolist(), settling.used if settling else [])
 
 

@@ -16,10 +16,12 @@ from paper_repro.kernels.qk_rotary.tables import RotaryTables
 from paper_repro.kernels.sphere_step import riemannian_step, sphere_step
 from paper_repro.kernels.sphere_step.reference import unit
 from paper_repro.kernels.unit_adam import project_rows_
-from paper_repro.models.gpt import check_heads
-from paper_repro.models.llama import INIT_STD, Llama, PreNorm
-from paper_repro.models.rotary import (
+from paper_repro.models.gpt import KeyValueCache, check_heads
+from paper_repro.models.llama import (
+    INIT_STD,
     GatedFeedForward,
+    Llama,
+    PreNorm,
     Reading,
     RotaryAttention,
     RotaryLanguageModel,
@@ -123,9 +125,9 @@ class NormalizedBlock(nn.Module):
         self.feed_forward, self.feed_forward_rate = feed_forward, feed_forward_rate
         self.update, self.first = update, first
 
-    def forward(self, h: Tensor, tables: RotaryTables) -> Tensor:
+    def forward(self, h: Tensor, tables: RotaryTables, cache: KeyValueCache | None = None) -> Tensor:
         start = unit(h) if self.first else h  # (B, T, D)
-        h = self.update(start, self.attention(h, tables), self.attention_rate())  # (B, T, D), rates (D,) or (1,)
+        h = self.update(start, self.attention(h, tables, cache), self.attention_rate())  # (B, T, D), rates (D,) or (1,)
         return self.update(h, self.feed_forward(h), self.feed_forward_rate())  # (B, T, D)
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.nrgpt.bounds import attention_bounds, feed_forward_bound, radius
-from paper_repro.models.nrgpt.model import NRGPT, NRGPTEnergies
+from paper_repro.models.nrgpt import NRGPT, NRGPTEnergies, attention_bounds, feed_forward_bound, radius
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "energies.csv"

@@ -21,9 +21,7 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import TextData
 from paper_repro.metrics.ranks import auroc, grouped_rank_correlation
-from paper_repro.models.ebt.model import EBT
-from paper_repro.models.ebt.thinking import think
-from paper_repro.models.ebt.transformer import TransformerPlusPlus
+from paper_repro.models.ebt import EBT, TransformerPlusPlus, think
 from paper_repro.probes.scored_texts import VALIDATION, check_sets, lack, scored_batches
 from paper_repro.probes.thinking import mean_of_tokens, negative_log_likelihoods, normal_start, settings_of
 from paper_repro.training.module import PaperModule

@@ -19,7 +19,7 @@ from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.pg19 import TEST, BookData
 from paper_repro.datamodules.text import VAL, Stream, TokenData
-from paper_repro.models.rotary import RotaryLanguageModel
+from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "lengths.json"

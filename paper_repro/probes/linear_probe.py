@@ -18,7 +18,7 @@ from paper_repro.base.seeds import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
-from paper_repro.models.ebt.image import DiT, ImageEBT
+from paper_repro.models.ebt_image import DiT, ImageEBT
 from paper_repro.training.module import PaperModule
 
 TOP = (1, 5)

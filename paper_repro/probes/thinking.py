@@ -18,10 +18,7 @@ from paper_repro.base.tokens import IGNORED
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.question_answers import AbsentTextsError
-from paper_repro.models.ebt.model import EBT, AutoregressiveEBT
-from paper_repro.models.ebt.steps import ThinkingSettings
-from paper_repro.models.ebt.thinking import Considered, think
-from paper_repro.models.ebt.transformer import TransformerPlusPlus
+from paper_repro.models.ebt import EBT, AutoregressiveEBT, Considered, ThinkingSettings, TransformerPlusPlus, think
 from paper_repro.probes.scored_texts import VALIDATION, Pair, check_sets, lack, scored_batches
 from paper_repro.training.module import PaperModule
 

@@ -21,8 +21,19 @@ from paper_repro.base import origins
 from paper_repro.base.durations import duration
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.measurements import code_of
-from paper_repro.site.files import Result, Source, Use, bench_commit, damaged, listed, read, write
-from paper_repro.site.headlines import adjusted, headlines, misses
+from paper_repro.site.files import (
+    Result,
+    Source,
+    Use,
+    adjusted,
+    bench_commit,
+    damaged,
+    headlines,
+    listed,
+    misses,
+    read,
+    write,
+)
 from paper_repro.tables import claims as words
 from paper_repro.tables import plots
 from paper_repro.tables.publish import counted as largest

@@ -2,9 +2,7 @@
 
 The overrides of a cell come in this order, a later one over an earlier one: the scale's ``overrides``, those of its
 axis values, ``beside`` of its axis values, the scale's ``over_axes``, ``at_scale`` of its axis values; and after all
-values the factors (``{times: 2}``), wherever they are written.  Where a scale and an axis value, or two axis values,
-set one key to two values, ``over_axes``, ``at_scale`` or ``beside`` has to say which one wins; without them it is an
-error.
+values the factors (``{times: 2}``), wherever they are written.  Of axis values that set one key the last axis wins.
 """
 
 import itertools
@@ -14,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paper_repro.base import overrides, typed_yaml
-from paper_repro.base.config import chooses
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.overrides import Override
 from paper_repro.base.seeds import LARGEST
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
-SCALES = ("smoke", "cpu", "gpu", "paper")
+SCALES = SMOKE, *_ = ("smoke", "cpu", "gpu", "paper")
+ABOUT_SMOKE = "a few steps of tiny models, to see that everything runs."
 EXACT = "exact"
 """The scale of arithmetic and counting: nothing is trained, so every scale word means the same."""
 COMPARABLE = ("paper", EXACT)
@@ -71,7 +69,7 @@ class Axis:
     """One way in which an artifact's cells differ.
 
     In YAML, ``sets: KEY`` names the config key that the values set.  Values are then a list of scalars, or a mapping
-    from names to scalars or to axis values with a ``value``.
+    from names to scalars or to axis values with a ``value``.  Without a ``title`` it is the axis's name.
     """
 
     title: str
@@ -79,7 +77,7 @@ class Axis:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Axis":
-        entries = typed_yaml.entries(node, required=("title", "values"), optional=("sets",))
+        entries = typed_yaml.entries(node, required=("values",), optional=("title", "sets"))
         sets = entries.get("sets")
         listed = entries["values"]
         if listed.is_sequence:
@@ -91,7 +89,8 @@ class Axis:
         if not children:
             raise node.error("an axis needs at least one value")
         values = {name: _axis_value(name, child, sets) for name, child in children.items()}
-        return cls(typed_yaml.convert(str, entries["title"]), values)
+        title = node.name.replace("_", " ").capitalize()
+        return cls(typed_yaml.convert(str, entries["title"]) if "title" in entries else title, values)
 
 
 CHANGED = "setting"
@@ -175,6 +174,7 @@ class Scale(Restriction):
     """What is run under one scale word, and whether its numbers may be held against the paper's."""
 
     about: str = field(kw_only=True)
+    """In YAML, not given at scale smoke: a few steps of tiny models."""
     comparable: bool = field(kw_only=True)
     """In YAML, not given: at the scales ``paper`` and ``exact``."""
     seeds: list[int] = field(default_factory=lambda: [0], kw_only=True)
@@ -191,12 +191,12 @@ class Scale(Restriction):
     @classmethod
     def from_yaml(cls, node: Node) -> "Scale":
         hints = typing.get_type_hints(cls)
-        found = typed_yaml.entries(node, ("about",), [name for name in hints if name != "about"])
+        found = typed_yaml.entries(node, ("about",) if node.name != SMOKE else (), list(hints))
         values = {name: typed_yaml.convert(hints[name], child) for name, child in found.items() if name != "seeds"}
         try:
             if "seeds" in found:
                 values["seeds"] = _seeds(found["seeds"])
-            return cls(**{"comparable": node.name in COMPARABLE, **values})
+            return cls(**{"comparable": node.name in COMPARABLE, "about": ABOUT_SMOKE, **values})
         except UsageError:
             raise
         except ValueError as error:
@@ -283,42 +283,6 @@ def _with_number(axes: Mapping[str, Axis], place: Mapping[str, str], item: Overr
     if value.number is None:
         raise item.error(f"the label {value.label!r} of axis '{item.value}' is no number")
     return item.having(value.number)
-
-
-def clashes(axes: Mapping[str, Axis], word: str, scale: Scale, run: Sequence[Key]) -> Iterator[str]:
-    """Yield what is wrong where two overrides set one key at a point that is run, and nothing says which one wins."""
-    told: set[tuple[str, str]] = set()
-    looked_at: dict[tuple[int, int], object] = {}
-    """Pairs of groups, which most points share with others; they are kept, so that no other group gets their id."""
-    settled = {item.key for item in scale.over_axes.items}
-    for key in run:
-        values = [axes[axis].values[value] for axis, value in key]
-        own = [value.overrides.items for value in values if value.overrides.items]
-        beside = [_beside(value, key) for value in values if value.beside]
-        last = [value.at_scale[word].items for value in values if word in value.at_scale]
-        groups = [(scale.overrides.items, group) for group in (*own, *beside)]
-        groups += itertools.chain.from_iterable(itertools.combinations(part, 2) for part in (own, beside, last))
-        fresh = [pair for pair in groups if (id(pair[0]), id(pair[1])) not in looked_at]
-        looked_at.update(((id(pair[0]), id(pair[1])), pair) for pair in fresh)
-        for first, second in (pair for one, other in fresh for pair in itertools.product(one, other)):
-            places = (first.said, second.said)
-            if places not in told and first.key not in settled and _undecided(first, second):
-                told.add(places)
-                yield (
-                    f"{second.said}: {first.source} sets {first.key} for the same cells (scale {word}); say which one "
-                    "wins with 'over_axes' in the scale, or 'at_scale' or 'beside' in the axis value"
-                )
-
-
-def _beside(value: AxisValue, key: Key) -> tuple[Override, ...]:
-    found = (value.beside.get(axis, {}).get(other, Overrides()).items for axis, other in key)
-    return tuple(itertools.chain.from_iterable(found))
-
-
-def _undecided(first: Override, second: Override) -> bool:
-    if first.times or second.times or not first.touches(second) or chooses(first) != chooses(second):
-        return False
-    return (first.key, first.value) != (second.key, second.value)
 
 
 def place_problems(axes: Mapping[str, Axis], place: Mapping[str, str]) -> Iterator[str]:

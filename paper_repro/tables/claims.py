@@ -7,12 +7,10 @@ models.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from paper_repro.base import typed_yaml
@@ -23,13 +21,13 @@ from paper_repro.tables import baselines, stats
 from paper_repro.tables.axes import place_problems
 from paper_repro.tables.stats import Bound, Interval, Samples
 
-LIST = Path(__file__).parents[1] / "papers" / "claims.yaml"
 HOLDS, FAILS, SEEN, OPPOSITE = "holds", "fails", "seen here", "opposite here"
 NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN = "no difference", "cannot tell", "baseline not beaten"
 VERDICTS = (HOLDS, FAILS, SEEN, OPPOSITE, NO_DIFFERENCE, CANNOT_TELL, NOT_BEATEN)
 RATIO, DIFFERENCE, NUMBER, SHARE, COUNT = "ratio", "difference", "number", "share", "count"
 SEEDS_ONLY, SEEDS_AND_ITEMS, EXACT = "seeds only", "seeds and items", "exact"
-FORMS = (RATIO, DIFFERENCE, COUNT, "computed")
+COMPUTED = "computed"
+FORMS = (RATIO, DIFFERENCE, COUNT, COMPUTED)
 LIMITS = ("above", "below", "at_least", "at_most", "between", "equals")
 LARGEST_EXPONENT = 700.0
 """A logarithm above it is that of no number."""
@@ -363,14 +361,11 @@ class Claim:
     """A claim of the paper or a question of ours."""
 
     id: str
-    """In YAML, not given: that of the paper's claim."""
     says: str
     where: str
     form: Contrast | str
-    """The estimate, or the name of the function that computes it."""
+    """The estimate, or the name of the function that computes it; in YAML, not given: the claim's id."""
     threshold: Threshold
-    catalogue: str | None = None
-    """The id in ``papers/claims.yaml`` of the paper's claim that it tests; None: none there."""
     ours: bool = False
     scales: list[str] = field(default_factory=list)
     """The scales at which it is judged (empty: all); at others it is not shown."""
@@ -381,31 +376,27 @@ class Claim:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Claim":
-        plain = ("id", "catalogue", "ours", "scales", "smallest", "without_baseline")
-        found = typed_yaml.entries(node, ("says", "where"), (*plain, *FORMS, *LIMITS))
+        required, plain = ("id", "says", "where"), ("ours", "scales", "smallest", "without_baseline")
+        found = typed_yaml.entries(node, required, (*plain, *FORMS, *LIMITS))
         hints = cls.__annotations__
         values: dict[str, Any] = {
-            name: typed_yaml.convert(hints[name], found[name]) for name in ("says", "where", *plain) if name in found
+            name: typed_yaml.convert(hints[name], found[name]) for name in (*required, *plain) if name in found
         }
-        if "id" not in values and "catalogue" not in values:
-            raise node.error("missing 'id' in a claim")
         forms, limits = ([name for name in names if name in found] for names in (FORMS, LIMITS))
-        name = values.get("id") or values["catalogue"]
-        if len(forms) != 1:
+        name = values["id"]
+        if len(forms) > 1:
             raise node.error(f"claim '{name}' has one estimate, of {', '.join(FORMS)}; found {len(forms)}")
         if len(limits) != 1:
             raise node.error(f"claim '{name}' has one threshold, of {', '.join(LIMITS)}; found {len(limits)}")
-        (kind,), (limit,) = forms, limits
-        form = typed_yaml.convert(str, found[kind]) if kind == "computed" else Contrast.from_yaml(kind, found[kind])
+        (limit,), kind = limits, (forms or [COMPUTED])[0]
+        form: Contrast | str = name
+        if forms:
+            form = typed_yaml.convert(str, found[kind]) if kind == COMPUTED else Contrast.from_yaml(kind, found[kind])
         threshold = Threshold.from_yaml(limit, found[limit])
-        return cls(**{"id": values.get("catalogue"), **values}, form=form, threshold=threshold, line=node.where)
+        return cls(**values, form=form, threshold=threshold, line=node.where)
 
     def problems(self, artifact: Any) -> Iterator[str]:
         """Yield what is wrong with it in its artifact."""
-        if self.catalogue is not None and self.catalogue not in (known := listed()):
-            yield f"unknown claim '{self.catalogue}' of papers/claims.yaml{nearest(self.catalogue, known)}"
-        if self.ours and self.catalogue is not None:
-            yield "a claim is the paper's ('catalogue') or ours ('ours'): give one"
         for word in self.scales:
             if word not in artifact.scales:
                 yield f"unknown scale '{word}'{nearest(word, artifact.scales)}"
@@ -422,32 +413,6 @@ class Claim:
 NO_SMALLEST = (
     "give 'smallest', the smallest effect that matters: {ratio: 0.02, reason: ...} or {absolute: 0.1, reason: ...}"
 )
-
-
-@dataclass(frozen=True)
-class PaperClaim:
-    """One sentence of a paper, in our words."""
-
-    paper: str
-    says: str
-    where: str
-
-
-@functools.cache
-def listed(path: Path = LIST) -> dict[str, PaperClaim]:
-    """Return every claim of every paper by its id.
-
-    Raises:
-        UsageError: an entry without its two texts, an unknown key, or an id given twice, with file and line.
-    """
-    found: dict[str, PaperClaim] = {}
-    for paper, claims in typed_yaml.read(path).items().items():
-        for name, node in claims.items().items():
-            if name in found:
-                raise node.error(f"duplicate claim id '{name}' (also of {found[name].paper})")
-            texts = {key: child.text() for key, child in typed_yaml.entries(node, ("says", "where")).items()}
-            found[name] = PaperClaim(paper, texts["says"], texts["where"])
-    return found
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,13 @@ from paper_repro.tables.table import data_of, size_of
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    import matplotlib.axes
+    import matplotlib.figure
+
+    Axes = matplotlib.axes.Axes
+    Canvas = matplotlib.figure.Figure
+else:  # matplotlib takes most of a second to import
+    Axes = Canvas = Any
 
 Row = dict[str, Any]
 RATE_KEY, SPAN = "optimizer.lr", 2.0
@@ -117,7 +122,7 @@ class Figure(ABC):
         """Return all that is drawn, as the rows of figure.csv (every row with the same keys)."""
 
     @abstractmethod
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         """Draw ``rows``, and nothing that is not in them."""
 
     def appendix(self) -> "Figure | None":
@@ -228,7 +233,7 @@ class SweepFigure(Figure):
                 found += [{**head, "seed": seed, sweep.metric: round(loss, 8)} for seed, loss in sorted(losses.items())]
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         sweeps = self._panels()
         across = min(len(sweeps), 4)
         panels = canvas.subplots(math.ceil(len(sweeps) / across), across, squeeze=False).flatten()
@@ -299,7 +304,7 @@ def _origin(view: View, rows: Sequence[Row]) -> str:
     return "; ".join(part for part in [*parts, "" if view.scale_name == EXACT else seeds] if part)
 
 
-def _draw_printed(panels: "Sequence[Axes]", numbers: Sequence[PrintedNumber]) -> None:
+def _draw_printed(panels: Sequence[Axes], numbers: Sequence[PrintedNumber]) -> None:
     groups: dict[tuple[int, str], list[PrintedNumber]] = {}
     for one in numbers:
         axes = panels[one.panel]
@@ -318,7 +323,7 @@ def _draw_printed(panels: "Sequence[Axes]", numbers: Sequence[PrintedNumber]) ->
         panels[panel].errorbar(x, y, errors if any(errors) else None, capsize=2, **style)
 
 
-def _draw_baselines(panels: "Sequence[Axes]", lines: Sequence[BaselineLine]) -> None:
+def _draw_baselines(panels: Sequence[Axes], lines: Sequence[BaselineLine]) -> None:
     """Draw baselines as dotted lines with their names; those far from the data as numbers at the edge."""
     for index, axes in enumerate(panels):
         own = [line for line in lines if line.panel in (None, index) and axes.axison]
@@ -341,7 +346,7 @@ def _draw_baselines(panels: "Sequence[Axes]", lines: Sequence[BaselineLine]) -> 
                 axes.annotate("\n".join(texts), color=plots.BASELINE, **place).set_in_layout(False)
 
 
-def _reach(axes: "Axes") -> tuple[float, float]:
+def _reach(axes: Axes) -> tuple[float, float]:
     """Return the values between which a baseline gets a line: the data, widened by ``FLATTENS`` times their span."""
     if not axes.get_autoscaley_on():
         low, high = sorted(axes.get_ylim())
@@ -355,7 +360,7 @@ def _reach(axes: "Axes") -> tuple[float, float]:
     return low - FLATTENS * (high - low), high + FLATTENS * (high - low)
 
 
-def _label(axes: "Axes", text: str, value: float, side: str, color: str) -> None:
+def _label(axes: Axes, text: str, value: float, side: str, color: str) -> None:
     """Write a name above a level line."""
     place: Any = {"xy": (float(side == "right"), value), "xycoords": axes.get_yaxis_transform(), "ha": side}
     shift = (-2, 2) if side == "right" else (2, 2)
@@ -375,7 +380,7 @@ def _with_marks(rows: Sequence[Row], lines: Sequence[BaselineLine], printed: Seq
     ]
 
 
-def _legend_entries(canvas: "Canvas", printed: bool) -> dict[str, Any]:
+def _legend_entries(canvas: Canvas, printed: bool) -> dict[str, Any]:
     """Return the labelled artists of all panels, each label once, the paper's numbers last."""
     from matplotlib.lines import Line2D
 
@@ -386,7 +391,7 @@ def _legend_entries(canvas: "Canvas", printed: bool) -> dict[str, Any]:
     return found | ({"paper": Line2D([], [], color=plots.PAPER, **PAPER_LINE, **PAPER_MARK)} if printed else {})
 
 
-def _write_around(canvas: "Canvas", headline: str, footer: str, entries: Mapping[str, Any], title: str | None) -> None:
+def _write_around(canvas: Canvas, headline: str, footer: str, entries: Mapping[str, Any], title: str | None) -> None:
     """Make a figure higher by its headline and legend above and its footer below, and draw these."""
     width, height = (float(inches) for inches in canvas.get_size_inches())
     above = textwrap.wrap(headline, max(20, int(width / (1.3 * CHARACTER))))
@@ -406,7 +411,7 @@ def _write_around(canvas: "Canvas", headline: str, footer: str, entries: Mapping
     canvas.get_layout_engine().set(rect=(0, bottom / whole, 1, height / whole))  # type: ignore[union-attr, call-arg]
 
 
-def _round_places(canvas: "Canvas") -> None:
+def _round_places(canvas: Canvas) -> None:
     """Round where panels lie: the solver of the layout leaves other last bits each time."""
     for part in canvas.subfigs:
         part.bbox_relative.set_points(part.bbox_relative.get_points().round(6))
@@ -415,7 +420,7 @@ def _round_places(canvas: "Canvas") -> None:
         axes.set_position((left, bottom, width, height))
 
 
-def _marks(canvas: "Canvas") -> dict[str, Any]:
+def _marks(canvas: Canvas) -> dict[str, Any]:
     """Return the marks of lines and dots for a page: places in points from the upper left, label and values."""
     width, height = (72 * float(inches) for inches in canvas.get_size_inches())
     scale, found = 72 / canvas.dpi, list[list[Any]]()
@@ -427,7 +432,7 @@ def _marks(canvas: "Canvas") -> dict[str, Any]:
     return {"width": round(width, 1), "height": round(height, 1), "marks": found if len(found) <= MOST_MARKS else []}
 
 
-def _drawn(canvas: "Canvas") -> Iterator[tuple[str, "Axes", list[tuple[float, float]]]]:
+def _drawn(canvas: Canvas) -> Iterator[tuple[str, Axes, list[tuple[float, float]]]]:
     """Yield the label, the panel and the values of each line and cloud of dots that has numbers on both axes."""
     from matplotlib.collections import PathCollection
 

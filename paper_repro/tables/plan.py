@@ -10,7 +10,7 @@ from paper_repro.base import config as configs
 from paper_repro.base import identity
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.base.overrides import COMMAND, Override, parse
+from paper_repro.base.overrides import Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 from paper_repro.cells.training_section import TRAINING
 from paper_repro.tables import spec
@@ -86,7 +86,7 @@ def make(
         try:
             cells += _cells(artifact.experiment_at(key), key, layers, own)
         except UsageError as error:
-            raise spec.named_first(artifact.path, error) if _names(artifact.bases, error) else error from error
+            raise error if overrides else spec.named_first(artifact.path, error) from error
     try:
         _refuse_twins(artifact, cells, overrides)
     except UsageError:
@@ -95,14 +95,8 @@ def make(
         raise
     for rule in artifact.agree:
         _refuse_disagreement(artifact, rule, cells)
-    for axis, fewest in artifact.fewest.items():
-        _refuse_few(artifact, axis, fewest, cells)
     trivial = tuple(_baselines(artifact, name, scale_spec, [cell for cell in cells if cell.seed in chosen], overrides))
     return Plan(artifact, name, scale_spec, tuple(chosen), tuple(overrides), tuple(cells), trivial)
-
-
-def _names(files: Sequence[Path], error: UsageError) -> bool:
-    return any(str(error).startswith(f"{path}:") for path in files)
 
 
 def _alters(key: str, timed: Set[str]) -> bool:
@@ -112,37 +106,9 @@ def _alters(key: str, timed: Set[str]) -> bool:
 
 
 def _cells(experiment: str, key: Key, layers: Sequence[Override], seeds: Sequence[int]) -> list[PlannedCell]:
-    """Return the cells of one point.
-
-    Raises:
-        UsageError: their config is refused; with file and line where an override of a file is the reason.
-    """
-    try:
-        composed = configs.compose_seeds(experiment, layers, seeds)
-        return [plan_cell(key, seed, config) for seed, config in zip(seeds, composed, strict=True)]
-    except UsageError as error:
-        reason = _reason(experiment, layers, seeds[0], str(error))
-        if reason is None or reason.source == COMMAND or str(error).startswith(reason.said):
-            raise
-        raise reason.error(str(error)) from error
-
-
-def _reason(experiment: str, layers: Sequence[Override], seed: int, refusal: str) -> Override | None:
-    """Return the override that a refusal begins with: the config of those before it is right, and from it on the
-    refusal is the same.  None where there is no such override.
-    """
-    found = [_refusal(experiment, layers[:count], seed) for count in range(len(layers) + 1)]
-    before = max((count for count, text in enumerate(found) if text != refusal), default=-1)
-    return layers[before] if 0 <= before < len(layers) and not found[before] else None
-
-
-def _refusal(experiment: str, layers: Sequence[Override], seed: int) -> str:
-    """Return why a cell's config is refused; empty for a right one."""
-    try:
-        plan_cell((), seed, configs.compose(experiment, layers, seed))
-    except UsageError as error:
-        return str(error)
-    return ""
+    """Return the cells of one point."""
+    composed = configs.compose_seeds(experiment, layers, seeds)
+    return [plan_cell(key, seed, config) for seed, config in zip(seeds, composed, strict=True)]
 
 
 def _baselines(
@@ -235,16 +201,3 @@ def _agreed(artifact: Artifact, name: str, cell: PlannedCell) -> Any:
 
 def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else repr(value)
-
-
-def _refuse_few(artifact: Artifact, axis: str, fewest: int, cells: Sequence[PlannedCell]) -> None:
-    found: dict[Key, set[str]] = {}
-    for cell in cells:
-        place = tuple(pair for pair in cell.key if pair[0] != axis)
-        found.setdefault(place, set()).add(dict(cell.key)[axis])
-    for place, values in found.items():
-        if len(values) < fewest:
-            raise UsageError(
-                f"{artifact.path}: {artifact.id} runs {len(values)} of axis '{axis}' ({', '.join(sorted(values))}) at "
-                f"{dict(place)}, and needs at least {fewest}: add values to the axis, or to the scale's 'only'"
-            )

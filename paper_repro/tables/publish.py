@@ -257,7 +257,7 @@ def listing(runs: Path, results: Path, names: Sequence[str] = (), columns: int |
             rows.append([name, "faulty, see below"])
             faults.append(f"{name} is faulty: {error}")
             continue
-        absent = [need for need in artifact.needs if find_data(need.path) is None]
+        absent = [need for need in artifact.needs.values() if find_data(need.path) is None]
         missing |= {f"{_folder(need.path)} ({need.title})": need.command for need in absent}
         data = _data(artifact, absent)
         scales = ", ".join(artifact.scales)

@@ -308,12 +308,10 @@ class Artifact:
     smallest: Smallest | None = None
     """The smallest effect that matters to each claim that names none of its own."""
     notes: list[str] = field(default_factory=list)
-    needs: list[DataNeed] = field(default_factory=list)
+    needs: dict[str, DataNeed] = field(default_factory=dict)
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""
     agree: list[Agreement] = field(default_factory=list)
-    fewest: dict[str, int] = field(default_factory=dict)
-    """How many values of an axis a scale runs at least, wherever it runs any: three rates, for an interpolant."""
     runs: Restriction = field(default_factory=Restriction)
     """Which points every scale is restricted to; a scale may restrict itself further."""
     table: str | None = None
@@ -337,10 +335,8 @@ class Artifact:
                 for value in self.axes[column.axis].values.values():
                     if value.number is None:
                         yield f"column '{name}': the label '{value.label}' of axis '{column.axis}' is no number"
-        named = [("agree", axis) for rule in self.agree for axis in rule.within]
-        for key, axis in named + [("fewest", axis) for axis in self.fewest]:
-            if axis not in self.axes:
-                yield f"'{key}': unknown axis '{axis}'{nearest(axis, self.axes)}"
+        for axis in (axis for rule in self.agree for axis in rule.within if axis not in self.axes):
+            yield f"'agree': unknown axis '{axis}'{nearest(axis, self.axes)}"
         values = (value for spec in self.axes.values() for value in spec.values.values())
         for place in ({axis: other} for value in values for axis in value.beside for other in value.beside[axis]):
             for problem in place_problems(self.axes, place):
@@ -581,7 +577,7 @@ def where(artifact: Artifact, section: str, name: str) -> str:
 
 def _read(path: Path) -> tuple[Node, list[Node]]:
     """Return a file laid over its bases, and the bases, the nearest first."""
-    root = typed_yaml.read(path)
+    root = typed_yaml.read(path, library=_library())
     below = _bases_of(root)
     return functools.reduce(typed_yaml.over, [*reversed(below), root]), below
 
@@ -677,7 +673,14 @@ def _bases_of(own: Node) -> list[Node]:
 @functools.lru_cache(maxsize=256)
 def _read_once(path: Path, changed: int) -> Node:
     """Read a base, on which many artifacts lie; ``changed`` is the time of its last change."""
-    return typed_yaml.read(path)
+    return typed_yaml.read(path, library=_library())
+
+
+@functools.cache
+def _library() -> typed_yaml.Library:
+    """Return the definitions of metrics, columns and data that artifacts share."""
+    sections = typed_yaml.read(PAPERS / "library.yaml").items()
+    return {"needs" if name == "data" else name: node.items() for name, node in sections.items()}
 
 
 def _check(artifact: Artifact, entries: Mapping[str, Node]) -> None:
@@ -765,9 +768,6 @@ def _check_scales(artifact: Artifact, entries: Mapping[str, Node]) -> None:
             for word in (word for word in item.at_scale if word not in artifact.scales):
                 node = entries["axes"].items()[axis].items()["values"].items()[value].items()["at_scale"]
                 raise node.error(f"unknown scale '{word}'{nearest(word, artifact.scales)}")
-    for word, scale in artifact.scales.items():
-        for problem in axes_of.clashes(artifact.axes, word, scale, artifact.points(scale)):
-            raise UsageError(problem)
 
 
 def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
@@ -788,10 +788,6 @@ def _check_published(artifact: Artifact, entries: Mapping[str, Node]) -> None:
                     if (name, key) in seen:
                         raise UsageError(f"{row.where}: '{name}' was already given at {seen[name, key]}")
                     seen[name, key] = row.where
-    for key, name in ((key, name) for key in artifact.points() for name in names):
-        if (name, key) not in seen:
-            place = ", ".join(f"{axis}: {value}" for axis, value in key)
-            raise entries["published"].error(f"no published '{name}' for {{{place}}}")
 
 
 def derivation_problem(name: str, metric: Metric) -> str | None:

@@ -577,7 +577,6 @@ def _claim_document(one: Judgement) -> dict[str, Any]:
     estimate = one.estimate
     return {
         "id": one.claim.id,
-        "catalogue": one.claim.catalogue,
         "whose": "ours" if one.claim.ours else "paper",
         "where": one.claim.where,
         "says": one.claim.says,

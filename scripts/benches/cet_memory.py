@@ -13,8 +13,7 @@ from children import measure_in_child
 from side_by_side import Comparison, wait
 from torch import Tensor
 
-from paper_repro.models.cet.learning import Phases, equilibrium_propagation, truncated_backpropagation
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET, Phases, equilibrium_propagation, truncated_backpropagation
 from paper_repro.training.machine import peak_memory_mib
 
 CPU_BATCH, CUDA_BATCH = 8, 64

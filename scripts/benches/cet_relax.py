@@ -13,9 +13,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
 from paper_repro.kernels.projected_step import project
-from paper_repro.models.cet.energy import CETClamped, CETState
-from paper_repro.models.cet.model import CET
-from paper_repro.models.cet.relaxation import PreparedSteps, RelaxationSettings, products
+from paper_repro.models.cet import CET, CETClamped, CETState, PreparedSteps, RelaxationSettings, products
 
 CPU_BATCH, CUDA_BATCH = 4, 64
 GOALS = {"float32": 1.7, "bfloat16": 3.0}

@@ -11,11 +11,9 @@ from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
-from paper_repro.models.causal import CausalLanguageModel
-from paper_repro.models.cem.mlp import CEMMLP
-from paper_repro.models.cem.regression import GaussianProcessRegressor
-from paper_repro.models.gpt import RGPTParallel
-from paper_repro.models.nrgpt.model import NRGPT_H_FF1, NRGPT_H_FF2W
+from paper_repro.models.cem import CEMMLP, GaussianProcessRegressor
+from paper_repro.models.gpt import CausalLanguageModel, RGPTParallel
+from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.training.batches import place
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.module import PaperModule

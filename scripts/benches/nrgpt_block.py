@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.nrgpt_block.reference import attention_energy
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import nrgpt
 from paper_repro.training.counting import count_flops
 from paper_repro.training.machine import peak_memory_mib
 

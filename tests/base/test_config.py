@@ -502,6 +502,7 @@ def choices(experiment: str) -> list[list[str]]:
     return found + [[f"machine={path.stem}"] for path in sorted((CONF / "machine").glob("*.yaml"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", experiments())
 def test_every_shipped_experiment_composes_with_every_choice_of_its_paper(experiment: str) -> None:
     header = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()[:14]

@@ -80,6 +80,7 @@ def _processor_seconds(pid: int) -> float:
     return sum(psutil.Process(pid).cpu_times()[:4])
 
 
+@pytest.mark.slow
 def test_three_hundred_workers_leave_nothing_in_the_process_that_forks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_cells_with_other_threads_have_another_server(tmp_path: Path, log: Path,
     assert [server.threads for server in started] == [1, 2, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mishap", "cause"),
     [("exit", "exit code 3"), ("die", "signal 9"), ("segfault", "signal 11"), ("abort", "signal 6")],
@@ -134,6 +136,7 @@ def test_a_crash_of_one_cell_touches_no_other(
     assert len(started) == 1
 
 
+@pytest.mark.slow
 def test_a_second_cell_of_a_kind_takes_less_than_a_second(server: ServerProcess, tmp_path: Path) -> None:
     taken = []
     for seed in (0, 1):
@@ -155,6 +158,7 @@ def test_every_worker_may_use_the_gpu(server: ServerProcess, tmp_path: Path) -> 
         assert (found.status, found.provenance["device"]) == (FINISHED, torch.cuda.get_device_name())
 
 
+@pytest.mark.slow
 def test_the_runner_imports_no_torch(tmp_path: Path) -> None:
     program = (
         "import sys\n"
@@ -179,6 +183,7 @@ def test_what_was_counted_before_a_sweep_stands_in_its_records(tmp_path: Path) -
     assert [(record.parameters, record.multiply_adds) for record in found] == [(7, 11)] * 2 + [(None, None)] * 2
 
 
+@pytest.mark.slow
 def test_costs_are_counted_in_another_process_and_errors_come_back(tmp_path: Path) -> None:
     good = single("cem/gaussian_process", TRAINED, 0).config
     wrong = {**good, "model": {**good["model"], "widht": 3}}
@@ -203,6 +208,7 @@ def _parent_of_the_first_step(log: Path, cells: int = 1) -> psutil.Process:
     return psutil.Process(int(log.read_text().split()[2])).parent()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_server_that_somebody_ends_is_replaced(number: signal.Signals, tmp_path: Path, log: Path) -> None:
     def end() -> None:

@@ -71,6 +71,7 @@ def _sweep_with_kills(tmp_path: Path, kills: int, seed: int) -> None:
     assert not list(runs.rglob("lease")) and not list(runs.glob("stacks/*"))
 
 
+@pytest.mark.slow
 def test_twenty_kills_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
     _sweep_with_kills(tmp_path, kills=20, seed=1)
 
@@ -124,6 +125,7 @@ def _training_with_kills(tmp_path: Path, kills: int) -> None:
         assert (runs / place).read_bytes() == (undisturbed / place).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_a_training_that_was_killed_twice_ends_in_the_same_table(tmp_path: Path) -> None:
     _training_with_kills(tmp_path, kills=2)
 

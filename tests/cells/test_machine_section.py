@@ -63,6 +63,7 @@ def test_what_is_shipped_is_accepted_and_null_where_it_has_a_meaning(choice: str
     check_machine({})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override", ["machine.workers=0", "machine.workers=-1", "machine.threads=0", "machine.checkpoint_every_steps=soon"]
 )

@@ -60,6 +60,7 @@ def runs(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "runs"
 
 
+@pytest.mark.slow
 def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> None:
     plain, one = cell(), cell(one={})
     own, log = runs / "plain", runs.parent / "steps.log"
@@ -83,6 +84,7 @@ def test_a_new_probe_measures_kept_weights_and_trains_nothing(runs: Path) -> Non
     assert together.record.measured == found.record.measured
 
 
+@pytest.mark.slow
 def test_what_a_probe_measured_and_is_no_number_is_said_and_not_measured_again(runs: Path) -> None:
     own, content = runs / "plain", runs.parent / "content"
     content.write_text("nan")
@@ -96,6 +98,7 @@ def test_what_a_probe_measured_and_is_no_number_is_said_and_not_measured_again(r
     assert measurements.to_fill(own, diverged) == [], "nothing is lacking that could be brought"
 
 
+@pytest.mark.slow
 def test_a_probe_with_other_settings_is_another_measurement(runs: Path) -> None:
     one, other = cell(one={}), cell(one={"size": 100})
     own, log = runs / "probed", runs.parent / "steps.log"
@@ -120,6 +123,7 @@ def test_a_probe_that_fails_leaves_weights_and_record_as_they_are(runs: Path) ->
     assert measurements.is_done(own, cell())
 
 
+@pytest.mark.slow
 def test_without_weights_the_cell_is_trained_again(runs: Path) -> None:
     own, log = runs / "plain", runs.parent / "steps.log"
     folder = record_path(own, cell().id).parent

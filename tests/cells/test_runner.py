@@ -93,6 +93,7 @@ def test_a_task_without_probes_is_filled_by_computing_it_again(tmp_path: Path, l
         assert log.read_text().count("begin") == 3 and not _record(runs, cell.id).unavailable
 
 
+@pytest.mark.slow
 def test_mishaps_leave_the_other_cells_alone_and_say_what_happened(tmp_path: Path, log: Path) -> None:
     cases = {"raise": FAILED, "memory": OUT_OF_MEMORY, "diverge": DIVERGED, "die": FAILED}
     for mishap, status in cases.items():
@@ -201,6 +202,7 @@ def test_damaged_records_and_checkpoints_are_run_again(tmp_path: Path, log: Path
         assert _record(runs, cell.id).metrics == json.loads(good[cell.id])["metrics"]
 
 
+@pytest.mark.slow
 def test_two_runners_on_one_folder_run_each_cell_once(tmp_path: Path, log: Path) -> None:
     runs = tmp_path / "runs"
     cells = sweeps.cells(10, steps=4, delay=0.02)

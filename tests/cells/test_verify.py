@@ -17,7 +17,7 @@ from paper_repro.cells import verify
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
 from paper_repro.cells.verify import DIFFERS, NOT_VERIFIED, REPRODUCES, Published
-from paper_repro.models.cem.regression import GatedMLP
+from paper_repro.models.cem import GatedMLP
 from paper_repro.tables import plan, publish, spec
 from paper_repro.training import build
 
@@ -40,6 +40,7 @@ def cell() -> PlannedCell:
     return next(cell for cell in cells if cell.key == (("kernel", "rbf"), ("model", "t1")))
 
 
+@pytest.mark.slow
 def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_random_features_have_the_covariance_of_the_kernel(variant: str) -> None
     np.testing.assert_allclose(basis @ basis.T, expected, rtol=0, atol=5 * math.sqrt(1.5 / features))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_draws_have_zero_mean_and_the_covariance_of_the_kernel(variant: str, sampler: str) -> None:

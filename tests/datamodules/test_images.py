@@ -17,7 +17,7 @@ from paper_repro.datamodules.image_decoding import Pixels, decode
 from paper_repro.datamodules.image_sources import Digits, Faces, ImageSource, Photographs
 from paper_repro.datamodules.images import ImageData, MaskedImageData
 from paper_repro.datamodules.pixels import random_box, random_resized_crop, resized
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET
 
 
 class Numbers(ImageSource):

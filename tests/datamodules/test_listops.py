@@ -16,6 +16,7 @@ def generated(task: ListOps) -> Corpus:
     return task.generate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", golden.files("listops", "*.json.gz"))
 def test_golden_nrgpt_listops(path):
     record = golden.document(path)

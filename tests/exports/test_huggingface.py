@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.exports import huggingface
-from paper_repro.models.cem.mlp import CEMMLP
+from paper_repro.models.cem import CEMMLP
 from paper_repro.models.gpt import GPT, RGPT
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 from paper_repro.models.ngpt import NGPT, BaselineGPT

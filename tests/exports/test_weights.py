@@ -31,7 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
         **SIZES,
         "num_layers": 1,
         "hidden": 16,
-        "attention": {"_target_": "paper_repro.models.cem.attention.CEMAttention", "_partial_": True},
+        "attention": {"_target_": "paper_repro.models.cem.CEMAttention", "_partial_": True},
         "feed_forward": {"_target_": "paper_repro.models.llama.gated_feed_forward", "_partial_": True},
     },
 }

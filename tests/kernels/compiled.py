@@ -1,107 +1,190 @@
-"""Records every launch that the ops declare, and compiles some for a GPU; prints both as JSON.
+"""Compiles every Triton kernel for an H100 that need not be there; prints registers, spills and shared memory.
 
-Triton decides when it is imported whether it interprets: tests, which do, start this file as a process of its own.
+Triton sees what a GPU would be given: tensors of the meta device, and the properties of the device.  It decides when it
+is imported whether it interprets: tests, which do, start this file as a process of its own.
 """
 
-import dataclasses
 import json
-import sys
-from collections.abc import Iterator
+import re
+import subprocess
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-import triton
+from torch import Tensor
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
 
-from paper_repro.base.command_line import ROOT
 from paper_repro.kernels.energy_attention.fused import energy_attention
+from paper_repro.kernels.linear_ce.closed_form import Rows
+from paper_repro.kernels.linear_ce.fused import softmax_piece
+from paper_repro.kernels.processors import Device, assume
+from paper_repro.kernels.projected_step.fused import image_step, projected_step
+from paper_repro.kernels.qk_rotary.fused import Rotation, RotationGradient
+from paper_repro.kernels.scaled_swiglu.fused import ScaledSwiGLU, ScaledSwiGLUGradient
 from paper_repro.kernels.self_slot_attention import fused
 from paper_repro.kernels.self_slot_attention.curvature import fused as curvature
 from paper_repro.kernels.self_slot_attention.second_order import Cotangents, Observed, OwnRows
-from paper_repro.kernels.static.gpus import GPU, GPUS, H100
-from paper_repro.kernels.static.launches import compiled, record
-from paper_repro.kernels.static.shapes import Launch, Op, Shape, declared, meta, tf32
+from paper_repro.kernels.sphere_step.fused import SphereStep, SphereStepGradient
 from paper_repro.kernels.tied_attention import fused as tied_fused
 from paper_repro.kernels.tied_attention.reference import Positions
 from paper_repro.kernels.tied_attention.tiles import tiles
+from paper_repro.kernels.unit_adam.fused import adam_
+from paper_repro.kernels.unit_adam.reference import Settings
 
-sys.path.insert(0, str(ROOT / "scripts" / "benches"))
+H100 = Device(processors=132, capability=90)
+BF16, FP32 = torch.bfloat16, torch.float32
+_run = JITFunction.run
 
-import kernels_static
+
+def meta(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")  # (...,)
 
 
-def _curved(key_width: int, value_width: int, dtype: torch.dtype, lead: int) -> None:
-    """Launch all passes of EBT's attention with every option."""
-    tokens = 50
+def differentiated(width: int, values: int, dtype: torch.dtype, tokens: int, lead: int, whole: bool = True) -> None:
+    """All passes of EBT's attention, with every option where ``whole``."""
     rows, columns = (1, 2, tokens), (1, 2, tokens + lead)
-    query, out = meta(*rows, key_width, dtype=dtype), meta(*rows, value_width, dtype=dtype)  # (B, H, T, Y or Z)
-    given = Observed(query, meta(*columns, key_width, dtype=dtype), meta(*columns, value_width, dtype=dtype), lead, 0.1)
-    along = Cotangents(query, given.keys, given.values)
+    query, out = meta(*rows, width, dtype=dtype), meta(*rows, values, dtype=dtype)  # (B, H, T, Y or Z)
+    given = Observed(query, meta(*columns, width, dtype=dtype), meta(*columns, values, dtype=dtype), lead, 0.1)
+    along = Cotangents(query, given.keys, given.values) if whole else Cotangents(query, None, None)
     number = meta(*rows, 1)
-    with tf32():
-        fused.forward(given)
-        fused.gradient(given, out, number, number, (True, True, True))
-        curvature.curvature(given, out, number, number, along, OwnRows(*[number] * 4), (True,) * 4)
+    fused.forward(given)
+    fused.gradient(given, out, number, number, (True, True, True))
+    curvature.curvature(given, out, number, number, along, OwnRows(*[number] * 4), (True,) * 4)
 
 
-def _beyond_128_tokens(rounded: bool) -> None:
-    with tf32(rounded):
-        energy_attention(meta(1, 2, 150, 100), meta(1, 2, 150, 100), 0.25, None)
+def energies(tokens: int, width: int, dtype: torch.dtype) -> None:
+    query, key = (meta(2, 12, tokens, width, dtype=dtype) for _ in range(2))  # (B, H, T, Y) each
+    energy_attention(query, key, 0.25, None)
 
 
-def _shared_by_heads() -> None:
-    """Launch CEM's attention with tiles of which no two sides are equal."""
-    query, state = meta(2, 50, 6, 40, dtype=torch.bfloat16), meta(2, 50, 240, dtype=torch.bfloat16)  # (B, T, H, Y)
-    lse, number = meta(2, 50, 6), meta()
+def step_and_back(heads: int, width: int, shared: bool) -> None:
+    """An inner step of CEM's attention, and the way back."""
+    query, keys, direction = (meta(8, 2048, heads, width, dtype=BF16) for _ in range(3))  # (B, T, H, Y) each
+    state, context = (meta(8, 2048, heads * width, dtype=BF16) if shared else None for _ in range(2))  # (B, T, D)
+    attention = tied_fused.Attention(keys, context, Positions(meta(heads), meta(), meta()), 8.0)
+    lse = meta(8, 2048, heads)
+    attention.backward(direction, query, state, lse, attention.forward(query, state, lse))
+
+
+def with_a_tail() -> None:
+    """Tiles of which no two sides are equal, so that a variable of two shapes is found."""
     with mock.patch.object(tied_fused, "tiles", lambda *given: tiles(*given)._replace(other=128)):
-        attention = tied_fused.Attention(query, state, Positions(meta(6), number, number), 8.0)
-        attention.backward(query, query, state, lse)
+        step_and_back(6, 40, True)
 
 
-ODD = (
-    Shape("all options", "Y=20, Z=40, bfloat16", partial(_curved, 20, 40, torch.bfloat16, 1)),
-    Shape("all options", "Y=Z=128, TF32", partial(_curved, 128, 128, torch.float32, 0)),
-    Shape("with a tail", "Y=40, bfloat16", _shared_by_heads),
-    Shape("beyond 128 tokens", "Y=100, TF32", partial(_beyond_128_tokens, True)),
-    Shape("beyond 128 tokens", "Y=100, float32", partial(_beyond_128_tokens, False)),
-)
-"""What no paper has: no two sides of a tile are equal, so that a variable of two shapes is found; the widest heads."""
+def updated(shapes: list[tuple[int, ...]], unit_rows: bool, dtype: torch.dtype) -> None:
+    settings = Settings(step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0)
+    adam_([tuple(meta(*shape, dtype=dtype) for _ in range(4)) for shape in shapes], settings, unit_rows)  # type: ignore[misc]
 
 
-def _launches() -> Iterator[tuple[Op, Shape, GPU, Launch]]:
-    for op in declared().values():
-        for shape in op.shapes:
-            for gpu in GPUS:
-                yield from ((op, shape, gpu, launch) for launch in record(shape, gpu))
+def piece(gradient: bool) -> None:
+    counted = meta(1024, 1, dtype=torch.bool)
+    known = Rows(meta(1024, 1, dtype=torch.int64), counted, *(meta(1024, 1) for _ in range(3)))
+    softmax_piece(meta(1024, 32000, dtype=BF16), known, 0, True, gradient)
 
 
-def _chosen(shape: Shape, gpu: GPU, launch: Launch) -> dict[str, Any]:
-    """What the launching code has chosen, by the names of the bench's rows."""
-    named = {"kernel": launch.kernel, "model": shape.model, "size": shape.size, "gpu": gpu.name}
-    options = {name.removeprefix("num_"): value for name, value in launch.options.items()}
-    return {**named, "tile": launch.tile, "programs": launch.programs, **options}
+def activated(scaled: bool) -> None:
+    pre, out = (meta(8192, columns, dtype=BF16) for columns in (2 * 4096, 4096))  # (N, 2M), (N, M)
+    scales = (meta(4096), meta(4096)) if scaled else (None, None)
+    ScaledSwiGLU.forward(pre, *scales)
+    ScaledSwiGLUGradient.forward(out, pre, *scales)
 
 
-def main() -> None:
-    launches = list(_launches())
-    smallest: dict[str, tuple[Op, Shape, GPU, Launch]] = {}
-    for op, shape, gpu, launch in launches:
-        known = smallest.get(launch.kernel)
-        less = known is None or op.work(launch).elements < op.work(known[-1]).elements
-        if gpu is H100 and less:
-            smallest[launch.kernel] = op, shape, gpu, launch
-    rows = [kernels_static.row(op, shape, launch, gpu) for op, shape, gpu, launch in smallest.values()]
-    odd = [compiled(launch, H100) for shape in ODD for launch in record(shape, H100)]
-    result = {
-        "triton": triton.__version__,
-        "launches": [_chosen(*launch) for _, *launch in launches],
-        "smallest": [row.record() for row in rows],
-        "lines": [row.line() for row in rows],
-        "odd": [dataclasses.asdict(program) for program in odd],
-    }
-    print(json.dumps(result))
+def turned(width: int, unit: bool, dtype: torch.dtype) -> None:
+    query, key, _ = meta(8, 1024, 3, 16, width, dtype=dtype).unbind(2)  # (B, T, H, Y) each
+    tables, scale = [meta(1024, width // 2)] * 3, meta(16, width) if unit else None
+    out = Rotation.forward(*tables, scale, unit, query, key)
+    RotationGradient.forward(*tables, scale, unit, query, key, *out)
+
+
+def relaxed() -> None:
+    """A step of CET's tokens and of its image, free and nudged."""
+    z, y = meta(128, 121, 768), meta(128, 12, 12, 300)  # (B, N, D), (B, S, S, C)
+    projected_step(z, meta(128, 121, 768), 1.0, z)
+    patches = meta(128, 121, 5808)[..., 5808 - 4 * 300 :]  # (B, N, 4 C)
+    for wanted, beta in ((None, None), (torch.empty_like(y), meta(128))):
+        image_step(y, patches, meta(300), 1.0, wanted, beta, torch.empty_like(y))
+
+
+def on_the_sphere() -> None:
+    h, f, alpha = meta(8192, 1024), meta(8192, 1024, dtype=BF16), meta(1024)  # (N, D) twice, (D,)
+    out, inverse = SphereStep.forward(h, f, alpha, True)
+    SphereStepGradient.forward(out, h, f, alpha, inverse, True)
+
+
+ODD: list[Callable[[], None]] = [
+    partial(differentiated, 20, 40, BF16, 50, 1),
+    partial(differentiated, 128, 128, FP32, 50, 0),
+    partial(energies, 150, 100, FP32),
+    with_a_tail,
+]
+PAPERS: list[Callable[[], None]] = [
+    partial(differentiated, 64, 64, FP32, 256, 0, False),
+    partial(energies, 121, 64, FP32),
+    partial(energies, 121, 64, BF16),
+    partial(step_and_back, 8, 84, True),
+    partial(step_and_back, 12, 64, False),
+    partial(updated, [(32000, 1024), (4096, 1024)], True, FP32),
+    partial(updated, [(4096, 1024)], True, BF16),
+    partial(updated, [(1024,), (4096,)], False, FP32),
+    partial(piece, True),
+    partial(piece, False),
+    partial(activated, True),
+    partial(activated, False),
+    partial(turned, 64, True, BF16),
+    partial(turned, 84, False, BF16),
+    partial(turned, 96, False, FP32),
+    relaxed,
+    on_the_sphere,
+]
+
+
+class Driver:
+    """The part of Triton's driver that compiling reads."""
+
+    def get_current_device(self) -> int:
+        return H100.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", H100.capability, 32)
+
+
+def programs(case: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    """Compile what a case launches; nothing is started."""
+    found: list[dict[str, Any]] = []
+
+    def instead(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        compiled = _run(kernel, *arguments, grid=grid, warmup=True, **options)
+        binary = next(path for name, path in compiled.metadata_group.items() if name.endswith(".cubin"))
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(Path(binary))]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        used = {name: int(value) for name, value in re.findall(r"\b(REG|STACK):(\d+)", printed)}
+        folder = kernel.fn.__module__.removeprefix("paper_repro.kernels.").rpartition(".")[0]
+        row = {"kernel": f"{folder}.{kernel.fn.__name__}", "registers": used["REG"], "spilled": used["STACK"]}
+        found.append(row | {"shared": compiled.metadata.shared})
+
+    before = driver._active
+    driver.set_active(Driver())
+    JITFunction.run = instead
+    try:
+        with assume(H100):
+            case()
+    finally:
+        JITFunction.run = _run
+        driver.set_active(before)
+    yield from found
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_float32_matmul_precision("high")
+    groups = {"papers": PAPERS, "odd": ODD}
+    print(json.dumps({name: [row for case in cases for row in programs(case)] for name, cases in groups.items()}))

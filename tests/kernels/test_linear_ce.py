@@ -69,6 +69,7 @@ def _apart(found: Tensor, expected: Tensor) -> float:
     return float((found.double() - expected).norm() / expected.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
 @pytest.mark.parametrize(("token_chunk", "vocabulary_chunk"), PIECES)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import nrgpt
 from paper_repro.training.cost import BYTES_PER_PARAMETER
 from paper_repro.training.counting import num_parameters, peak_bytes
 

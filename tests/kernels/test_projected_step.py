@@ -79,6 +79,7 @@ def test_tokens_of_a_fast_way_are_those_of_the_definition(
     _assert_same(found, expected, TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("nudged", [False, True])
 @pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 1, 3, 5), (2, 4, 1, 3), (1, 3, 2, 300), (1, 4, 3, 7)])

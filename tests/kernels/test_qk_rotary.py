@@ -104,6 +104,7 @@ def test_autograd_of_the_definition_is_exact(make: Callable[..., RotaryTables], 
     assert torch.autograd.gradgradcheck(function, leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("both", [True, False])

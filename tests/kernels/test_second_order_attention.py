@@ -108,6 +108,7 @@ def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
         torch.testing.assert_close(one, two, rtol=0, atol=allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "way"), [("fused", "autograd"), ("closed_form", "autograd"), ("closed_form", "torch.func")]
 )
@@ -120,6 +121,7 @@ def test_values_and_derivatives_are_those_of_the_definition(size: Size, implemen
         _assert_same(_outcome(size.attend(implementation), leaves, rows, way), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("size", [SMALL, SMALL._replace(own=False, lead=0)], ids=str)
 def test_derivatives_of_one_output_and_by_one_input_alone(size: Size, implementation: str) -> None:

@@ -159,6 +159,7 @@ def test_autograd_of_the_definition_is_exact(size: Size) -> None:
     assert torch.autograd.gradgradcheck(lambda *given: _descended(size, [*given], "reference"), leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(

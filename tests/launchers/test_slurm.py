@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -83,6 +82,7 @@ def wait(there: Callable[[], object], process: subprocess.Popen[str], seconds: f
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
@@ -119,6 +119,7 @@ def test_a_sweep_whose_jobs_are_killed_and_requeued_gives_the_local_table(
     assert not list(command.runs.rglob("lease"))
 
 
+@pytest.mark.slow
 def test_jobs_go_on_without_the_command_that_another_one_watches_and_cancels(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_jobs_go_on_without_the_command_that_another_one_watches_and_cancels(
     assert code == 0 and "nothing to cancel: no job of test/sweep smoke is there" in told
 
 
+@pytest.mark.slow
 def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_path: Path) -> None:
     """SLURM's shortest limit is a minute; the signal that says that it comes is sent after 25 s."""
     command = Command(tmp_path, cluster, delay=0.08)
@@ -160,6 +162,7 @@ def test_a_job_at_its_time_limit_saves_and_goes_on(cluster: dict[str, str], tmp_
     assert all(steps[cell] == 12 for cell in finished), "a step was taken twice"
 
 
+@pytest.mark.slow
 def test_what_slurm_cannot_do_is_said_before_anything_is_submitted(cluster: dict[str, str], tmp_path: Path) -> None:
     command = Command(tmp_path, cluster)
     code, said = command.run("launcher=slurm", "launcher.partition=gpu")
@@ -169,6 +172,7 @@ def test_what_slurm_cannot_do_is_said_before_anything_is_submitted(cluster: dict
     assert not command.running() and "JobId" not in command.slurm("scontrol", "show", "job")
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install submitit")
     hidden = tmp_path / "hidden"
@@ -209,20 +213,6 @@ def test_a_partition_that_is_not_there_is_answered_with_those_that_are(pretended
 def test_several_partitions_are_taken_as_sbatch_takes_them(pretended: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", pretended.environment["PATH"])
     slurm._check_partition("cpu,all")
-
-
-def test_where_slurm_is_missing_a_test_is_skipped_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CI", "true")
-    missing = "is not installed: apt-get install -y --no-install-recommends slurm-wlm munge"
-    skipped = pytest.raises(pytest.skip.Exception, match=missing)
-    with pytest.warns(UserWarning, match=missing), skipped, slurm_cluster.running(tmp_path):
-        pass
-    monkeypatch.delenv("CI")
-    with warnings.catch_warnings(action="error"), skipped, slurm_cluster.running(tmp_path):
-        pass
 
 
 def test_where_no_controller_answers_the_way_out_is_named(pretended: Command) -> None:

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
-from paper_repro.models.cem.mlp import CEMMLP
-from paper_repro.models.cem.regression import GatedMLP, GaussianProcessRegressor, PlainMLP
+from paper_repro.models.cem import CEMMLP, GatedMLP, GaussianProcessRegressor, PlainMLP
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Cosine
 

@@ -15,7 +15,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopReque
 from paper_repro.datamodules.image_sources import Digits
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import LEARNING, CETCelebA
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training import cost
 from paper_repro.training.fit import Fit

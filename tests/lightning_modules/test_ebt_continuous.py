@@ -12,10 +12,9 @@ from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTD
 from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
 from paper_repro.lightning_modules.prediction_descent import ReplaySettings
 from paper_repro.metrics.denoising import levels
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
-from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
-from paper_repro.models.ebt.steps import DIRECT, ThinkingSettings
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import DIRECT, LatentEBT, LatentTransformer, ThinkingSettings
+from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
 from paper_repro.training.module import PaperModule
 from paper_repro.training.schedules import Constant
 

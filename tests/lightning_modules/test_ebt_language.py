@@ -17,7 +17,7 @@ from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopReque
 from paper_repro.lightning_modules import ebt_language, prediction_descent
 from paper_repro.lightning_modules.ebt_language import EBTLanguage
 from paper_repro.lightning_modules.prediction_descent import ReplaySettings
-from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.models.ebt import ThinkingSettings
 from paper_repro.tests.support.cycles import Cycles
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training import cost

@@ -13,9 +13,8 @@ from paper_repro.base.config import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome
 from paper_repro.lightning_modules.ebt_sudoku import EBTSudoku, SudokuClassifier, targets_of
-from paper_repro.models.ebt.steps import PredictionStep, ThinkingSettings, thoughts
-from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models.ebt import PredictionStep, ThinkingSettings, think, thoughts
+from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training.fit import Fit
 from paper_repro.training.schedules import Constant
@@ -37,6 +36,7 @@ def run(folder: Path, model: str, *overrides: str) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_loss_falls_and_every_metric_is_there(model: str, tmp_path: Path) -> None:
     outcome = run(tmp_path, model, *(["probes.accuracy.samples=[3]"] if model == "sudoku_ebt" else []))

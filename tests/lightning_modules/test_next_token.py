@@ -21,7 +21,7 @@ from paper_repro.lightning_modules.nrgpt_owt import NRGPTOpenWebText
 from paper_repro.lightning_modules.nrgpt_shakespeare import NRGPTShakespeare
 from paper_repro.models.gpt import GPT
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
-from paper_repro.models.nrgpt.model import NRGPT_H_FF1, NRGPT_H_FF2W
+from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.training.schedules import Constant
 
 DECAY = 0.5
@@ -136,6 +136,7 @@ def planned(experiment: str, *overrides: str) -> PlannedCell:
     return PlannedCell((("experiment", experiment),), 0, config, own, own)
 
 
+@pytest.mark.slow
 def test_the_listops_experiments_compose_and_train_two_steps(tmp_path: Path) -> None:
     cells = [
         planned("nrgpt/listops", "model=nrgpt/rgpt_parallel", "training.evaluate_every=1", "training.keep=val_loss"),

@@ -57,6 +57,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_two_processes_with_unequal_shares_agree_with_one():
     port = free_port()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

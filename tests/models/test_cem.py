@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro.models.cem import mlp as cem
-from paper_repro.models.cem import regression
-from paper_repro.models.cem.attention import CEMAttention
+from paper_repro.models import cem
+from paper_repro.models import cem as regression
+from paper_repro.models.cem import CEMAttention
 
 PRECONDITIONERS = {"none": "none", "diag": "diagonal", "dlr": "diagonal_low_rank"}
 

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models.cem import attention as cem_attention
-from paper_repro.models.cem import mlp as cem
-from paper_repro.models.cem.attention import CEMAttention
+from paper_repro.models import cem
+from paper_repro.models import cem as cem_attention
+from paper_repro.models.cem import CEMAttention
 from paper_repro.tests.models.test_cem import PRECONDITIONERS
 from paper_repro.tests.support.float64 import assert_exact
 

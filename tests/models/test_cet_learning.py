@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.cet.energy import CETState
-from paper_repro.models.cet.learning import (
+from paper_repro.models.cet import (
+    CET,
+    CETState,
     Phases,
+    PreparedSteps,
     cost,
     equilibrium_propagation,
     full_backpropagation,
     truncated_backpropagation,
 )
-from paper_repro.models.cet.model import CET
-from paper_repro.models.cet.relaxation import PreparedSteps
 from paper_repro.tests.support import golden, golden_cet
 
 FILES = golden.files("cet", "cet_ep*.npz")
@@ -102,6 +102,7 @@ def _by(learn: Any, *arguments: Any) -> Tensor:
     return _flat(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_size", [1.0, 0.1])
 @pytest.mark.parametrize("steps", [2, 5, 20])
 def test_equilibrium_propagation_is_truncated_backpropagation_for_a_small_nudge(steps: int, step_size: float) -> None:
@@ -111,6 +112,7 @@ def test_equilibrium_propagation_is_truncated_backpropagation_for_a_small_nudge(
     assert float((found - expected).norm() / expected.norm()) < 1e-5
 
 
+@pytest.mark.slow
 def test_its_error_falls_as_beta_squared_over_three_decades() -> None:
     expected = _by(full_backpropagation, 600)
     errors = []

@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models.cet import energy as cet_energy
-from paper_repro.models.cet import relaxation as cet_relaxation
-from paper_repro.models.cet.energy import CETClamped, CETMemory, CETNudge, CETState
-from paper_repro.models.cet.model import CET
-from paper_repro.models.cet.relaxation import CapturedSteps, PlainSteps, PreparedSteps, RelaxationSettings
+from paper_repro.models import cet as cet_energy
+from paper_repro.models import cet as cet_relaxation
+from paper_repro.models.cet import (
+    CET,
+    CapturedSteps,
+    CETClamped,
+    CETMemory,
+    CETNudge,
+    CETState,
+    PlainSteps,
+    PreparedSteps,
+    RelaxationSettings,
+)
 from paper_repro.models.descent import Trajectory
 from paper_repro.tests.support import golden, golden_cet
 

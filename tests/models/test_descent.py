@@ -11,11 +11,9 @@ from torch import Tensor
 
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models.cem.attention import CEMAttention
-from paper_repro.models.cem.mlp import CEMMLP
-from paper_repro.models.cem.part import CEMPart
+from paper_repro.models.cem import CEMMLP, CEMAttention, CEMPart
 from paper_repro.models.descent import GradientStep, Trajectory, descend, gradient, normal_draws
-from paper_repro.models.nrgpt.model import NRGPT_H_FF2W
+from paper_repro.models.nrgpt import NRGPT_H_FF2W
 from paper_repro.tests.support.float64 import randomised
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models.ebt.landscape import VARIANTS
-from paper_repro.models.ebt.model import EBT
-from paper_repro.models.ebt.steps import CODE, LISTING, PredictionStep, ThinkingSettings, thoughts
-from paper_repro.models.ebt.thinking import Considered, think
-from paper_repro.models.ebt.transformer import TransformerPlusPlus
+from paper_repro.models.ebt import (
+    CODE,
+    EBT,
+    LISTING,
+    VARIANTS,
+    Considered,
+    PredictionStep,
+    ThinkingSettings,
+    TransformerPlusPlus,
+    think,
+    thoughts,
+)
 from paper_repro.tests.support.golden_ebt import in_float64
 
 B, T, V, D = 2, 5, 11, 8

@@ -13,12 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT, Patches
-from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
-from paper_repro.models.ebt.model import AutoregressiveEBT
-from paper_repro.models.ebt.steps import DIRECT, PredictionStep, ThinkingSettings, thoughts
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import (
+    DIRECT,
+    AutoregressiveEBT,
+    LatentEBT,
+    LatentTransformer,
+    PredictionStep,
+    ThinkingSettings,
+    think,
+    thoughts,
+)
+from paper_repro.models.ebt_image import DiT, ImageEBT, Patches
 from paper_repro.tests.support.golden_ebt import in_float64
 from paper_repro.training.counting import num_parameters
 
@@ -253,7 +259,7 @@ def test_one_step_finds_the_clipped_image_and_fewer_steps_visit_spaced_times() -
 
 
 def test_the_tables_of_diffusion_lie_in_memory_even_if_they_are_first_wanted_on_the_meta_device() -> None:
-    lines = ("import torch", "with torch.device('meta'):", "    from paper_repro.models.diffusion import signal")
+    lines = ("import torch", "with torch.device('meta'):", "    from paper_repro.models.ebt_image import signal")
     program = [sys.executable, "-c", "\n".join([*lines, "print(signal(99))"])]
     found = subprocess.run(program, capture_output=True, text=True, check=True)
     assert float(found.stdout) == pytest.approx(diffusion.signal(99))

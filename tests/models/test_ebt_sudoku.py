@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from paper_repro.datamodules.sudoku_boards import puzzle
-from paper_repro.models.ebt.steps import CODE, LISTING, PredictionStep, ThinkingSettings, thoughts
-from paper_repro.models.ebt.sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models.ebt import CODE, LISTING, PredictionStep, ThinkingSettings, think, thoughts
+from paper_repro.models.ebt_sudoku import SudokuEBT, SudokuFeedForward, SudokuRecursive
 from paper_repro.tests.support.float64 import randomised
 
 SIZES: dict[str, Any] = {"width": 8, "num_heads": 2, "num_layers": 2, "hidden": 12}

@@ -4,9 +4,8 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from paper_repro.models import gpt
+from paper_repro.models import gpt, nrgpt
 from paper_repro.models.generation import Generation, Settle, energy_of_last, generate
-from paper_repro.models.nrgpt import model as nrgpt
 from paper_repro.tests.support.float64 import randomised
 
 SIZES = {"vocabulary_size": 11, "block_length": 8, "width": 6, "num_heads": 2, "num_steps": 5}

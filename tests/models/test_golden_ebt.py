@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.models.diffusion import ddim, noised
-from paper_repro.models.diffusion import losses as losses_of_diffusion
-from paper_repro.models.ebt.steps import DIRECT, PredictionStep, thoughts
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models.ebt import DIRECT, PredictionStep, think, thoughts
+from paper_repro.models.ebt_image import ddim, noised
+from paper_repro.models.ebt_image import losses as losses_of_diffusion
 from paper_repro.tests.support import golden_ebt
 from paper_repro.tests.support.golden import files, read
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models import gpt
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import gpt, nrgpt
 from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.training.schedules import Cosine
 

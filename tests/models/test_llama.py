@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.models.cem.attention import CEMAttention
-from paper_repro.models.cem.mlp import CEMMLP
+from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.llama import Llama, PreNorm, gated_feed_forward, rotary_attention
 
 SIZES = {

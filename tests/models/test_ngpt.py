@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.models.llama import TABLES, RotaryLanguageModel, Scale, ScaleSpec
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.rotary import TABLES, RotaryLanguageModel, Scale, ScaleSpec
 
 SIZES = {"vocabulary_size": 13, "block_length": 9, "width": 12, "num_heads": 3, "num_layers": 2}
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])

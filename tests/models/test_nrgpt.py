@@ -8,8 +8,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.models.nrgpt import energy as nrgpt_energy
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import nrgpt
+from paper_repro.models import nrgpt as nrgpt_energy
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, tokens
 
 SIZES = {"vocabulary_size": 11, "block_length": 9, "width": 6, "num_heads": 2, "num_steps": 3}

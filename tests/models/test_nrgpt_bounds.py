@@ -4,10 +4,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.nrgpt import bounds as nrgpt_bounds
-from paper_repro.models.nrgpt.bounds import GELU_LIPSCHITZ, attention_bounds, feed_forward_bound, radius
-from paper_repro.models.nrgpt.energy import NRGPTAttention, OneLayerEnergy, TwoLayerEnergy, TwoWeightEnergy
-from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF1, NRGPT_H_FF2, NRGPT_H_FF2W
+from paper_repro.models import nrgpt as nrgpt_bounds
+from paper_repro.models.nrgpt import (
+    GELU_LIPSCHITZ,
+    NRGPT,
+    NRGPT_H_FF1,
+    NRGPT_H_FF2,
+    NRGPT_H_FF2W,
+    NRGPTAttention,
+    OneLayerEnergy,
+    TwoLayerEnergy,
+    TwoWeightEnergy,
+    attention_bounds,
+    feed_forward_bound,
+    radius,
+)
 from paper_repro.tests.support.float64 import randomised
 
 WIDTH, TOKENS = 12, 7

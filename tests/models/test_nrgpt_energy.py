@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.models.nrgpt import energy as nrgpt_energy
+from paper_repro.models import nrgpt as nrgpt_energy
 from paper_repro.tests.support.float64 import assert_exact, own_gradient, randomised, tokens
 
 FEED_FORWARDS = [nrgpt_energy.OneLayerEnergy, nrgpt_energy.TwoWeightEnergy, nrgpt_energy.TwoLayerEnergy]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import nrgpt
 from paper_repro.tests.support.float64 import assert_exact, randomised
 
 SIZES = {"vocabulary_size": 11, "block_length": 9, "width": 6, "num_heads": 2, "num_steps": 3}

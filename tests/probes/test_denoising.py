@@ -17,9 +17,9 @@ from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.image_sources import Digits, Faces, Photographs
 from paper_repro.datamodules.images import ImageData, MaskedImageData
 from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
-from paper_repro.models.ebt.steps import DIRECT, ThinkingSettings
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import DIRECT, ThinkingSettings
+from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
 from paper_repro.probes.denoising.floor import DenoisingFloor
 from paper_repro.probes.denoising.scores import LEVELS, noised_batches
 from paper_repro.probes.denoising.thinking import Denoising

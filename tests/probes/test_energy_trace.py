@@ -14,7 +14,7 @@ from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.listops import ListOps, ListOpsData
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.gpt import RGPT
-from paper_repro.models.nrgpt.model import NRGPT, NRGPT_H_FF2W, NRGPTEnergies
+from paper_repro.models.nrgpt import NRGPT, NRGPT_H_FF2W, NRGPTEnergies
 from paper_repro.probes.energy_trace import ATTACHMENT, EnergyTrace, metrics
 from paper_repro.tests.support import golden, golden_nrgpt
 from paper_repro.training.build import build as build_cell

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from paper_repro.base.tokens import IGNORED
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
-from paper_repro.models.cem.attention import CEMAttention
-from paper_repro.models.cem.mlp import CEMMLP
+from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 from paper_repro.probes.inner_steps import InnerSteps
 from paper_repro.training.schedules import Constant

@@ -11,9 +11,9 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup
+from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.nrgpt.model import NRGPT_H_FF1
-from paper_repro.models.rotary import RotaryLanguageModel
+from paper_repro.models.nrgpt import NRGPT_H_FF1
 from paper_repro.probes.inspection import embeddings as inspection_embeddings
 from paper_repro.probes.inspection.embeddings import Embeddings, eigenvalues_over_median
 from paper_repro.probes.inspection.matrices import (

@@ -7,8 +7,7 @@ from torch import nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.targets import instantiate
-from paper_repro.models import gpt
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import gpt, nrgpt
 from paper_repro.papers.nrgpt.conventions import fitting
 from paper_repro.probes.parameter_count import ParameterCount
 
@@ -46,7 +45,7 @@ def test_counts_are_the_authors_whether_or_not_the_model_is_tied(
 
 
 def test_it_measures_from_a_config_and_leaves_the_random_numbers_alone() -> None:
-    node = {"_target_": "paper_repro.models.nrgpt.model.NRGPT_H_FF2W", "_partial_": True, **ROWS[2][1]}
+    node = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF2W", "_partial_": True, **ROWS[2][1]}
     target = "paper_repro.probes.parameter_count.ParameterCount"
     torch.manual_seed(3)
     state = torch.get_rng_state()

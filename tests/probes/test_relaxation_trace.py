@@ -13,7 +13,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.image_sources import Digits
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.lightning_modules.cet_celeba import CETCelebA
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET
 from paper_repro.probes.completion.equilibrium_gradient import EstimateOrder, GradientPrecision
 from paper_repro.probes.completion.reconstructions import Reconstructions
 from paper_repro.probes.completion.relaxation_trace import EVERY, METRICS, RelaxationTrace, Traced, metrics, recorded
@@ -114,6 +114,7 @@ def test_a_png_holds_the_colours_and_shrinks_what_is_large() -> None:
         png(torch.zeros(1, 2, 4, 4))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_estimate_is_of_second_order(module: CETCelebA, data: MaskedImageData) -> None:
     found = EstimateOrder().measure(module, data, 0).metrics

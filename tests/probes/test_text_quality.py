@@ -16,9 +16,8 @@ from paper_repro.base.typed_yaml import read
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.metrics.text_scores import TextScorer
-from paper_repro.models import gpt
+from paper_repro.models import gpt, nrgpt
 from paper_repro.models.generation import Settle, generate
-from paper_repro.models.nrgpt import model as nrgpt
 from paper_repro.probes import text_quality
 from paper_repro.probes.text_quality import ATTACHMENT, TextQuality
 from paper_repro.tests.support import tiny_gpt2

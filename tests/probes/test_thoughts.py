@@ -11,10 +11,8 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
-from paper_repro.models.ebt.model import EBT
-from paper_repro.models.ebt.steps import CODE, LISTING, ThinkingSettings
-from paper_repro.models.ebt.sudoku import SudokuEBT
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think
+from paper_repro.models.ebt_sudoku import SudokuEBT
 from paper_repro.probes.thoughts import board, surface
 from paper_repro.probes.thoughts.text import Place, Reader
 from paper_repro.probes.thoughts.trace import Manner, trace

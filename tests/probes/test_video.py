@@ -18,8 +18,7 @@ from paper_repro.datamodules.images import ImageData
 from paper_repro.datamodules.video_sources import SampleClips
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
-from paper_repro.models.ebt.latent import LatentEBT, LatentTransformer
-from paper_repro.models.ebt.steps import DIRECT, ThinkingSettings
+from paper_repro.models.ebt import DIRECT, LatentEBT, LatentTransformer, ThinkingSettings
 from paper_repro.probes.frame_energies import FrameEnergies, cut, stopped
 from paper_repro.probes.training_flops import TrainingFlops
 from paper_repro.probes.video_floor import VideoFloor, linear

@@ -4,7 +4,6 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from paper_repro.base.code_state import CodeState, read_code_state
 from paper_repro.base.command_line import RESULTS, ROOT
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.records import SEAL, processor_name, seal
-from paper_repro.kernels.static import summary
 
 BENCH = """
 from side_by_side import Comparison
@@ -57,21 +55,6 @@ def test_rows_of_both_kinds_are_printed_and_written(
     assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
         (2.0, sys.modules["side_by_side"].ROUNDS)
     ]
-
-
-def test_the_page_names_programs_that_miss_a_goal() -> None:
-    good: dict[str, Any] = {
-        "kernel": "op._k",
-        "model": "M",
-        "gpu": "A100",
-        "spilled": 0,
-        "elementwise": True,
-        "blocks": 2,
-    }
-    assert summary.missed([good, {**good, "elementwise": False, "blocks": 1}]) == "All 2 programs reach them."
-    assert summary.missed([good, {**good, "spilled": 8}]) == "Missed by op._k (M, A100)."
-    assert summary.missed([{**good, "gpu": "H100", "blocks": 1}]) == "Missed by op._k (M, H100)."
-    assert summary._joined(["1", "1"]) == "1" and summary._joined(["1", "2"]) == "1 / 2"
 
 
 def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState) -> Path:

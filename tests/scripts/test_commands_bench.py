@@ -14,6 +14,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("commands")
 
 
+@pytest.mark.slow
 def test_commands_are_called_as_processes_and_held_against_their_goals(bench: Any) -> None:
     rows = {row.case: row for row in bench.compare(None, rounds=1, artifacts=["cem/table2", "cem/table3"])}
     assert {"--list", "--plan for the first time", "--plan once more"} < rows.keys()
@@ -31,6 +32,7 @@ def test_a_command_that_ends_otherwise_is_no_measurement(bench: Any) -> None:
         bench._call(["reproduce.py", "cem/tabel3"], 0)
 
 
+@pytest.mark.slow
 def test_an_artifact_without_its_data_is_not_left_out(
     bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

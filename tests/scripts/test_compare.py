@@ -11,7 +11,7 @@ from paper_repro.base.command_line import RESULTS, ROOT, run_main
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
-from paper_repro.tables import frame
+from paper_repro.tables import view
 
 FIRST, SECOND = "95071d22e59ea75a", "b8497c8947d73191"
 
@@ -156,9 +156,9 @@ def test_a_beginning_of_several_ids(tmp_path: Path, capsys: Any) -> None:
 
 def test_a_published_cell_of_which_nobody_has_the_weights_is_told_how_to_train(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"published with cem/table3, weights are not: run reproduce.py cem/table3 sc"):
-        frame.find_record(FIRST, [tmp_path])
+        view.find_record(FIRST, [tmp_path])
     with pytest.raises(UsageError, match=r"nor the id of one in [^;]*$"):
-        frame.find_record("0123456789abcdef", [tmp_path])
+        view.find_record("0123456789abcdef", [tmp_path])
     for word, near in (("95071d22e59ea75b", "did you mean '95071d22e59ea75a'"), ("0123456789abcdef", "cells$")):
         with pytest.raises(UsageError, match=near):
-            frame.find_record(word, [RESULTS])
+            view.find_record(word, [RESULTS])

@@ -22,12 +22,12 @@ from paper_repro.training.build import build
 SCRIPT = ROOT / "scripts" / "generate.py"
 CORPUS = "To be, or not to be: that is the question.\nROMEO and JULIET.\n" * 3
 CELL = "0123456789abcdef"
-NRGPT = {"_target_": "paper_repro.models.nrgpt.model.NRGPT_H_FF1", "inference_rate": "identity"}
+NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity"}
 RGPT = {"_target_": "paper_repro.models.gpt.RGPT"}
 CEM = {
     "_target_": "paper_repro.models.llama.Llama",
     **{"vocabulary_size": 32, "block_length": 24, "width": 8, "num_heads": 2, "num_layers": 1, "hidden": 16},
-    "attention": {"_target_": "paper_repro.models.cem.attention.CEMAttention", "_partial_": True},
+    "attention": {"_target_": "paper_repro.models.cem.CEMAttention", "_partial_": True},
     "feed_forward": {"_target_": "paper_repro.models.llama.gated_feed_forward", "_partial_": True},
 }
 
@@ -105,6 +105,7 @@ def test_prompts_are_continued_by_the_cells_weights(make: Callable[..., Path], c
     assert capsys.readouterr().out == output.out
 
 
+@pytest.mark.slow
 def test_the_command_itself(make: Callable[..., Path]) -> None:
     folder = make(RGPT)
     command = [sys.executable, str(SCRIPT), str(folder), "--prompt", "be", "--tokens", "5", "--temperature", "0"]

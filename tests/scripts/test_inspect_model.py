@@ -88,6 +88,7 @@ def subprocess_of(*words: str, folder: Path = ROOT) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_its_numbers_are_those_of_the_probes_on_the_weights_and_the_figures_lie_beside(
     make: Callable[..., Path], capsys: Any
 ) -> None:
@@ -109,6 +110,7 @@ def test_its_numbers_are_those_of_the_probes_on_the_weights_and_the_figures_lie_
     assert "$W_q$, layer 2" in (folder / "inspection" / "matrices" / "figure_appendix.svg").read_text()
 
 
+@pytest.mark.slow
 def test_a_gpt_from_its_weights_file_into_another_folder(
     make: Callable[..., Path], capsys: Any, tmp_path: Path
 ) -> None:

@@ -33,12 +33,12 @@ TOKENIZER = CharacterTokenizer(CORPUS)
 PROMPT = "the cat ran"
 CELL = "0123456789abcdef"
 SIZES = {"vocabulary_size": 20, "block_length": 16, "width": 16, "num_heads": 2, "num_layers": 1}
-EBT = {"_target_": "paper_repro.models.ebt.model.EBT", "variant": "time_embed", "num_landscapes": 2, "step_size": 5.0}
-TRANSFORMER = {"_target_": "paper_repro.models.ebt.transformer.TransformerPlusPlus"}
+EBT = {"_target_": "paper_repro.models.ebt.EBT", "variant": "time_embed", "num_landscapes": 2, "step_size": 5.0}
+TRANSFORMER = {"_target_": "paper_repro.models.ebt.TransformerPlusPlus"}
 EBT_MODULE = {
     "_target_": "paper_repro.lightning_modules.ebt_language.EBTLanguage",
     "step_size_multiplier": 10.0,
-    "thinking": {"_target_": "paper_repro.models.ebt.steps.ThinkingSettings", "num_steps": 2, "most_steps": 3},
+    "thinking": {"_target_": "paper_repro.models.ebt.ThinkingSettings", "num_steps": 2, "most_steps": 3},
 }
 MODULES = {
     "EBT": EBT_MODULE,
@@ -47,14 +47,14 @@ MODULES = {
     "TransformerPlusPlus": {"_target_": "paper_repro.lightning_modules.ebt_language.TransformerLanguage"},
     "NRGPT_H_FF1": {"_target_": "paper_repro.lightning_modules.nrgpt_shakespeare.NRGPTShakespeare"},
 }
-SUDOKU = {"_target_": "paper_repro.models.ebt.sudoku.SudokuEBT", "step_size": 10.0, "width": 16, "num_layers": 1}
-FEED_FORWARD = {"_target_": "paper_repro.models.ebt.sudoku.SudokuFeedForward", "width": 16, "num_layers": 1}
+SUDOKU = {"_target_": "paper_repro.models.ebt_sudoku.SudokuEBT", "step_size": 10.0, "width": 16, "num_layers": 1}
+FEED_FORWARD = {"_target_": "paper_repro.models.ebt_sudoku.SudokuFeedForward", "width": 16, "num_layers": 1}
 BOARDS = {
     "_target_": "paper_repro.datamodules.sudoku.GeneratedSudoku",
     **{"num_train": 8, "num_val": 1, "num_test_each": 1, "train_givens": [70, 78], "test_givens": [70, 70]},
     "batch_size": 8,
 }
-NRGPT = {"_target_": "paper_repro.models.nrgpt.model.NRGPT_H_FF1", "inference_rate": "identity", "num_steps": 2}
+NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity", "num_steps": 2}
 
 
 THINK = importlib.import_module("paper_repro.scripts.think")
@@ -224,6 +224,7 @@ def test_on_a_terminal_low_energies_are_green(trained: Path, tmp_path: Path, cap
     assert f"\x1b[48;5;54;38;5;231m{max(energies):>9.3g}\x1b[0m" in colored
 
 
+@pytest.mark.slow
 def test_the_command_itself_draws_beside_the_checkpoint(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "cell")
     command = [sys.executable, str(SCRIPT), str(folder / checkpoints.WEIGHTS), "--prompt", PROMPT]

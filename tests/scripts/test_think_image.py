@@ -14,9 +14,9 @@ from paper_repro.base.command_line import run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import ImageEBT, denoised
-from paper_repro.models.ebt.steps import DIRECT, ThinkingSettings
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import DIRECT, ThinkingSettings
+from paper_repro.models.ebt_image import ImageEBT, denoised
 from paper_repro.probes.thoughts.image import read_image, think_of_image
 from paper_repro.probes.thoughts.trace import Manner
 from paper_repro.training import checkpoints
@@ -27,9 +27,9 @@ CELL = "0123456789abcdef"
 CONFIG: dict[str, Any] = {
     "module": {
         "_target_": "paper_repro.lightning_modules.ebt_denoising.EBTDenoising",
-        "thinking": {"_target_": "paper_repro.models.ebt.steps.ThinkingSettings", "num_steps": 1, "rule": "direct"},
+        "thinking": {"_target_": "paper_repro.models.ebt.ThinkingSettings", "num_steps": 1, "rule": "direct"},
     },
-    "model": {"_target_": "paper_repro.models.ebt.image.ImageEBT", **SIZES, "step_size": 50.0},
+    "model": {"_target_": "paper_repro.models.ebt_image.ImageEBT", **SIZES, "step_size": 50.0},
     "data": {
         "_target_": "paper_repro.datamodules.images.ImageData",
         "source": {"_target_": "paper_repro.datamodules.image_sources.Digits"},

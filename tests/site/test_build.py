@@ -14,8 +14,7 @@ from filelock import FileLock
 from paper_repro.base.command_line import RESULTS
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import records
-from paper_repro.site.files import LOCK, listed, write
-from paper_repro.site.headlines import adjusted, headlines, misses
+from paper_repro.site.files import LOCK, adjusted, headlines, listed, misses, write
 from paper_repro.site.pages import MENU, build
 from paper_repro.tests.support import small_results
 from paper_repro.tests.support.small_results import ABSENT, BAD, ONE, TWO, claim
@@ -60,6 +59,7 @@ def problems(root: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_site_of_the_results_has_every_page_and_no_link_leads_nowhere(site: Any) -> None:
     assert site.seconds < 20.0
     there = {path.relative_to(site.folder).with_suffix("").as_posix() for path in site.folder.rglob("*.html")}
@@ -70,6 +70,7 @@ def test_the_site_of_the_results_has_every_page_and_no_link_leads_nowhere(site: 
     assert problems(site.folder) == []
 
 
+@pytest.mark.slow
 def test_the_pages_say_what_the_tables_say(site: Any) -> None:
     """Every number, claim with its reason, note and figure of a published table is on its page."""
     ledger, sheet = Page(site.folder / "claims.html").text, Page(site.folder / "figures.html").addresses
@@ -125,13 +126,14 @@ def test_absent_and_damaged_records_are_named_and_the_build_goes_on(tmp_path: Pa
     assert problems(tmp_path / "site") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"rows": None}, "'rows' is no list"),
         ({"rows": [{"quantity": "loss", "verdict": "", "own_mean": "1"}]}, "'str'"),
         ({"cells": {"../../../secret": {"seed": 0}}}, "'../../../secret' is no id of a cell"),
-        ({"claims": [{"id": "x"}]}, "a claim lacks 'catalogue'"),
+        ({"claims": [{"id": "x"}]}, "a claim lacks 'whose'"),
     ],
 )
 def test_a_damaged_table_is_named_with_the_way_out(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -144,6 +146,7 @@ def test_a_damaged_table_is_named_with_the_way_out(tmp_path: Path, changes: dict
     assert not (tmp_path / "site").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
     results, to, elsewhere = small_results.write(tmp_path / "results"), tmp_path / "site", tmp_path / "elsewhere"
     (results / "secret.json").write_text("secret")
@@ -185,7 +188,7 @@ def test_headlines_have_the_largest_scale_and_its_regime_and_p_values_are_adjust
     path = tmp_path / "headlines.yaml"
     row = "{claim: own/one#x, name: N, paper: P, sentence: S, replications: []}"
     path.write_text(f"- {row}\n- {row.replace('own/one#x', 'own/two#x')}\n")
-    small_table = {**small_results.table(), "claims": [claim("other"), claim("y", catalogue="x", word="seen")]}
+    small_table = {**small_results.table(), "claims": [claim("other"), claim("x", word="seen")]}
     large = {**small_table, "scale": "gpu", "claims": [claim("x", word="large")], "made_of": "text"}
     first, second = headlines([small_table, large], lambda cell: small_results.record(cell, 0), path)
     assert first.claim is not None and (first.claim["word"], first.scale) == ("large", "gpu")

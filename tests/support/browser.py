@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
-
-from paper_repro.tests.support import skips
 
 INSTALL = "apt-get install -y chromium chromium-driver"
 ARGUMENTS = ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
@@ -29,7 +28,7 @@ def find() -> tuple[str, str]:
     )
     if driver is None or browser is None:
         absent = "chromedriver" if driver is None else "chromium"
-        skips.skip(f"pages were not opened in a browser: {absent} is not installed; {INSTALL}")
+        pytest.skip(f"pages were not opened in a browser: {absent} is not installed; {INSTALL}")
     return driver, browser
 
 

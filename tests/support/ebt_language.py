@@ -11,8 +11,7 @@ from paper_repro.datamodules.documents import DocumentData
 from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.lightning_modules.ebt_language import EBTLanguage, TransformerLanguage
-from paper_repro.models.ebt.model import EBT
-from paper_repro.models.ebt.transformer import TransformerPlusPlus
+from paper_repro.models.ebt import EBT, TransformerPlusPlus
 from paper_repro.training.schedules import Constant
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran"]

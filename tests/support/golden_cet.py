@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paper_repro.models.cet.model import CET, CETState
+from paper_repro.models.cet import CET, CETState
 
 NAMES = {
     "Wenc": "encoder.weight",

@@ -7,10 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.models.ebt.image import DiT, ImageEBT
-from paper_repro.models.ebt.model import EBT
-from paper_repro.models.ebt.steps import ThinkingSettings
-from paper_repro.models.ebt.transformer import TransformerPlusPlus
+from paper_repro.models.ebt import EBT, ThinkingSettings, TransformerPlusPlus
+from paper_repro.models.ebt_image import DiT, ImageEBT
 
 ONCE = {
     "token_embedding": "token_embedding.weight",

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paper_repro.models.llama import RotaryLanguageModel
 from paper_repro.models.ngpt import NGPT, BaselineGPT
-from paper_repro.models.rotary import RotaryLanguageModel
 
 ROPE = {"standard": "textbook", "official": "published"}
 ONE_TO_ONE = {

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.models import gpt
-from paper_repro.models.nrgpt import model as nrgpt
+from paper_repro.models import gpt, nrgpt
 
 ENERGY_MODELS = {
     "nrgpt_ff1": nrgpt.NRGPT_H_FF1,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from paper_repro.tests.support import skips
+import pytest
 
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
@@ -70,7 +70,7 @@ def running(root: Path, blind: Path | None = None, nodes: int = 1) -> Iterator[d
         nodes: how many nodes it has, all of them this computer.
     """
     if lacking := _lacking():
-        skips.skip(lacking)
+        pytest.skip(lacking)
     host = socket.gethostname().partition(".")[0]
     environment = {
         **os.environ,

@@ -50,7 +50,6 @@ def claim(name: str = "a<b", p: float | None = 0.01, **changes: Any) -> dict[str
     named = {"of": "A", "to": "B", "kind": "ratio", "seeds": 2, "items": "seeds only", "text": f"A / B = 0.5 {BAD}"}
     found: dict[str, Any] = {
         "id": name,
-        "catalogue": None,
         "whose": "paper",
         "where": BAD,
         "says": BAD,

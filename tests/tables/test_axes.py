@@ -37,13 +37,6 @@ def refusal(folder: Path, axes: str, scale: str = SMOKE, more: str = "") -> str:
 WIDTH = "width: {title: Width, values: {narrow: {overrides: {trunk.width: 8}}}}"
 
 
-def test_a_scale_and_an_axis_that_set_one_key_must_say_which_one_wins(tmp_path: Path) -> None:
-    message = refusal(tmp_path, WIDTH, "about: tiny, overrides: {trunk.width: 4}")
-    assert f"{tmp_path / 'made/up.yaml'}:5: override 'trunk.width'" in message
-    assert f"{tmp_path / 'made/up.yaml'}:6 sets trunk.width for the same cells (scale smoke)" in message
-    assert "'over_axes' in the scale, or 'at_scale' or 'beside' in the axis value" in message
-
-
 @pytest.mark.parametrize(
     ("axes", "scale", "wins"),
     [
@@ -65,19 +58,6 @@ def test_a_scale_and_an_axis_that_set_one_key_must_say_which_one_wins(tmp_path: 
 )
 def test_what_says_that_it_wins_wins(tmp_path: Path, axes: str, scale: str, wins: int) -> None:
     assert found(tmp_path, "trunk.width", axes, scale) == [wins]
-
-
-def test_two_axes_that_set_one_key_must_say_which_one_wins(tmp_path: Path) -> None:
-    other = "size: {title: Size, values: {small: {overrides: {trunk.width: 4}}}}"
-    assert "axis size=small" not in (message := refusal(tmp_path, f"{WIDTH}, {other}"))
-    assert message.count("made/up.yaml:5") == 2 and "override 'trunk.width'" in message
-    beside = other.replace("overrides: {trunk.width: 4}", "beside: {width: {narrow: {trunk.width: 4}}}")
-    assert found(tmp_path, "trunk.width", f"{WIDTH}, {beside}") == [4]
-
-
-def test_a_section_that_would_swallow_another_axis_key_is_refused(tmp_path: Path) -> None:
-    section = "size: {title: Size, values: {small: {overrides: {trunk: {layers: 1, width: 2}}}}}"
-    assert "sets" in refusal(tmp_path, f"{WIDTH}, {section}")
 
 
 def test_an_axis_that_sets_one_key_lists_values(tmp_path: Path) -> None:

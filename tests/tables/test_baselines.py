@@ -75,6 +75,7 @@ def judged(found: View) -> Judgement:
     return claims.judge(found.artifact.claims[0], found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(spec.find()))
 def test_every_artifact_that_trains_names_a_baseline_and_has_three_seeds(name: str) -> None:
     """One seed decides nothing.  Scale smoke judges nothing."""

@@ -52,6 +52,7 @@ def exponent(random: np.random.Generator, seeds: int) -> Drawn:
     return claims.number("exponent", {"": by_seed(-slopes)}), 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("draw", [difference, ratio, unpaired, exponent])
 def test_an_interval_over_seeds(draw: Callable[[np.random.Generator, int], Drawn], seeds: int) -> None:

@@ -13,8 +13,8 @@ from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
-from paper_repro.tables.frame import frame
 from paper_repro.tables.publish import render
+from paper_repro.tables.view import frame
 from paper_repro.tests.support import synthetic
 
 
@@ -90,6 +90,7 @@ def test_the_seeds_of_the_users_own_table_are_found(made: Any, tmp_path: Path) -
     assert {*found.seed} == {70, 71} and {*found.cell} == {cell.id for cell in other.cells} and first not in {70, 71}
 
 
+@pytest.mark.slow
 def test_every_record_of_a_folder_with_the_artifacts_that_show_it() -> None:
     found = frame()
     assert {*found.cell} == {path.parent.name for path in (RESULTS / "cells").glob("*/record.json")}
@@ -111,6 +112,7 @@ def test_a_damaged_record_is_left_out_and_named(made: Any, tmp_path: Path, caplo
     assert str(path) in caplog.text
 
 
+@pytest.mark.slow
 def test_wrong_words_are_one_line(tmp_path: Path) -> None:
     for message, call in {
         "unknown artifact 'cem/table4' (did you mean 'cem/table": lambda: frame("cem/table4"),
@@ -126,9 +128,10 @@ def test_wrong_words_are_one_line(tmp_path: Path) -> None:
         assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_no_torch_is_imported() -> None:
     code = (
-        "import sys; from paper_repro.tables.frame import frame; frame('cem/table3'); "
+        "import sys; from paper_repro.tables.view import frame; frame('cem/table3'); "
         "print({'torch', 'lightning', 'datasets'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

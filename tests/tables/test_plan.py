@@ -36,7 +36,6 @@ def test_agreement_on_what_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "'agree' names 'tokens'" in found and "lacks 'training.accumulate'" in found
     found = refusal(tmp_path, ARTIFACT + "agree:\n  - {keys: [trunk.layers], within: [tsk]}\n")
     assert "'agree': unknown axis 'tsk' (did you mean 'task'?)" in found
-    assert "'fewest': unknown axis 'tsk' (did you mean 'task'?)" in refusal(tmp_path, ARTIFACT + "fewest: {tsk: 2}\n")
 
 
 def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_path: Path) -> None:
@@ -65,12 +64,6 @@ def test_two_budgets_or_vocabularies_in_one_figure_are_refused_naming_both(tmp_p
     assert len(plans.make(spec.load_file(path), "cpu", [0], ("training.steps=10",)).cells) == 3
 
 
-def test_too_few_values_of_an_axis_are_refused(tmp_path: Path) -> None:
-    found = refusal(tmp_path, ARTIFACT + "fewest: {model: 3}\n")
-    assert "made/up runs 2 of axis 'model' (new, old) at {'task': 'easy'}, and needs at least 3: add values" in found
-    assert len(synthetic.plan(tmp_path, ARTIFACT + "fewest: {model: 2}\n").cells) == 12
-
-
 def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) -> None:
     beside = "overrides: {trunk.width: 16}\n        beside: {task: {hard: {trunk.width: 32}}}"
     artifact = synthetic.load(tmp_path, ARTIFACT.replace("overrides: {trunk.width: 16}", beside))
@@ -91,7 +84,7 @@ def test_what_follows_from_two_axes_stands_beside_one_of_them(tmp_path: Path) ->
 
 def planned_with(folder: Path, old: str, new: str, overrides: tuple[str, ...] = ()) -> str:
     """Return what is said of the ablation that docs/add/ablation.md shows, with one text in the place of another; its
-    file and line are named HERE.
+    file is named HERE.
     """
     page = (ROOT / "docs" / "add" / "ablation.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"<!-- example: cem/activation -->\n```yaml\n(.*?)```", page, re.DOTALL)
@@ -99,35 +92,32 @@ def planned_with(folder: Path, old: str, new: str, overrides: tuple[str, ...] = 
     path = folder / "cem" / "activation.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text.replace(old, new))
-    line = text.partition(old)[0].count("\n") + 1
     with pytest.raises(UsageError) as caught:
         plans.make(spec.load_file(path), "smoke", overrides=overrides)
-    return str(caught.value).replace(f"{path}:{line}", "HERE")
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(str(path), "HERE")
 
 
 SMOKE, GELU = "training.steps: 20", "value: gelu"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "key", "refusal"),
+    ("old", "new", "refusal"),
     [
-        (SMOKE, "training.steps: 0", "training.steps", "training.steps must be a whole number"),
-        (SMOKE, f"{SMOKE}, machine.workers: 0", "machine.workers", "machine.workers=0: expected"),
-        (GELU, "overrides: {model._target_: os.system}", "model._target_", "model: _target_ 'os.system' is refused"),
-        (GELU, "overrides: {model: cem/gp_gatd}", "model", "model=cem/gp_gatd: there is no such model config"),
+        (SMOKE, "training.steps: 0", "training.steps must be a whole number"),
+        (SMOKE, f"{SMOKE}, machine.workers: 0", "machine.workers=0: expected"),
+        (GELU, "overrides: {model._target_: os.system}", "model: _target_ 'os.system' is refused"),
+        (GELU, "overrides: {model: cem/gp_gatd}", "model=cem/gp_gatd: there is no such model config"),
         (
             GELU,
             "overrides: {model.block.activation: '${oc.env:HOME}'}",
-            "model.block.activation",
             "experiment cem/gaussian_process: model.block.activation: '${oc.env:HOME}' is refused",
         ),
-        (SMOKE, "machine.workers: 0, training.steps: 0", "machine.workers", "machine.workers=0"),
     ],
 )
-def test_a_refused_config_names_the_override_that_is_the_reason(
-    tmp_path: Path, old: str, new: str, key: str, refusal: str
-) -> None:
-    assert planned_with(tmp_path, old, new).startswith(f"HERE: override '{key}': {refusal}")
+def test_a_refused_config_names_the_file(tmp_path: Path, old: str, new: str, refusal: str) -> None:
+    said = planned_with(tmp_path, old, new)
+    assert said.startswith("HERE:") and refusal in said
 
 
 @pytest.mark.parametrize(

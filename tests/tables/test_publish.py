@@ -108,6 +108,7 @@ scales:
 """
 
 
+@pytest.mark.slow
 def test_fill_measures_what_was_lacking_on_the_weights_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def known() -> dict[str, Counter[bytes]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(known()))
 def test_each_published_row_is_there(name: str) -> None:
     lost = known()[name] - hashes(RESULTS / name)

@@ -13,6 +13,7 @@ from paper_repro.tables.publish import render
 PUBLISHED = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*/*/table.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PUBLISHED)
 def test_published_tables_and_figures_are_rendered_from_the_published_records(place: str, tmp_path: Path) -> None:
     name, _, scale = place.rpartition("/")
@@ -41,6 +42,7 @@ def test_every_published_record_belongs_to_a_published_artifact() -> None:
     assert cells == {path.parent.name for path in RESULTS.glob("cells/*/record.json")}
 
 
+@pytest.mark.slow
 def test_what_a_published_record_names_lies_beside_it_and_nothing_else_does() -> None:
     for path in sorted(RESULTS.glob("cells/*/record.json")):
         record = records.read(path)

@@ -17,6 +17,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, run, recorder, tmp_path):
     eager, compiled = cell(steps=6), cell(steps=6, machine__compile=True)

@@ -82,7 +82,7 @@ def test_counting_draws_no_data_and_leaves_the_random_state_usable() -> None:
         ("+model.depth=3", "unknown key 'depth'"),
         ("+training.stpes=3", "did you mean 'steps'"),
         ("training.clip_norm=0.0", "clip_norm"),
-        ("model.block._target_=paper_repro.models.cem.mlp.CEMMPL", "did you mean 'CEMMLP'"),
+        ("model.block._target_=paper_repro.models.cem.CEMMPL", "did you mean 'CEMMLP'"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_name(override: str, message: str) -> None:

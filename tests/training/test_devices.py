@@ -42,6 +42,7 @@ def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
         assert not float(distance) > RELATIVE, name  # 0 / 0 where both are all zeros
 
 
+@pytest.mark.slow
 def test_two_devices_equal_one_and_go_on_after_a_stop(run, tmp_path):
     words, before = ("training.steps=6", "training.evaluate_every=4"), psutil.Process().children(recursive=True)
     one, two = (listops(tmp_path / "cache", *words, f"machine.devices={count}") for count in (1, 2))
@@ -70,6 +71,7 @@ def rank_processes(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [item for item in found if "paper_repro.training.launch" in item.cmdline()]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_others_and_the_cell_goes_on_from_its_checkpoint(tmp_path):
     process = train(tmp_path, "training.steps=60", "machine.devices=2")
     until = time.monotonic() + 120

@@ -68,6 +68,7 @@ def test_stacked_models_equal_each_trained_alone(cell, run, tmp_path):
         assert_close(outcome, alone, (tmp_path / "together", tmp_path / one.id), one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_equal_one_and_a_run_goes_from_the_ones_to_the_other(strategy, cell, run, recorder, tmp_path):
     own = {**EXACT, "training__accumulate": 2, "machine__strategy": strategy}
@@ -91,6 +92,7 @@ def test_a_run_stopped_at_several_steps_equals_an_uninterrupted_one_bit_for_bit(
     assert_same(stopped, whole, (tmp_path / "stopped", tmp_path / "whole"), cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "stacked"])
 def test_a_killed_process_is_resumed_bit_for_bit(kind, cell, run, tmp_path):
     often = {"steps": 150, "machine__checkpoint_every_steps": 5}
@@ -171,6 +173,7 @@ def test_a_step_and_its_backward_are_computed_on_the_meta_device(cell):
     assert all(parameter.grad.shape == parameter.shape for parameter in module.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 def test_a_compiled_run_equals_an_eager_one(cell, run, tmp_path):
     eager, compiled = cell(steps=6, **ENERGY), cell(steps=6, **ENERGY, machine__compile=True)

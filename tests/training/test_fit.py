@@ -85,6 +85,7 @@ def test_after_a_stop_at_the_last_step_only_the_evaluation_is_done(count, cell, 
     assert_same_run(result, whole, cells, tmp_path / "late", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_resumed_bit_for_bit(cell, run, tmp_path):
     cells = batch_of(cell, steps=400, machine__checkpoint_every_steps=5)
     script = tmp_path / "killed.py"
@@ -112,6 +113,7 @@ def test_a_killed_process_is_resumed_bit_for_bit(cell, run, tmp_path):
     assert_same_run(result, whole, cells, tmp_path / "killed", tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-10)])
 @pytest.mark.parametrize("module", ["CEMGaussianProcess", "TwoGroups"])
 def test_models_trained_together_equal_those_trained_alone(module, precision, tolerance, cell, run, tmp_path):

@@ -70,6 +70,7 @@ def assert_same(found, expected, cell, folders, relative=RELATIVE):
         assert not float(distance) > relative, name  # 0 / 0 where both are all zeros
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_devices_with_a_share_each_equal_one_and_hold_no_more(count, recorder, run, tmp_path, monkeypatch):
     strategies, worst, gathered = [], [], []
@@ -115,6 +116,7 @@ def test_devices_with_a_share_each_equal_one_and_hold_no_more(count, recorder, r
     assert_same(found, expected, one, (tmp_path / "several", tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_a_run_in_bf16_goes_from_one_device_to_two_shares_and_back(recorder, run, tmp_path):
     mixed = {**EVALUATED, "precision": "bf16-mixed"}
     one, two = pair(tmp_path / "cache", "nrgpt/listops", NRGPT, training=mixed)
@@ -126,6 +128,7 @@ def test_a_run_in_bf16_goes_from_one_device_to_two_shares_and_back(recorder, run
     assert_same(found, expected, one, (tmp_path / "moved", tmp_path / "whole"), RELATIVE_BF16)
 
 
+@pytest.mark.slow
 def test_steps_as_large_as_the_gradients_and_a_parameter_without_dimensions(run, tmp_path):
     one, two = pair(tmp_path / "cache", "cem/gaussian_process", CEM, training={"clip_norm": None}, optimizer=SGD)
     assert any(parameter.ndim == 0 for parameter in build(one).module.parameters())

@@ -130,6 +130,7 @@ def test_peak_memory_is_that_of_the_process_in_mib():
     assert peak_memory_mib(torch.device("cpu")) > before / 4 + block.numel() * 4 / 2**20 / 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
 def test_freed_memory_is_kept_unless_the_environment_decides():
     code = "from paper_repro.training.machine import keep_freed_memory as k; print(k())"

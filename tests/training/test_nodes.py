@@ -150,6 +150,7 @@ def assert_equal(runs: Path, one: tuple[dict[str, torch.Tensor], dict[str, float
         assert not float(distance) > RELATIVE, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_nodes_of_two_processes_equal_one_process(
     strategy: str, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
@@ -169,6 +170,7 @@ def test_two_nodes_of_two_processes_equal_one_process(
         assert shares.keys() == {"1", "2", "3"} and max(shares.values()) <= 1.1 / 2, shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("really", [False, True], ids=["variables", "srun"])
 def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(
     really: bool, one: tuple[dict[str, torch.Tensor], dict[str, float]], tmp_path: Path
@@ -182,6 +184,7 @@ def test_a_job_step_of_srun_equals_one_process_and_no_rank_fails_at_its_end(
     assert_equal(tmp_path / "runs", one)
 
 
+@pytest.mark.slow
 def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Path) -> None:
     first, second = nodes(tmp_path, "training.steps=100000")
     until = time.monotonic() + 300

@@ -54,6 +54,7 @@ def test_memory_first_step_and_throughput_stand_beside_the_times() -> None:
     assert found["first_ratio_own"] == pytest.approx(found["first_own"] / found["first_baseline"])
 
 
+@pytest.mark.slow
 def test_split_streams_keep_less_than_concatenated_ones_and_both_more_than_the_baseline() -> None:
     default = ("model.variant=default", "model.num_landscapes=1")
     split, both = run(*default)["memory_ratio_own"], run(*default, "+model.streams=concatenated")["memory_ratio_own"]

@@ -42,6 +42,7 @@ def test_a_transformer_s_step_is_the_formula() -> None:
         assert count(tiny(*TRANSFORMER), {}).weights == trunk + 6 * WIDTH * WINDOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [DEFAULT, ()], ids=["default", "time_embed"])
 @pytest.mark.parametrize("streams", ["split", "concatenated"])
 def test_further_layers_cost_what_the_second_does_at_any_vocabulary(overrides: tuple[str, ...], streams: str) -> None:
@@ -53,6 +54,7 @@ def test_further_layers_cost_what_the_second_does_at_any_vocabulary(overrides: t
         assert count(config, {}).whole == count_flops(lambda: module.counted_step((ids, ids)))
 
 
+@pytest.mark.slow
 def test_a_step_of_both_streams_takes_twelve_for_each_weight_on_both_halves() -> None:
     """12 N a row on T observed and T predicted rows is 4 times 6 N on T rows; the head of D numbers comes on top."""
     found = run(tiny(*DEFAULT))

@@ -44,6 +44,7 @@ def _cells(model: str, *overrides: str) -> list[Cell]:
 
 
 # Float32 rounds differently in a batched product; in float64 the same steps differ by rounding too, 2^-29 of it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "tolerance"),
     [((), 1e-5), (("training.precision=64-true", "+data.dtype=float64"), 1e-10)],

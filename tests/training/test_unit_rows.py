@@ -302,6 +302,7 @@ def train_shared(rank, folder):
     return found
 
 
+@pytest.mark.slow
 def test_two_devices_project_whole_rows(tmp_path):
     store = meeting_place(2)
     command = [sys.executable, str(Path(__file__).resolve()), str(store.port), str(tmp_path)]

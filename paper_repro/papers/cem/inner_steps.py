@@ -1,14 +1,10 @@
 """CEM, ours: perplexity and energies against the inner steps at test time."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
 from paper_repro.tables import plots
-from paper_repro.tables.figure import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.figure import Canvas, Row
 
 TRAINED = 2
 KINDS = {
@@ -33,7 +29,7 @@ class InnerStepsFigure(PerplexityFigure):
                     found.append({**place, "kind": kind, "steps": int(steps), "seed": seed, "value": round(value, 8)})
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(KINDS))
         for axes, (kind, title) in zip(panels, KINDS.items(), strict=True):
             own = [row for row in rows if row["kind"] == kind]

@@ -2,16 +2,11 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Canvas, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 PRECONDITIONERS = {"none": ":", "diagonal": "--", "diagonal_low_rank": "-"}
 """The line of each."""
@@ -22,7 +17,7 @@ class StepsFigure(PerplexityFigure):
 
     size = (6.5, 3.6)
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         for size, marker, end in self.sizes():
             own = [row for row in rows if row["size"] == size]
@@ -42,7 +37,7 @@ class StepsFigure(PerplexityFigure):
         axes.set_xticks(steps, labels=[str(count) for count in steps])
 
 
-def estimate_mlp_below_llama(view: View) -> Estimate:
+def estimate_mlp_below_llama(view: View) -> claims.Estimate:
     """Return perplexity of CEM MLPs over Llama's, for T = 1 and 2 and each preconditioner."""
     parts = {}
     for size, steps, kind in itertools.product(chosen(view, "size"), ("t1", "t2"), PRECONDITIONERS):

@@ -1,11 +1,10 @@
 """CEM, Table 1: the parameters that tied attention saves."""
 
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
 
 
-def estimate_half_of_the_attention(view: View) -> Estimate:
+def estimate_half_of_the_attention(view: View) -> claims.Estimate:
     """Return the share of the 4 D^2 parameters of Llama's attention, in each layer, that CEM attention saves."""
     found: dict[str, float | None] = {}
     for size, spec in view.artifact.axes["size"].values.items():

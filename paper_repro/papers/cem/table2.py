@@ -5,12 +5,10 @@ from paper_repro.tables import table
 
 class Table2(table.Table):
     def summary(self) -> dict[str, float]:
-        """Return the rate and the share of warm-up where all sizes have the same."""
         found = {name: {self.view.counted(name, dict(key)) for key in self.view.points} for name in ("lr", "warmup")}
         return {name: value for name, values in found.items() for value in values if value and len(values) == 1}
 
     def remarks(self) -> list[str]:
-        """Return the tokens of each size."""
         found = []
         for key in self.view.points:
             steps, tokens = (self.view.samples(name, dict(key)) for name in ("steps", "tokens"))

@@ -1,15 +1,11 @@
 """CEM, Table 3 as a figure: test RMSE against the number of inner steps, one panel a kernel."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.tables import figure, plots, stats
-from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
 from paper_repro.tables.view import values
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 METRIC = "test_rmse"
 STEPS = {"t1": 1, "t2": 2, "t4": 4, "t8": 8}
@@ -26,7 +22,6 @@ class RegressionFigure(figure.Figure):
     marks = "Marks and lines: means over seeds; bars: one standard deviation over seeds to each side."
 
     def baselines(self) -> list[BaselineLine]:
-        """Return each kernel's baselines in its panel."""
         kernels = enumerate(self.artifact.axes["kernel"].values)
         return [line for at, kernel in kernels for line in baseline_lines(self.view, METRIC, {"kernel": kernel}, at)]
 
@@ -43,7 +38,6 @@ class RegressionFigure(figure.Figure):
         return rows
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return the printed means of each kernel in its panel."""
         kernels, unit = list(self.artifact.axes["kernel"].values), self.artifact.metrics[METRIC].unit
         found = []
         for row in (row for row in rows if row["source"] == PAPER):
@@ -56,7 +50,7 @@ class RegressionFigure(figure.Figure):
                 found.append(PrintedNumber(model.capitalize(), row["mean"], unit, panel, color=color))
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         kernels = self.artifact.axes["kernel"].values
         panels = canvas.subplots(1, len(kernels), sharex=True)
         for axes, (kernel, spec) in zip(panels, kernels.items(), strict=True):
@@ -70,7 +64,7 @@ class RegressionFigure(figure.Figure):
             axes.set(title=spec.label, xlabel="inner steps T")
         panels[0].set_ylabel("test RMSE")
 
-    def _panel(self, axes: "Axes", rows: Mapping[str, Row], source: str) -> None:
+    def _panel(self, axes: Axes, rows: Mapping[str, Row], source: str) -> None:
         for model in (model for model in FLAT if model in rows):
             color, label = plots.model(self.artifact.id, model), f"{model.capitalize()}, {source}"
             axes.axhline(rows[model]["mean"], linewidth=1, label=label, color=color, linestyle=LINES[source])

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.tables import figure, plots, stats
-from paper_repro.tables.figure import Row
+from paper_repro.tables.claims import Place
 from paper_repro.tables.table import count_text
-from paper_repro.tables.view import Place, View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.view import View
 
 PERPLEXITY = "perplexity"
 MARKERS = ("o", "s", "^", "D", "v")
@@ -23,12 +20,12 @@ class PerplexityFigure(figure.Figure):
     metric: str | None = PERPLEXITY
     marks = "Faint dots: seeds; marks and lines: means over seeds."
 
-    def rows(self) -> list[Row]:
-        found: list[Row] = []
+    def rows(self) -> list[figure.Row]:
+        found: list[figure.Row] = []
         for key in self.view.points:
             place = dict(key)
             parameters = int(self.view.counted("parameters", place) or 0)
-            head: Row = {**place, "parameters": parameters, "tokens": tokens(self.view, place)}
+            head: figure.Row = {**place, "parameters": parameters, "tokens": tokens(self.view, place)}
             for seed, value in sorted(self.view.samples(PERPLEXITY, place).items()):
                 found.append({**head, "seed": seed, PERPLEXITY: round(value, 8)})
         return found
@@ -68,11 +65,11 @@ class EffectFigure(PerplexityFigure):
         models = self.artifact.axes["model"].values
         return [({"model": model}, {"model": self.reference}) for model in models if model != self.reference]
 
-    def named(self, row: Row, end: str) -> str:
+    def named(self, row: figure.Row, end: str) -> str:
         """Return the two lines beside a pair, from a row of its first side."""
         return f"{self.label('model', row['model'])}{end}\n{count_text(row['parameters'])} parameters"
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         axes, labels = canvas.subplots(), list[str]()
         for size, marker, end in self.sizes():
             for of, to in self.pairs():
@@ -105,7 +102,7 @@ class DiagonalFigure(EffectFigure):
     reference = "shared"
     what = "perplexity above that with the shared diagonal (%)"
 
-    def named(self, row: Row, end: str) -> str:
+    def named(self, row: figure.Row, end: str) -> str:
         return super().named(row, end) if row["model"] == "llama" else f"diagonal: {super().named(row, end)}"
 
 
@@ -121,13 +118,13 @@ class ReuseFigure(EffectFigure):
         ]
         return [({**place, "steps": "t2"}, {**place, "steps": "t1"}) for place in places]
 
-    def named(self, row: Row, end: str) -> str:
+    def named(self, row: figure.Row, end: str) -> str:
         kind = self.label("preconditioner", row["preconditioner"])
         below = "" if row["model"] == "llama" else f"\npreconditioner: {kind}"
         return f"{self.label('model', row['model'])}{end}{below}"
 
 
-def _by_seed(rows: Sequence[Row], place: Place) -> dict[int, Row]:
+def _by_seed(rows: Sequence[figure.Row], place: Place) -> dict[int, figure.Row]:
     return {row["seed"]: row for row in rows if place.items() <= row.items()}
 
 

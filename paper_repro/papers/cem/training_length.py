@@ -2,15 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen, tokens
 from paper_repro.tables import plots
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Canvas, Row
 from paper_repro.tables.table import count_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 
 class GainFigure(PerplexityFigure):
@@ -31,7 +27,7 @@ class GainFigure(PerplexityFigure):
                 found.append({**head, "seed": seed, "gain": round(gain, 8)})
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         axes.axhline(0, color=plots.RULE, linestyle="--", linewidth=0.8)
         for size, marker, end in self.sizes():

@@ -3,14 +3,9 @@
 import json
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.cet.relaxations import IMAGE_MARKS, Strip, draw_strips
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 
 class Figure2(figure.Figure):
@@ -23,7 +18,7 @@ class Figure2(figure.Figure):
     marks = IMAGE_MARKS
     baselines_drawn = ("visible_mean", "mean_image", "harmonic_images", "gaussian_images")
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[figure.Row]:
         found = {key: self.view.attachments("completed.json", dict(key)) for key in self.view.points}
         common = sorted(set.intersection(*map(set, found.values()))) if found else []
         if not common:
@@ -38,7 +33,7 @@ class Figure2(figure.Figure):
             for image, error in enumerate(json.loads(content), 1)
         ]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         if not rows:
             return
         seed, labels = rows[0]["seed"], self.artifact.axes["method"].values

@@ -2,7 +2,6 @@
 
 from paper_repro.papers.cet.relaxations import ENERGY_MARKS, EP, IMAGES, RelaxationFigure
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
 
 
@@ -13,7 +12,7 @@ class Figure3(RelaxationFigure):
     energies = True
 
 
-def estimate_energy_falls_each_step(view: View) -> Estimate:
+def estimate_energy_falls_each_step(view: View) -> claims.Estimate:
     """Return the share of images whose energy rises somewhere, at step size 1 or 0.1; a rise counts as one image."""
     long, tenth = (view.samples(f"{name}_rises", EP) for name in ("long", "tenth"))
     rises = {seed: round(long[seed] + tenth[seed]) for seed in long.keys() & tenth.keys()}
@@ -23,7 +22,7 @@ def estimate_energy_falls_each_step(view: View) -> Estimate:
     )
 
 
-def estimate_saddles(view: View) -> Estimate:
+def estimate_saddles(view: View) -> claims.Estimate:
     """Return the share of images that leave a plateau after T1."""
     late = view.samples("long_late", EP)
     counts = {seed: (round(count), IMAGES) for seed, count in late.items()}

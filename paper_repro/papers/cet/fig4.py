@@ -2,7 +2,6 @@
 
 from paper_repro.papers.cet.relaxations import IMAGE_MARKS, RelaxationFigure, traces
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
 
 
@@ -13,7 +12,7 @@ class Figure4(RelaxationFigure):
     images = True
 
 
-def estimate_spurious_minima(view: View) -> Estimate:
+def estimate_spurious_minima(view: View) -> claims.Estimate:
     """Return Spearman's rank correlation of the late fall of each image's energy and the growth of its error."""
     from scipy.stats import spearmanr
 

@@ -2,7 +2,6 @@
 
 from paper_repro.papers.cet.relaxations import ENERGY_MARKS, IMAGE_MARKS, RelaxationFigure, traces
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
 
 NEAR = 0.01
@@ -17,7 +16,7 @@ class Figure5(RelaxationFigure):
     images = True
 
 
-def estimate_step_size_insensitive(view: View) -> Estimate:
+def estimate_step_size_insensitive(view: View) -> claims.Estimate:
     """Return the share of images that end at one energy with both step sizes, and leave a plateau with both or none."""
     small = {trace.seed: trace for trace in traces(view, "tenth")}
     counts = {}

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import Row
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
     from matplotlib.figure import SubFigure
 
 EP = {"method": "ep"}
@@ -68,10 +66,10 @@ class RelaxationFigure(figure.Figure):
         super().__init__(view, headline)
         self.traces = traces(view, self.name)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[figure.Row]:
         return [row for trace in self.traces[:1] for row in self._rows(trace)]
 
-    def _rows(self, trace: RecordedRelaxation) -> Iterator[Row]:
+    def _rows(self, trace: RecordedRelaxation) -> Iterator[figure.Row]:
         tables = [("energy", trace.steps, trace.energies)] * self.energies
         tables += [("error", trace.shown, trace.errors)] * self.images
         for quantity, steps, table in tables:
@@ -79,7 +77,7 @@ class RelaxationFigure(figure.Figure):
                 for image, value in enumerate(values, 1):
                     yield {"seed": trace.seed, "quantity": quantity, "step": step, "image": image, "value": value}
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         if not rows:
             return
         kinds = ["energy"] * self.energies + ["error"] * self.images
@@ -91,7 +89,7 @@ class RelaxationFigure(figure.Figure):
             else:
                 self._draw_images(part, own)
 
-    def _draw_images(self, canvas: "SubFigure", rows: Sequence[Row]) -> None:
+    def _draw_images(self, canvas: "SubFigure", rows: Sequence[figure.Row]) -> None:
         seed = rows[0]["seed"]
         strips: list[Strip] = [
             (label, plots.strip(self.view, name, EP, seed), None)
@@ -107,7 +105,7 @@ Strip = tuple[str, Any, Sequence[float] | None]
 """Label, pixels and errors."""
 
 
-def draw_strips(canvas: "Canvas | SubFigure", strips: Sequence[Strip]) -> None:
+def draw_strips(canvas: "figure.Canvas | SubFigure", strips: Sequence[Strip]) -> None:
     """Draw the first ``DRAWN`` images of each strip, one strip below the other."""
     for axes, (label, pixels, errors) in zip(canvas.subplots(len(strips), 1), strips, strict=True):
         if pixels is None:
@@ -116,7 +114,7 @@ def draw_strips(canvas: "Canvas | SubFigure", strips: Sequence[Strip]) -> None:
             plots.draw_strip(axes, pixels[:, : DRAWN * pixels.shape[0]], label, errors[:DRAWN] if errors else None)
 
 
-def draw_energies(canvas: "SubFigure", rows: Sequence[Row], trained: int) -> None:
+def draw_energies(canvas: "SubFigure", rows: Sequence[figure.Row], trained: int) -> None:
     """Draw the energy of each image, and the share of its fall that is still to come."""
     left, right = canvas.subplots(1, 2)
     for image in dict.fromkeys(row["image"] for row in rows):

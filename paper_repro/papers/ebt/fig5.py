@@ -2,33 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paper_repro.papers.ebt.learning import (
-    LOSS,
-    MARKS,
-    S1,
-    TRANSFORMER,
-    Size,
-    draw_panel,
-    exponent_ratio,
-    exponents,
-    row,
-    rows_over,
-    runs,
-)
+from paper_repro.papers.ebt import learning
+from paper_repro.papers.ebt.learning import LOSS, MARKS, S1, TRANSFORMER, Size, runs
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Figure, Row
-from paper_repro.tables.stats import Samples
+from paper_repro.tables.figure import Axes, Canvas, Figure, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 BASE = {"size": "one", "width": "one"}
 SIZES, WIDTHS = {"width": "one", "budget": "one"}, {"size": "one", "budget": "one"}
@@ -65,19 +47,19 @@ class Figure5(Figure):
         found: list[Row] = []
         for panel in (PARAMETERS, FLOPS, WIDTH):
             fixed, size = LAWS[panel]
-            found += rows_over(panel, runs(self.view, **fixed), size)
+            found += learning.rows_over(panel, runs(self.view, **fixed), size)
         ours = runs(self.view, model=S1, budget="one", **BASE)
         for run in runs(self.view, model=TRANSFORMER, **BASE) if ours else ():
-            found.append(row(LONGER, TRANSFORMER, run.seed, round(run.steps / ours[0].steps, 6), run.loss))
+            found.append(learning.row(LONGER, TRANSFORMER, run.seed, round(run.steps / ours[0].steps, 6), run.loss))
         for name, factor in cost_ratios(self.view).items():
-            found += [row(LONGER, S1, run.seed, round(factor, 6), run.loss, name) for run in ours]
+            found += [learning.row(LONGER, S1, run.seed, round(factor, 6), run.loss, name) for run in ours]
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         panels = canvas.subplots(2, 2, sharey=True)
         for axes, panel in zip(panels.flat, (PARAMETERS, FLOPS, WIDTH, LONGER), strict=True):
             own = [row for row in rows if row["panel"] == panel]
-            draw_panel(axes, [row for row in own if not row["note"]], self.view, panel)
+            learning.draw_panel(axes, [row for row in own if not row["note"]], self.view, panel)
             _draw_costs(axes, [row for row in own if row["note"]])
         for axes in panels[:, 0]:
             axes.set_ylabel("validation loss (nats per token)")
@@ -102,7 +84,7 @@ class ScalingTable(Table):
         if (base := runs(self.view, model=S1, budget="one", **BASE)) and base[0].parameters:
             each = base[0].tokens / base[0].parameters
             found.append(f"Training tokens for each non-embedding parameter, at each size: {each:.1f}; the paper: 20.")
-        laws = [(f"over {name}: ", exponent_ratio({"": _sides(self.view, name)})) for name in LAWS]
+        laws = [(f"over {name}: ", learning.exponent_ratio({"": _sides(self.view, name)})) for name in LAWS]
         costs = [("", at_equal_cost(self.view, name, cost)) for name, cost in cost_ratios(self.view).items()]
         texts = [f"{where}{one.text}." for where, one in (*laws, *costs) if one.interval is not None]
         return found + [text[0].upper() + text[1:] for text in texts]
@@ -120,7 +102,7 @@ def cost_ratios(view: View) -> dict[str, float]:
     return found
 
 
-def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
+def at_equal_cost(view: View, what: str, factor: float) -> claims.Estimate:
     """Return EBT's loss over that of a Transformer++ that trains ``factor`` times as long to cost ``what``.
 
     Transformer++'s log loss is interpolated linearly over log steps, seed by seed; beyond its longest run there is no
@@ -138,12 +120,12 @@ def at_equal_cost(view: View, what: str, factor: float) -> Estimate:
     return claims.ratio("loss of EBT", to, {"": (ours, theirs)})
 
 
-def estimate_rate_over_parameters_and_flops(view: View) -> Estimate:
+def estimate_rate_over_parameters_and_flops(view: View) -> claims.Estimate:
     """EBT's exponents over parameters and over counted FLOPs over Transformer++'s."""
-    return exponent_ratio({name: _sides(view, name) for name in (PARAMETERS, FLOPS)})
+    return learning.exponent_ratio({name: _sides(view, name) for name in (PARAMETERS, FLOPS)})
 
 
-def estimate_better_at_equal_flops(view: View) -> Estimate:
+def estimate_better_at_equal_flops(view: View) -> claims.Estimate:
     """EBT's loss over Transformer++'s at equal counted FLOPs."""
     factor = cost_ratios(view.unwatched()).get(EQUAL_FLOPS)
     return claims.nothing("not run") if factor is None else at_equal_cost(view, EQUAL_FLOPS, factor)
@@ -151,14 +133,14 @@ def estimate_better_at_equal_flops(view: View) -> Estimate:
 
 def _exponents(view: View, model: str, law: str) -> dict[int, float]:
     fixed, size = LAWS[law]
-    return exponents(runs(view, model=model, **fixed), size)
+    return learning.exponents(runs(view, model=model, **fixed), size)
 
 
-def _sides(view: View, law: str) -> tuple[Samples, Samples]:
+def _sides(view: View, law: str) -> tuple[stats.Samples, stats.Samples]:
     return _exponents(view, S1, law), _exponents(view, TRANSFORMER, law)
 
 
-def _draw_costs(axes: "Axes", rows: Sequence[Row]) -> None:
+def _draw_costs(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw EBT's loss where Transformer++ has cost as much, with a line at each cost."""
     color = plots.model("ebt", S1)
     plots.seeds_and_mean(axes, [(row["x"], row[LOSS]) for row in rows], color, line="")

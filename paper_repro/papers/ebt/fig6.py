@@ -2,28 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.metrics.lines import fit_line
+from paper_repro.papers.ebt import thinking
 from paper_repro.papers.ebt.learning import S2
-from paper_repro.papers.ebt.thinking import (
-    VALIDATION,
-    VALIDATION_LOSS,
-    At,
-    first,
-    foreign,
-    grids,
-    longest,
-    verified,
-)
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.figure import Canvas, Figure, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View, gain
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 PLACE = {"model": S2}
 KINDS = {"longer": "thinking longer", "best": "longer, with self-verification"}
@@ -48,7 +34,7 @@ class Figure6(Figure):
     def rows(self) -> list[Row]:
         return [row for rows in _points(self.view).values() for row in rows]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         color = plots.model(self.artifact.id, S2)
         names = list(dict.fromkeys(row["set"] for row in rows))
         panels = canvas.subplots(1, len(KINDS), sharey=True)
@@ -69,7 +55,7 @@ class Figure6(Figure):
         panels[0].set_ylabel("perplexity gained over one step (%)")
 
 
-def estimate_thinking_more_ood(view: View) -> Estimate:
+def estimate_thinking_more_ood(view: View) -> claims.Estimate:
     """The slope of the gain over the binary logarithm of the shift: a fit over sets for each seed."""
     return claims.number("gain of thinking, slope", {"": slopes(view, math.log2)}, unit="points for each doubling")
 
@@ -86,11 +72,13 @@ def slopes(view: View, scaled: Callable[[float], float]) -> dict[int, float]:
 
 def _points(view: View) -> dict[int, list[Row]]:
     """Return shift and gains of every set, by seed."""
-    known, found = view.samples(VALIDATION_LOSS, PLACE), dict[int, list[Row]]()
-    for seed, grid in grids(view, PLACE).items():
-        for name in (VALIDATION, *foreign(grid)):
+    known, found = view.samples(thinking.VALIDATION_LOSS, PLACE), dict[int, list[Row]]()
+    for seed, grid in thinking.grids(view, PLACE).items():
+        for name in (thinking.VALIDATION, *thinking.foreign(grid)):
             shift = math.exp(view.samples(f"{name}_loss", PLACE)[seed] - known[seed])
-            before, longer, best = (grid[At(name, *at(grid))].loss for at in (first, longest, verified))
+            before, longer, best = (
+                grid[thinking.At(name, *at(grid))].loss for at in (thinking.first, thinking.longest, thinking.verified)
+            )
             gains = {"longer": round(gain(before, longer), 8), "best": round(gain(before, best), 8)}
             found.setdefault(seed, []).append({"set": name, "seed": seed, "shift": round(shift, 8), **gains})
     return found

@@ -2,35 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from paper_repro.papers.ebt import thinking
 from paper_repro.papers.ebt.learning import MARKS, S2, TRANSFORMER
-from paper_repro.papers.ebt.thinking import (
-    At,
-    Bars,
-    Chosen,
-    Grid,
-    by_set,
-    draw_bars,
-    evaluations,
-    first,
-    foreign,
-    grids,
-    longest,
-    mean_gain,
-    perplexities,
-    trained_tokens,
-    verified,
-)
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, Figure, Row, baseline_lines
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Figure, Row, baseline_lines
 from paper_repro.tables.table import Table
-from paper_repro.tables.view import Place, View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.view import View
 
 RECURRENT, FULL = "recurrent", "one"
 TRAINED_STEPS = 3
@@ -49,8 +27,8 @@ class Table7(Table):
     """Losses and gains, and the gain over the first step that the paper's number speaks of."""
 
     def summary(self) -> dict[str, float]:
-        found = grids(self.view, _place(S2))
-        gains = [mean_gain(grid, first(grid), longest(grid)) for grid in found.values()]
+        found = thinking.grids(self.view, _place(S2))
+        gains = [thinking.mean_gain(grid, thinking.first(grid), thinking.longest(grid)) for grid in found.values()]
         return {"gain_over_one_step": stats.mean(gains)} if gains else {}
 
 
@@ -61,9 +39,9 @@ class Figure7(Figure):
     marks = f"{MARKS} Right: bars are means over seeds."
 
     def baselines(self) -> list[BaselineLine]:
-        """Return the bigram count's perplexity, the geometric mean over sets as for the models, in the left panel."""
-        found = list(grids(self.view, _place(S2)).values())
-        each = [baseline_lines(self.view, f"{name}_loss", _place(S2)) for name in foreign(found[0])] if found else []
+        found = list(thinking.grids(self.view, _place(S2)).values())
+        names = thinking.foreign(found[0]) if found else []
+        each = [baseline_lines(self.view, f"{name}_loss", _place(S2)) for name in names]
         if not each or not all(each):
             return []
         return [BaselineLine(each[0][0].label, math.exp(stats.mean([one.value for one, *_ in each])), 0)]
@@ -71,13 +49,13 @@ class Figure7(Figure):
     def rows(self) -> list[Row]:
         return [*_over_evaluations(self.view), *_over_training(self.view)]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         left, right = canvas.subplots(1, 2)
         for panel, draw in (("evaluations", self._draw_evaluations), ("training", self._draw_training)):
             if own := [row for row in rows if row["panel"] == panel]:
                 draw(left if panel == "evaluations" else right, own)
 
-    def _draw_evaluations(self, axes: "Axes", rows: Sequence[Row]) -> None:
+    def _draw_evaluations(self, axes: Axes, rows: Sequence[Row]) -> None:
         for series, (model, style, name) in STYLES.items():
             if own := [row for row in rows if row["series"] == series]:
                 color, label = plots.model(self.artifact.id, model), name.format(samples=own[0]["samples"])
@@ -91,55 +69,57 @@ class Figure7(Figure):
         plots.log_ticks(axes.xaxis)
         plots.log_ticks(axes.yaxis)
 
-    def _draw_training(self, axes: "Axes", rows: Sequence[Row]) -> None:
+    def _draw_training(self, axes: Axes, rows: Sequence[Row]) -> None:
         color, places = plots.model(self.artifact.id, S2), sorted({row["x"] for row in rows})
         kinds = []
         for series in ("longer", "best"):
             own = [row for row in rows if row["series"] == series]
             values = [[row["value"] for row in own if row["x"] == place] for place in places]
             label = STYLES[series][2].format(samples=own[0]["samples"])
-            kinds.append(Bars(f"{label} (right)", color, series == "best", values))
-        draw_bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
+            kinds.append(thinking.Bars(f"{label} (right)", color, series == "best", values))
+        thinking.draw_bars(axes, [f"{place / 1e6:.3g}M" for place in places], kinds)
         axes.set(xlabel="training tokens", ylabel="perplexity gained over one step (%)")
 
 
-def estimate_thinking_helps(view: View) -> Estimate:
+def estimate_thinking_helps(view: View) -> claims.Estimate:
     """EBT's perplexity after the most steps over that after the most steps of training, one sample."""
-    found = grids(view, _place(S2))
-    after, before = perplexities(found, longest), perplexities(found, lambda _: (TRAINED_STEPS, 1))
+    found = thinking.grids(view, _place(S2))
+    after = thinking.perplexities(found, thinking.longest)
+    before = thinking.perplexities(found, lambda _: (TRAINED_STEPS, 1))
     of = f"perplexity of EBT after {_most_steps(found)} steps"
-    return claims.ratio(of, f"after {TRAINED_STEPS}, the most of training", by_set(after, before))
+    return claims.ratio(of, f"after {TRAINED_STEPS}, the most of training", thinking.by_set(after, before))
 
 
-def estimate_verification_helps(view: View) -> Estimate:
+def estimate_verification_helps(view: View) -> claims.Estimate:
     """EBT's perplexity with the best of all samples over that with one sample, after the longest training."""
     lengths = [value for value in view.artifact.axes["length"].values if view.covers(_place(S2, value))]
-    found = grids(view, _place(S2, lengths[-1]))
-    sides = by_set(perplexities(found, verified), perplexities(found, longest))
+    found = thinking.grids(view, _place(S2, lengths[-1]))
+    best, one = (thinking.perplexities(found, at) for at in (thinking.verified, thinking.longest))
+    sides = thinking.by_set(best, one)
     return claims.ratio("perplexity of EBT with the sample of lowest energy", "with one sample", sides)
 
 
-def estimate_below_a_transformer(view: View) -> Estimate:
+def estimate_below_a_transformer(view: View) -> claims.Estimate:
     """EBT's perplexity after the most steps over that of a Transformer++ of as many training steps."""
-    found = grids(view, _place(S2))
-    ours = perplexities(found, longest)
+    found = thinking.grids(view, _place(S2))
+    ours = thinking.perplexities(found, thinking.longest)
     losses = {name: view.samples(f"{name}_loss", _place(TRANSFORMER)) for name in ours}
     theirs = {name: {seed: math.exp(loss) for seed, loss in own.items()} for name, own in losses.items()}
     of = f"perplexity of EBT after {_most_steps(found)} steps"
-    return claims.ratio(of, "perplexity of Transformer++", by_set(ours, theirs))
+    return claims.ratio(of, "perplexity of Transformer++", thinking.by_set(ours, theirs))
 
 
-def _place(model: str, length: str = FULL) -> Place:
+def _place(model: str, length: str = FULL) -> claims.Place:
     return {"model": model, "length": length}
 
 
-def _most_steps(found: dict[int, Grid]) -> int:
-    return max((longest(grid)[0] for grid in found.values()), default=0)
+def _most_steps(found: dict[int, thinking.Grid]) -> int:
+    return max((thinking.longest(grid)[0] for grid in found.values()), default=0)
 
 
-def _mean_perplexity(grid: Grid, steps: int, samples: int, oracle: bool = False) -> float:
+def _mean_perplexity(grid: thinking.Grid, steps: int, samples: int, oracle: bool = False) -> float:
     """Return the geometric mean of the perplexities of all sets but validation."""
-    found = [grid[At(name, steps, samples)] for name in foreign(grid)]
+    found = [grid[thinking.At(name, steps, samples)] for name in thinking.foreign(grid)]
     return math.exp(stats.mean([(one.oracle or 0.0) if oracle else one.loss for one in found]))
 
 
@@ -148,17 +128,17 @@ def _row(panel: str, series: str, samples: int, x: float, seed: int, value: floa
 
 
 def _over_evaluations(view: View) -> Iterator[Row]:
-    found = grids(view, _place(S2))
+    found = thinking.grids(view, _place(S2))
     for seed, grid in found.items():
-        _, last = verified(grid)
+        _, last = thinking.verified(grid)
         for steps in sorted({at.steps for at in grid}):
             for series, samples in (("longer", 1), ("best", last), ("oracle", last)):
                 value = _mean_perplexity(grid, steps, samples, oracle=series == "oracle")
-                yield _row("evaluations", series, samples, evaluations(steps, samples), seed, value)
-    for seed, grid in grids(view, _place(RECURRENT)).items():
+                yield _row("evaluations", series, samples, thinking.evaluations(steps, samples), seed, value)
+    for seed, grid in thinking.grids(view, _place(RECURRENT)).items():
         for passes in sorted({at.steps for at in grid}):
             yield _row("evaluations", RECURRENT, 1, passes, seed, _mean_perplexity(grid, passes, 1))
-    names = foreign(next(iter(found.values()))) if found else []
+    names = thinking.foreign(next(iter(found.values()))) if found else []
     each = [view.samples(f"{name}_loss", _place(TRANSFORMER)) for name in names]
     for seed in sorted(set.intersection(*map(set, each))) if each else ():
         value = math.exp(stats.mean([values[seed] for values in each]))
@@ -166,9 +146,10 @@ def _over_evaluations(view: View) -> Iterator[Row]:
 
 
 def _over_training(view: View) -> Iterator[Row]:
-    kinds: tuple[tuple[str, Chosen], ...] = (("longer", longest), ("best", verified))
+    kinds: tuple[tuple[str, thinking.Chosen], ...] = (("longer", thinking.longest), ("best", thinking.verified))
     for length in view.artifact.axes["length"].values:
-        for seed, grid in grids(view, _place(S2, length)).items():
-            tokens = trained_tokens(view, _place(S2, length))
+        for seed, grid in thinking.grids(view, _place(S2, length)).items():
+            tokens = thinking.trained_tokens(view, _place(S2, length))
             for series, at in kinds:
-                yield _row("training", series, at(grid)[1], tokens, seed, mean_gain(grid, first(grid), at(grid)))
+                gain = thinking.mean_gain(grid, thinking.first(grid), at(grid))
+                yield _row("training", series, at(grid)[1], tokens, seed, gain)

@@ -1,13 +1,8 @@
 """EBT, figure 8: noised images and their denoised versions."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 METRIC, FOUND = "out_psnr", "out_found.png"
 MODELS = ("dit", "ebt")
@@ -23,7 +18,7 @@ class Figure8(figure.Figure):
     )
     baselines_drawn = ("noised", "wiener", "total_variation")
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[figure.Row]:
         found = {one.plan.name: one.samples(METRIC) for one in self.view.baselines}
         found |= {name: self.view.samples(METRIC, {"model": name}) for name in MODELS}
         common = sorted(set.intersection(*map(set, found.values())))
@@ -31,7 +26,7 @@ class Figure8(figure.Figure):
             {"model": name, "seed": common[0], "psnr": round(found[name][common[0]], 4)} for name in found if common
         ]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         if not rows:
             return
         seed, models = rows[0]["seed"], self.artifact.axes["model"].values

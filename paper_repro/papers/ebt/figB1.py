@@ -1,31 +1,14 @@
 """EBT, figure B.1: losses on video over width and parameters."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 from paper_repro.papers.ebt.learning import MARKS, fitted
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 LOSS = "test_loss"
 MODELS = ("transformer", "ebt")
 PANELS = {"width": "width", "trunk_parameters": "non-embedding parameters"}
-
-
-class Run(NamedTuple):
-    """One finished run."""
-
-    value: str
-    """Value of the axis ``width``."""
-    seed: int
-    width: int
-    parameters: int
-    loss: float
 
 
 class FigureB1(figure.Figure):
@@ -35,15 +18,15 @@ class FigureB1(figure.Figure):
     marks = MARKS
     metric = LOSS
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[figure.Row]:
         return [
-            {"panel": panel, "model": model, "seed": run.seed, "x": x, "loss": round(run.loss, 8)}
+            {"panel": panel, "model": model, "seed": seed, "x": x, "loss": round(loss, 8)}
             for model in MODELS
-            for run in _runs(self.view, model)
-            for panel, x in zip(PANELS, (run.width, run.parameters), strict=True)
+            for seed, *sizes, loss in _runs(self.view, model)
+            for panel, x in zip(PANELS, sizes, strict=True)
         ]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         for axes, (panel, title) in zip(canvas.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
             for model in MODELS:
                 own = [(row["x"], row["loss"]) for row in rows if (row["panel"], row["model"]) == (panel, model)]
@@ -57,20 +40,21 @@ class FigureB1(figure.Figure):
         canvas.axes[0].set_ylabel("test loss (Smooth L1)")
 
 
-def estimate_video_scaling(view: View) -> Estimate:
+def estimate_video_scaling(view: View) -> claims.Estimate:
     """Return b of EBT less b of Transformer++, of log L = a - b log X over widths X for each seed (figure B.1)."""
 
     def exponents(model: str) -> dict[int, float]:
         by_seed: dict[int, list[tuple[float, float]]] = {}
-        for run in _runs(view, model):
-            by_seed.setdefault(run.seed, []).append((run.width, run.loss))
+        for seed, width, _, loss in _runs(view, model):
+            by_seed.setdefault(seed, []).append((width, loss))
         return fitted(by_seed)
 
     theirs, ours = map(exponents, MODELS)
     return claims.difference("exponent of EBT", "exponent of Transformer++", {"": (ours, theirs)})
 
 
-def _runs(view: View, model: str) -> Iterator[Run]:
+def _runs(view: View, model: str) -> Iterator[tuple[int, int, int, float]]:
+    """Yield seed, width, parameters and loss of each finished run."""
     for value in view.artifact.axes["width"].values:
         place = {"model": model, "width": value}
         if not view.covers(place):
@@ -78,4 +62,4 @@ def _runs(view: View, model: str) -> Iterator[Run]:
         parameters = view.samples("trunk_parameters", place)
         for seed, loss in sorted(view.samples(LOSS, place).items()):
             width = round(view.counted("width", place) or 0.0)
-            yield Run(value, seed, width, round(parameters.get(seed, 0.0)), loss)
+            yield seed, width, round(parameters.get(seed, 0.0)), loss

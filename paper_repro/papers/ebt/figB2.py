@@ -3,15 +3,9 @@
 import csv
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.tables import claims, figure, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 EBT = {"model": "ebt"}
 KINDS = {"goes_on": "goes on", "still": "stands still", "cut": "is cut"}
@@ -28,7 +22,7 @@ class FigureB2(figure.Figure):
     marks = "Faint dots: seeds; lines: means over seeds; pictures: one clip of each kind, of the first seed."
     legend_title = "a clip that"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[figure.Row]:
         rows = []
         for seed, content in sorted(self.view.attachments("frames.csv", EBT).items()):
             for row in csv.DictReader(io.StringIO(content.decode())):
@@ -36,7 +30,7 @@ class FigureB2(figure.Figure):
                 rows.append({"kind": row["kind"], "seed": seed, "frame": int(row["frame"]), **numbers})
         return rows
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         if not rows:
             return
         seeds = {row["seed"] for row in rows}
@@ -57,6 +51,6 @@ class FigureB2(figure.Figure):
                 plots.draw_strip(axes, pixels, name)
 
 
-def estimate_frame_energy_is_uncertainty(view: View) -> Estimate:
+def estimate_frame_energy_is_uncertainty(view: View) -> claims.Estimate:
     """Return Spearman's correlation of energy and loss over predicted frames."""
     return claims.number("rank correlation of energy and loss", {"": view.samples("energy_rank", EBT)})

@@ -2,17 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ebt.learning import S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, Bars, draw_bars
 from paper_repro.tables import claims, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.figure import Canvas, Figure, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 PLACE = {"model": S2}
 ATTACHMENT = "token_energies.json"
@@ -36,7 +31,7 @@ class FigureB3(Figure):
     def rows(self) -> list[Row]:
         return [*_energies(self.view), *_aurocs(self.view)]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         tokens, areas = ([row for row in rows if row["panel"] == panel] for panel in ("energy", "auroc"))
         texts = list(dict.fromkeys(row["set"] for row in tokens))
         parts = canvas.subplots(len(texts) + 1, 1, squeeze=False, height_ratios=[1.0] * len(texts) + [1.3])[:, 0]
@@ -64,12 +59,12 @@ class FigureB3(Figure):
         parts[-1].set(ylabel="AUROC against validation", ylim=(0, 1.02))
 
 
-def estimate_energy_is_uncertainty(view: View) -> Estimate:
+def estimate_energy_is_uncertainty(view: View) -> claims.Estimate:
     """Spearman's rank correlation of energies and losses over the tokens of validation."""
     return claims.number("rank correlation of energy and loss", {"": view.samples("energy_rank", PLACE)})
 
 
-def estimate_ood_energy(view: View) -> Estimate:
+def estimate_ood_energy(view: View) -> claims.Estimate:
     """The AUROC of energies of each set against validation, the mean over sets."""
     found = {name: view.samples(f"{name}_energy_auroc", PLACE) for name in SETS}
     return claims.number("AUROC of energy", {name: values for name, values in found.items() if values})

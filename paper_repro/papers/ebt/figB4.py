@@ -2,19 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.metrics.lines import Line, fit_line
 from paper_repro.papers.ebt.learning import S2
 from paper_repro.papers.ebt.thinking import grids, longest, mean_gain, trained_tokens
 from paper_repro.tables import claims, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.figure import Canvas, Figure, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 FEW, MANY = 2, 10
 FURTHER = 1000
@@ -57,7 +52,7 @@ class FigureB4(Figure):
             found.append({**row, "low": low, "high": high})
         return [*measured, *found]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         left, right = canvas.subplots(1, 2)
         color = plots.model(self.artifact.id, S2)
         measured, fitted, beyond = (
@@ -85,7 +80,7 @@ class FigureB4(Figure):
             right.xaxis.set_major_formatter(left.xaxis.get_major_formatter())
 
 
-def estimate_less_adversarial_with_data(view: View) -> Estimate:
+def estimate_less_adversarial_with_data(view: View) -> claims.Estimate:
     """The slope of the gain of ten samples less that of two over the decimal logarithm of training tokens."""
     added: dict[int, dict[int, float]] = {}
     for row in _rows(view):

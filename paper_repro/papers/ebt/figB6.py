@@ -3,16 +3,11 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ebt.learning import MARKS
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
+from paper_repro.tables.figure import BaselineLine, Canvas, Row, baseline_lines
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 LEVELS = {"in": "at the noise of training", "out": "at more noise"}
 PASSES = 3
@@ -35,36 +30,25 @@ class FigureB6(figure.Figure):
         return [{**way, "psnr": round(way["psnr"], 6)} for level in LEVELS for way in found if way["level"] == level]
 
     def baselines(self) -> list[BaselineLine]:
-        """Return the baselines of each level in its panel."""
         each = (baseline_lines(self.view, f"{level}_psnr", None, panel) for panel, level in enumerate(LEVELS))
         return [line for lines in each for line in lines]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         for axes, (level, label) in zip(canvas.subplots(1, 2), LEVELS.items(), strict=True):
             for series, (model, style, name) in STYLES.items():
-                own = [
-                    (row["evaluations"], row["psnr"])
-                    for row in rows
-                    if (row["level"], row["series"]) == (level, series)
-                ]
-                hollow = series == "dit_short"
-                plots.seeds_and_mean(axes, own, plots.model("ebt", model), name, style, hollow=hollow)
+                own = [row for row in rows if (row["level"], row["series"]) == (level, series)]
+                points, hollow = [(row["evaluations"], row["psnr"]) for row in own], series == "dit_short"
+                plots.seeds_and_mean(axes, points, plots.model("ebt", model), name, style, hollow=hollow)
             axes.set(xlabel="evaluations of the network", ylabel=f"PSNR (dB), {label}")
             if rows:
                 axes.set_xscale("log")
                 plots.log_ticks(axes.xaxis)
 
 
-def estimate_more_passes_help_at_more_noise(view: View) -> Estimate:
+def estimate_more_passes_help_at_more_noise(view: View) -> claims.Estimate:
     """Return EBT's PSNR after three passes less that after one."""
-    first, last = (
-        {
-            way["seed"]: way["psnr"]
-            for way in _ways(view, "ebt")
-            if (way["level"], way["evaluations"]) == ("out", passes)
-        }
-        for passes in (1, PASSES)
-    )
+    ways = [way for way in _ways(view, "ebt") if way["level"] == "out"]
+    first, last = ({way["seed"]: way["psnr"] for way in ways if way["evaluations"] == n} for n in (1, PASSES))
     return claims.difference(f"PSNR of EBT after {PASSES} passes", "PSNR after one", {"": (last, first)}, unit="dB")
 
 
@@ -78,10 +62,5 @@ def _ways(view: View, model: str) -> Iterator[Row]:
         for row in table:
             longest = max(int(other["steps"]) for other in table if other["level"] == row["level"])
             series = model if int(row["steps"]) == longest else f"{model}_short"
-            yield {
-                "level": row["level"],
-                "series": series,
-                "evaluations": int(row["nfe"]),
-                "seed": seed,
-                "psnr": float(row["psnr"]),
-            }
+            head = {"level": row["level"], "series": series, "evaluations": int(row["nfe"]), "seed": seed}
+            yield {**head, "psnr": float(row["psnr"])}

@@ -3,18 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from paper_repro.metrics.scaling import fit_power_law
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 from paper_repro.tables import claims, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Axes, Row
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from paper_repro.tables.view import View
 
 LOSS = "val_loss"
 TRANSFORMER, S1, S2 = "transformer", "s1", "s2"
@@ -31,7 +26,7 @@ LATE = 0.5
 class Run:
     """One finished training."""
 
-    place: Place
+    place: claims.Place
     seed: int
     loss: float
     steps: float
@@ -90,7 +85,7 @@ def exponents(found: Iterable[Run], size: Size) -> dict[int, float]:
     return fitted({seed: list(own.items()) for seed, own in by_seed.items()})
 
 
-def curves(view: View, place: Place) -> dict[int, Curve]:
+def curves(view: View, place: claims.Place) -> dict[int, Curve]:
     """Return the validation losses of the finished runs at a place while they trained, by seed."""
     tokens = math.prod(view.counted(name, place) or 0.0 for name in ("batch", "window"))
     found: dict[int, Curve] = {}
@@ -120,7 +115,7 @@ def fitted(points: Mapping[int, Curve]) -> dict[int, float]:
     }
 
 
-def exponent_ratio(parts: Mapping[str, tuple[Samples, Samples]]) -> Estimate:
+def exponent_ratio(parts: Mapping[str, tuple[Samples, Samples]]) -> claims.Estimate:
     """Return EBT's exponent over Transformer++'s, the geometric mean over parts."""
     return claims.ratio("exponent of EBT's loss", "exponent of Transformer++'s loss", parts)
 
@@ -135,7 +130,7 @@ def rows_over(panel: str, found: Iterable[Run], size: Size) -> list[Row]:
     return [row(panel, run.place["model"], run.seed, int(size(run)), run.loss) for run in found]
 
 
-def curve_rows(view: View, panel: str, models: Sequence[str], place: Place) -> list[Row]:
+def curve_rows(view: View, panel: str, models: Sequence[str], place: claims.Place) -> list[Row]:
     """Return a point for each evaluation of the runs at a place, over the tokens of training."""
     return [
         row(panel, model, seed, int(tokens), loss)
@@ -145,7 +140,7 @@ def curve_rows(view: View, panel: str, models: Sequence[str], place: Place) -> l
     ]
 
 
-def draw_panel(axes: "Axes", rows: Sequence[Row], view: View, label: str) -> None:
+def draw_panel(axes: Axes, rows: Sequence[Row], view: View, label: str) -> None:
     """Draw losses over a logarithmic axis: each seed a dot, a line through the means."""
     for model, spec in view.artifact.axes["model"].values.items():
         points = [(row["x"], row[LOSS]) for row in rows if row["model"] == model]

@@ -1,21 +1,20 @@
 """EBT, table 2: gains of thinking without one technique of its training after the other."""
 
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
 
 LITTLE = 0.25
 """The share of the full configuration's gain that counts as almost nothing; the paper's is 0.01."""
 
 
-def estimate_random_step_size_critical(view: View) -> Estimate:
+def estimate_random_step_size_critical(view: View) -> claims.Estimate:
     """The gain without random step sizes less a quarter of the gain with all techniques."""
     quarter = {seed: LITTLE * value for seed, value in _gains(view, "full", "best").items()}
     sides = {"": (_gains(view, "fixed_step_size", "best"), quarter)}
     return claims.difference("gain without random step sizes", "a quarter of the full gain", sides, unit="points")
 
 
-def estimate_langevin_tradeoff(view: View) -> Estimate:
+def estimate_langevin_tradeoff(view: View) -> claims.Estimate:
     """What verification adds to longer thinking with Langevin noise in training, less what it adds without."""
     added = []
     for technique in ("full", "no_noise"):

@@ -8,14 +8,13 @@ import numpy as np
 from paper_repro.papers.ebt.learning import S2, TRANSFORMER
 from paper_repro.papers.ebt.thinking import OWN_SETS, PAPER_SETS, VALIDATION_LOSS, by_set
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
 
 EBT, BASELINE = {"model": S2}, {"model": TRANSFORMER}
 SHORTER = [{"model": f"{TRANSFORMER}_{share}"} for share in ("half", "quarter", "fifth")]
 
 
-def estimate_ood_generalisation(view: View) -> Estimate:
+def estimate_ood_generalisation(view: View) -> claims.Estimate:
     """EBT's perplexity over Transformer++'s, the geometric mean over the other sets."""
     ours, theirs = (
         {name: values for name in (*PAPER_SETS, *OWN_SETS) if (values := view.samples(f"{name}_perplexity", place))}
@@ -24,7 +23,7 @@ def estimate_ood_generalisation(view: View) -> Estimate:
     return claims.ratio("perplexity of EBT", "perplexity of Transformer++", by_set(ours, theirs))
 
 
-def estimate_lower_at_equal_pretraining(view: View) -> Estimate:
+def estimate_lower_at_equal_pretraining(view: View) -> claims.Estimate:
     """EBT's perplexity over that of a Transformer++ of its pretraining loss, the geometric mean over the other sets."""
     sides = {}
     for name in (*PAPER_SETS, *OWN_SETS):

@@ -1,13 +1,8 @@
 """EBT, Table 5: boards solved by their number of blanks."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import PrintedNumber, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 CELLS = 81
 BOARDS, BY_GIVENS = "boards", "boards_of_"
@@ -21,8 +16,8 @@ class Figure5(figure.Figure):
     marks = "Faint dots: seeds; marks and lines: means over seeds, by the blanks of a board."
     baselines_drawn = (RULES,)
 
-    def rows(self) -> list[Row]:
-        rows: list[Row] = []
+    def rows(self) -> list[figure.Row]:
+        rows: list[figure.Row] = []
         for key, point in self.view.points.items():
             names = {name for record in self.view.judged(point).values() for name in record.metrics}
             givens = sorted(int(name.removeprefix(BY_GIVENS)) for name in names if name.startswith(BY_GIVENS))
@@ -33,17 +28,16 @@ class Figure5(figure.Figure):
             rows += [row for one in rules for row in _rows(RULES, count, one.samples(f"{BY_GIVENS}{count}"))]
         return rows
 
-    def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return each model's printed share, over all boards."""
+    def printed(self, rows: Sequence[figure.Row]) -> list[figure.PrintedNumber]:
         unit, found = self.artifact.metrics[BOARDS].unit, []
         for key in self.view.points:
             model = dict(key)["model"]
             if (number := self.view.printed(key, BOARDS)) is not None:
                 label, color = self.artifact.axes["model"].values[model].label, plots.model(self.artifact.id, model)
-                found.append(PrintedNumber(label, number.mean, unit, color=color))
+                found.append(figure.PrintedNumber(label, number.mean, unit, color=color))
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         axes = canvas.add_subplot()
         models = {name: value.label for name, value in self.artifact.axes["model"].values.items()}
         for model, label in {**models, RULES: self.artifact.baselines[RULES].label}.items():
@@ -53,7 +47,7 @@ class Figure5(figure.Figure):
         axes.set(xlabel="blanks of a test board", ylabel="boards solved (%)", ylim=(-3, 103))
 
 
-def _rows(model: str, givens: int, shares: Mapping[int, float]) -> list[Row]:
+def _rows(model: str, givens: int, shares: Mapping[int, float]) -> list[figure.Row]:
     return [
         {"model": model, "blanks": CELLS - givens, "seed": seed, "solved": round(100 * share, 6)}
         for seed, share in sorted(shares.items())

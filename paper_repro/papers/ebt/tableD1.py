@@ -3,18 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.metrics.scaling import ExponentGap, PowerLaw, exponent_gap, fit_power_law
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Figure, PrintedNumber, Row
+from paper_repro.tables.figure import Canvas, Figure, PrintedNumber, Row
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 TRANSFORMER, EBT = "transformer", "ebt"
 CHINCHILLA_IRREDUCIBLE_LOSS = 1.69
@@ -97,7 +93,6 @@ class FigureD1(Figure):
         return rows
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return every printed loss at its FLOPs."""
         labels, unit = self.artifact.axes["model"].values, self.artifact.metrics["loss"].unit
         colors = {model: plots.model(self.artifact.id, model) for model in labels}
         return [
@@ -106,7 +101,7 @@ class FigureD1(Figure):
             for label in [labels[row["model"]].label]
         ]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.add_subplot()
         for model in (TRANSFORMER, EBT):
             own = [row for row in rows if row["model"] == model]
@@ -118,14 +113,16 @@ class FigureD1(Figure):
         axes.minorticks_off()
 
 
-def estimate_scaling_rate_gap(view: View) -> Estimate:
+def estimate_scaling_rate_gap(view: View) -> claims.Estimate:
     """EBT's exponent over Transformer++'s with the delta method's interval, over the printed runs (appendix D.1.1)."""
     runs = {model: points(view, model) for model in (TRANSFORMER, EBT)}
     if not all(runs.values()):
         return claims.nothing("not run")
     gap, seeds = _gap(runs), len({seed for _, seed, _, _ in runs[EBT]})
     interval = stats.student(math.log1p(gap.percent / 100), gap.error, gap.freedom, seeds)
-    return Estimate(claims.RATIO, "exponent of EBT's loss", "exponent of Transformer++'s loss", interval, logs=True)
+    return claims.Estimate(
+        claims.RATIO, "exponent of EBT's loss", "exponent of Transformer++'s loss", interval, logs=True
+    )
 
 
 def points(view: View, model: str, of_printed: bool = False) -> list[Point]:

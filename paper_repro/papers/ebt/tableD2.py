@@ -2,7 +2,6 @@
 
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 
@@ -17,7 +16,7 @@ class TableD2(Table):
         return {f"rule_{model}": ratio for model, ratio in RULE.items()}
 
 
-def estimate_step_costs_as_the_rule_says(view: View) -> Estimate:
+def estimate_step_costs_as_the_rule_says(view: View) -> claims.Estimate:
     """Counted FLOPs with the trunk's weights over Transformer++'s, relative to the rule; concatenated streams."""
     axes, found = view.artifact.axes, dict[str, float | None]()
     for model, rule in RULE.items():

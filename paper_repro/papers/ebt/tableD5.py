@@ -1,8 +1,6 @@
 """EBT, Table D.5: the cost of a step over Transformer++'s, compared with the printed ratios."""
 
 from paper_repro.tables import claims, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.stats import Samples
 from paper_repro.tables.table import Table
 from paper_repro.tables.view import View
 
@@ -17,9 +15,9 @@ class TableD5(Table):
         return {name: stats.mean(list(values.values())) for name, values in _ratios(self.view).items() if values}
 
 
-def estimate_step_cost(view: View) -> Estimate:
+def estimate_step_cost(view: View) -> claims.Estimate:
     """Our ratios of time, memory and first step over the printed ones, the geometric mean over all."""
-    parts: dict[str, tuple[Samples, Samples]] = {}
+    parts: dict[str, tuple[stats.Samples, stats.Samples]] = {}
     for name, ours in _ratios(view).items():
         item = view.artifact.summary[name]
         assert item.published is not None

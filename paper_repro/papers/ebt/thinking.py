@@ -4,14 +4,12 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from paper_repro.tables import plots, stats
-from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View, gain
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from paper_repro.tables.claims import Place
+from paper_repro.tables.figure import Axes
+from paper_repro.tables.view import View, gain
 
 VALIDATION = "validation"
 VALIDATION_LOSS = "validation_loss"
@@ -93,7 +91,9 @@ def perplexities(found: Mapping[int, Grid], at: Chosen) -> dict[str, dict[int, f
     return by_set
 
 
-def by_set(left: Mapping[str, Samples], right: Mapping[str, Samples]) -> dict[str, tuple[Samples, Samples]]:
+def by_set(
+    left: Mapping[str, stats.Samples], right: Mapping[str, stats.Samples]
+) -> dict[str, tuple[stats.Samples, stats.Samples]]:
     """Return both sides of each set that both have."""
     return {name: (left[name], right[name]) for name in left if right.get(name)}
 
@@ -114,7 +114,7 @@ class Bars(NamedTuple):
     """For each group, one value a seed."""
 
 
-def draw_bars(axes: "Axes", groups: Sequence[str], kinds: Sequence[Bars], base: float = 0.0) -> None:
+def draw_bars(axes: Axes, groups: Sequence[str], kinds: Sequence[Bars], base: float = 0.0) -> None:
     """Draw bars of means side by side in each group, from ``base`` on, with a dot for each seed."""
     width = 0.8 / len(kinds)
     for index, kind in enumerate(kinds):

@@ -1,16 +1,10 @@
 """nGPT, figure 1: validation loss while GPT and nGPT train."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import LOSS, best_runs, chosen, tokens_per_step
 from paper_repro.tables import claims, figure, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 MEAN = "mean"
 
@@ -22,8 +16,8 @@ class Figure1(figure.Figure):
     marks = "Lines: means over seeds; strong: the longest training; pale: shorter ones, with a cosine of their own. "
     marks += "Thin lines: seeds of the longest."
 
-    def rows(self) -> list[Row]:
-        found: list[Row] = []
+    def rows(self) -> list[figure.Row]:
+        found: list[figure.Row] = []
         for key, point in self.view.points.items():
             place, steps = dict(key), dict[float, list[float]]()
             head = {name: place[name] for name in ("model", "budget", "lr")}
@@ -36,10 +30,10 @@ class Figure1(figure.Figure):
                 found.append({**head, "seed": MEAN, **self._at(place, step), LOSS: round(stats.mean(losses), 8)})
         return found
 
-    def _at(self, place: dict[str, str], step: float) -> Row:
+    def _at(self, place: dict[str, str], step: float) -> figure.Row:
         return {"step": int(step), "tokens": int(step * tokens_per_step(self.view, place))}
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         from matplotlib.ticker import EngFormatter
 
         axes = canvas.subplots()
@@ -56,7 +50,7 @@ class Figure1(figure.Figure):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def estimate_lower_loss_at_equal_tokens(view: View) -> Estimate:
+def estimate_lower_loss_at_equal_tokens(view: View) -> claims.Estimate:
     """Return the final loss of nGPT over that of GPT after the longest budget of the scale, at the best rates."""
     budget = chosen(view, "budget")[-1]
     sides = []

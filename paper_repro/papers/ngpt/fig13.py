@@ -3,16 +3,11 @@
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import MARKS
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, Row, baseline_lines
+from paper_repro.tables.figure import BaselineLine, Canvas, Row, baseline_lines
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "lengths.json"
 
@@ -23,12 +18,10 @@ class Figure13(figure.Figure):
     baselines_drawn = ("bigram",)
 
     def baselines(self) -> list[BaselineLine]:
-        """Return the baseline as a perplexity; it is that of all validation documents, not of the long ones alone."""
         lines = baseline_lines(self.view, "val_loss")
         return [BaselineLine(f"{line.label}, all validation documents", math.exp(line.value)) for line in lines]
 
     def rows(self) -> list[Row]:
-        """Return the perplexity of every trained model at every length, at scale paper up to 32 times the trained."""
         rows: list[Row] = []
         for model in self.artifact.axes["model"].values:
             for seed, content in sorted(self.view.attachments(ATTACHMENT, {"model": model}).items()):
@@ -37,7 +30,7 @@ class Figure13(figure.Figure):
                     rows.append({"model": model, "seed": seed, "length": int(length), "perplexity": number})
         return rows
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         axes = canvas.subplots()
         for model, value in self.artifact.axes["model"].values.items():
             own = [(row["length"], row["perplexity"]) for row in rows if row["model"] == model]
@@ -50,7 +43,7 @@ class Figure13(figure.Figure):
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
 
 
-def estimate_length_extrapolation(view: View) -> Estimate:
+def estimate_length_extrapolation(view: View) -> claims.Estimate:
     """Return the perplexity of nGPT at 8 times the trained length over that at the trained length."""
     sides = [view.samples(f"perplexity_{length}", {"model": "ngpt"}) for length in ("x8", "x1")]
     of = "perplexity of nGPT at 8 times the trained length"

@@ -5,19 +5,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
 
 from paper_repro.metrics.speedup import Bound, Speedup, tokens_to_same_loss, tune
 from paper_repro.papers.ngpt.runs import LOSS, baselines_of, best_runs, chosen, context_of, named, runs
 from paper_repro.tables import claims, figure, plots, stats, table
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 SIZE = "small"
 """The size whose speedup is printed; the paper gives one number for both."""
@@ -62,7 +57,7 @@ def parts(view: View, context: str, baseline: str) -> dict[str, Part]:
     return found
 
 
-def pooled(of: str, found: Mapping[str, Part]) -> Estimate:
+def pooled(of: str, found: Mapping[str, Part]) -> claims.Estimate:
     """Return the geometric mean over the parts inside the baseline's range, or over the bounds where there are none."""
     clear = {label: part for label, part in found.items() if part.logs and len(part.sides) < 2}
     used = {label: part for label, part in clear.items() if not part.sides} or clear
@@ -73,28 +68,18 @@ def pooled(of: str, found: Mapping[str, Part]) -> Estimate:
     return claims.number(of, samples, geometric=True, bound=next(iter(sides), "="))
 
 
-def speedup(view: View, context: str, baseline: str) -> Estimate:
+def speedup(view: View, context: str, baseline: str) -> claims.Estimate:
     """Return tokens of the baseline over tokens of nGPT at equal loss, over the budgets of nGPT."""
     label = view.artifact.axes["model"].values[baseline].label
     return pooled(f"tokens of {label} / tokens of nGPT at equal loss", parts(view, context, baseline))
 
 
-def estimate_speedup_1k(view: View) -> Estimate:
-    """Return the speedup over GPT at 1k context."""
-    return speedup(view, SHORT, "gpt")
+estimate_speedup_1k = partial(speedup, context=SHORT, baseline="gpt")
+estimate_speedup_beyond_qk_norm = partial(speedup, context=SHORT, baseline="gpt_qk")
+estimate_speedup_remains = partial(speedup, context=SHORT, baseline="gpt_scaled")  # of ngpt/initial_weights
 
 
-def estimate_speedup_beyond_qk_norm(view: View) -> Estimate:
-    """Return the speedup over GPT with QK norm at 1k context."""
-    return speedup(view, SHORT, "gpt_qk")
-
-
-def estimate_speedup_remains(view: View) -> Estimate:
-    """Return the speedup over the GPT of ngpt/initial_weights."""
-    return speedup(view, SHORT, "gpt_scaled")
-
-
-def estimate_speedup_grows_with_context(view: View) -> Estimate:
+def estimate_speedup_grows_with_context(view: View) -> claims.Estimate:
     """Return the speedup in a context over that in the next shorter one, at equal budgets."""
     each = {context: parts(view, context, "gpt") for context in chosen(view, "context")}
     found = {
@@ -105,7 +90,7 @@ def estimate_speedup_grows_with_context(view: View) -> Estimate:
     return pooled("speedup in the longer context / speedup in the shorter one", found)
 
 
-def estimate_speedup_grows_with_budget(view: View) -> Estimate:
+def estimate_speedup_grows_with_budget(view: View) -> claims.Estimate:
     """Return the speedup at the longest budget of nGPT over that at its shortest, in each context."""
     each = {context_of(view, name): [*parts(view, name, "gpt").values()] for name in chosen(view, "context")}
     found = {label: own[-1].over(own[0]) for label, own in each.items() if len(own) > 1}
@@ -192,7 +177,7 @@ class Figure2(figure.Figure):
                 found += [_speedup_row(place, one) for one in speedups(self.view, context, model) if is_baseline]
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         contexts = self._contexts() or chosen(self.view, "context")
         panels = canvas.subplots(2, len(contexts), squeeze=False, sharex="col", height_ratios=(3, 2))
         for column, context in enumerate(contexts):
@@ -232,7 +217,7 @@ class Figure2(figure.Figure):
         return found
 
 
-def _losses(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: str) -> None:
+def _losses(axes: Axes, rows: Sequence[Row], color: str, style: str, label: str) -> None:
     """Draw the mean of each budget with the standard deviation over its seeds."""
     best = [row for row in rows if row["kind"] == "best"]
     seeds: dict[tuple[int, float], list[float]] = {}
@@ -244,7 +229,7 @@ def _losses(axes: "Axes", rows: Sequence[Row], color: str, style: str, label: st
     axes.errorbar(*points, errors, fmt=f"o{style}", color=color, markersize=4, linewidth=1.2, capsize=2, label=label)
 
 
-def _speedups(axes: "Axes", rows: Sequence[Row], model: str) -> None:
+def _speedups(axes: Axes, rows: Sequence[Row], model: str) -> None:
     """Draw the speedups over a baseline, with their numbers above those over GPT and below the others."""
     color, up = plots.model("ngpt", model), 6 if model == "gpt" else -12
     for row in rows:

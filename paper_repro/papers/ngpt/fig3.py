@@ -4,17 +4,11 @@ At scales smoke and cpu the tasks are docstring continuations of ours (``datamod
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt.runs import MARKS, baselines_of, best_runs, chosen, context_of, named
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, Row
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.view import View
 
 MEAN, OUR_MEAN = "downstream_mean", "continuations_mean"
 PAPERS = ("arc_easy", "hellaswag", "winogrande", "wsc273", "lambada_openai", MEAN)
@@ -35,8 +29,8 @@ class Figure3(figure.Figure):
         self.tasks = [task for task in (*PAPERS, *OURS) if task in self.artifact.metrics]
         self.places = [(context, task) for context in chosen(view, "context") for task in self.tasks]
 
-    def rows(self) -> list[Row]:
-        found: list[Row] = []
+    def rows(self) -> list[figure.Row]:
+        found: list[figure.Row] = []
         for run in best_runs(self.view):
             where = {axis: run.place[axis] for axis in ("context", "size", "model", "budget")}
             for task in self.tasks:
@@ -46,7 +40,7 @@ class Figure3(figure.Figure):
                     found.append({"task": task, **where, **shown})
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         lines = len(self.places) // COLUMNS
         panels = canvas.subplots(lines, COLUMNS, squeeze=False, sharex=True).ravel()
         for axes, (context, task) in zip(panels, self.places, strict=True):
@@ -69,14 +63,14 @@ class Figure3(figure.Figure):
         ours = ", our docstring continuations" if OUR_MEAN in self.tasks else ""
         canvas.supylabel(f"zero-shot accuracy (%){ours}", fontsize=9)
 
-    def baselines(self) -> list[BaselineLine]:
+    def baselines(self) -> list[figure.BaselineLine]:
         return baselines_of(self.view, self.places)
 
 
-def estimate_accuracy_at_equal_tokens(view: View) -> Estimate:
+def estimate_accuracy_at_equal_tokens(view: View) -> claims.Estimate:
     """Return the mean accuracy of nGPT less that of GPT, at every size, context and budget of the scale."""
     metric = MEAN if MEAN in view.artifact.metrics else OUR_MEAN
-    places: dict[str, dict[str, Place]] = {}
+    places: dict[str, dict[str, claims.Place]] = {}
     for run in best_runs(view):
         label = ", ".join(
             view.artifact.axes[axis].values[run.place[axis]].label for axis in ("size", "context", "budget")

@@ -1,17 +1,12 @@
 """nGPT, figure 4: norms, eigenvalues and dot products of the embeddings."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt import inspection
 from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Canvas, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 TABLES = {"in": "input", "out": "output"}
 PANELS = {"norm": "norms", "eigenvalue": "eigenvalues of the covariance", "dot": "dot products of pairs"}
@@ -36,7 +31,7 @@ class Figure4(InspectionFigure):
             for row in inspection.bins(edges["dot"], found["dots"]):
                 yield {"table": table, "quantity": "dot", **row}
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         from matplotlib.ticker import MaxNLocator
 
         panels, shades = canvas.subplots(len(TABLES), len(PANELS)), inspection.colors(self.series)
@@ -57,14 +52,14 @@ class Figure4(InspectionFigure):
             axes.set_title(name)
 
 
-def estimate_embedding_norms_fixed(view: View) -> Estimate:
+def estimate_embedding_norms_fixed(view: View) -> claims.Estimate:
     """Return the standard deviation of the norms over their mean: that of GPT less that of nGPT, for both tables."""
     metrics = {title: (f"{table}_norm_variation",) * 2 for table, title in TABLES.items()}
     of = "standard deviation of the embeddings' norms over their mean in GPT"
     return claims.difference(of, "the same in nGPT", inspection.sides(view, metrics))
 
 
-def estimate_embedding_conditioning(view: View) -> Estimate:
+def estimate_embedding_conditioning(view: View) -> claims.Estimate:
     """Return the spread of eigenvalues of GPT's input embeddings over that of nGPT's, for both measures of it."""
     metrics = {"95th percentile / median": ("in_spread_95",) * 2, "largest / median": ("in_spread_max",) * 2}
     return claims.ratio(

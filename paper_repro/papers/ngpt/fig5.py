@@ -1,17 +1,12 @@
 """nGPT, figure 5 with 10, 11 and 12: condition numbers by layer; vectors and singular values of single layers."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt import inspection
 from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Canvas, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 ATTENTION = {"query": "$W_q$", "key": "$W_k$", "value": "$W_v$", "output": "$W_o$"}
 MATRICES = {**ATTENTION, "u": "$W_u$", "nu": r"$W_\nu$", "mlp_output": r"$W_{oMLP}$"}
@@ -36,7 +31,7 @@ class Figure5(InspectionFigure):
                 for layer, value in enumerate(values, start=1):
                     yield _row(f"condition {kind}", matrix, layer, {"low": layer, "high": layer, "value": value})
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         shades = inspection.colors(self.series)
         panels = canvas.subplots(2, COLUMNS, sharey="row")
         for axes, (matrix, title) in zip(panels.flat, MATRICES.items(), strict=False):
@@ -66,7 +61,7 @@ class Appendix5(InspectionFigure):
                     for row in inspection.bins(series.content["edges"], found[quantity]):
                         yield _row(quantity, matrix, int(layer), row)
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         shades = inspection.colors(self.series)
         lines = [(layer, quantity) for layer in sorted({row["layer"] for row in rows}) for quantity in HISTOGRAMS]
         canvas.set_size_inches(12.0, max(2.5, 2.3 * len(lines)))
@@ -85,7 +80,7 @@ def _row(quantity: str, matrix: str, layer: int, row: Row) -> Row:
     return {"quantity": quantity, "matrix": matrix, "layer": layer, **row}
 
 
-def estimate_condition_numbers(view: View) -> Estimate:
+def estimate_condition_numbers(view: View) -> claims.Estimate:
     """Return the condition number of GPT's attention matrices, as trained and with unit vectors, over nGPT's."""
     name = "condition_attention"
     found = inspection.sides(view, {"as trained": (name, name), "vectors made unit": (f"{name}_renormalized", name)})

@@ -3,18 +3,12 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.ngpt import inspection
 from paper_repro.papers.ngpt.inspection import InspectionFigure, Series
 from paper_repro.tables import claims, plots, spec, stats, table
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import PrintedNumber, Row
+from paper_repro.tables.figure import Axes, Canvas, PrintedNumber, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 BASE = "base"
 PRINTED_FOR = {BASE: ("0.5B", "small"), "size_1b": ("1B", "large")}
@@ -69,7 +63,6 @@ class Figure6(InspectionFigure):
         yield from (row for row in _histograms(series) if row["vector"] == "s_z")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return the text's eigen learning rates of the runs that the scale has, and the scaling factors of Table 5."""
         found, drawn = [], {row["run"] for row in rows} if hasattr(self, "view") else set()
         ablation = spec.load("ngpt/table5") if BASE in drawn else None
         for panel, vectors in enumerate(PANELS.values()):
@@ -84,7 +77,7 @@ class Figure6(InspectionFigure):
                 found.append(PrintedNumber(f"|{vector}| of {label}", printed, "pure number", color=COLORS[vector]))
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(PANELS))
         styles = dict(zip(inspection.by_series(rows), itertools.cycle(LINES), strict=False))
         for axes, (title, vectors) in zip(panels, PANELS.items(), strict=True):
@@ -101,7 +94,7 @@ class Figure6(InspectionFigure):
         panels[-1].set(xlabel=NAMES["s_z"], ylabel="density")
 
 
-def _draw_vector(axes: "Axes", rows: Sequence[Row], color: str, line: str) -> None:
+def _draw_vector(axes: Axes, rows: Sequence[Row], color: str, line: str) -> None:
     """Draw the mean of a vector by layer; of s_z, which no layer has, the histogram."""
     means = [row for row in rows if row["quantity"] == "mean"]
     if means[0]["vector"] == "s_z":
@@ -124,7 +117,7 @@ class Appendix6(InspectionFigure):
     def rows_of(self, series: Series) -> Iterator[Row]:
         return _histograms(series)
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         shades = inspection.colors(self.series)
         sweeps = dict.fromkeys(row["run"].partition("_")[0] for row in rows if row["run"] != BASE) or {BASE: None}
         vectors = [vector for vector in NAMES if vector != "|s_qk|"]
@@ -150,7 +143,7 @@ def _histograms(series: Series) -> Iterator[Row]:
             yield {"run": run, "quantity": "histogram", "vector": vector, "layer": "", **row}
 
 
-def estimate_modest_steps(view: View) -> Estimate:
+def estimate_modest_steps(view: View) -> claims.Estimate:
     """Return the mean of the eigen learning rates of attention and MLP, in the runs of figure 6."""
     runs = [run for run in PRINTED_FOR if view.covers({"run": run})]
     labels = {run: view.artifact.axes["run"].values[run].label for run in runs}
@@ -158,7 +151,7 @@ def estimate_modest_steps(view: View) -> Estimate:
     return claims.number("mean eigen learning rate", parts)
 
 
-def estimate_sqk_stable(view: View) -> Estimate:
+def estimate_sqk_stable(view: View) -> claims.Estimate:
     """Return the largest layer mean of |s_qk| over the smallest, over all runs."""
     labels = view.artifact.axes["run"].values
     parts = {labels[dict(key)["run"]].label: view.samples("sqk_spread", dict(key)) for key in view.points}

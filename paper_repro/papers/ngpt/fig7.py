@@ -2,17 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paper_repro.papers.ngpt.runs import LOSS, MARKS, baselines_of, chosen, named, runs
 from paper_repro.tables import figure, plots
-from paper_repro.tables.figure import BaselineLine, Row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, Row
 
 
 class Figure7(figure.Figure):
@@ -30,7 +25,7 @@ class Figure7(figure.Figure):
             found.append({**where, **numbers, LOSS: round(run.loss, 8)})
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         contexts, budgets = chosen(self.view, "context"), chosen(self.view, "budget")
         panels = canvas.subplots(len(contexts), len(budgets), squeeze=False)
         for line, context in zip(panels, contexts, strict=True):
@@ -42,7 +37,7 @@ class Figure7(figure.Figure):
                     axes.set_axis_off()
             line[0].set_ylabel("final validation loss\n(nats per token)")
 
-    def _panel(self, axes: "Axes", own: Sequence[Row]) -> None:
+    def _panel(self, axes: Axes, own: Sequence[Row]) -> None:
         means: list[tuple[float, list[float], str]] = []
         for size, style in zip(chosen(self.view, "size"), ("-", "--"), strict=False):
             for model in chosen(self.view, "model"):

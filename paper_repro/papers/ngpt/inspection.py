@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import figure, plots, stats
-from paper_repro.tables.figure import Row
-from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 
@@ -44,15 +41,14 @@ class InspectionFigure(figure.Figure):
             self.series, self.headline = source, ""
         self.source = source
 
-    def footer(self, rows: Sequence[Row]) -> str:
-        """Return the figure's line of an artifact; the series of a single model name it themselves."""
+    def footer(self, rows: Sequence[figure.Row]) -> str:
         return super().footer(rows) if hasattr(self, "view") else ""
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[figure.Row]:
         return [{"series": series.label, **row} for series in self.series for row in self.rows_of(series)]
 
     @abstractmethod
-    def rows_of(self, series: Series) -> Iterator[Row]:
+    def rows_of(self, series: Series) -> Iterator[figure.Row]:
         """Return the rows of one series, every row with the same keys."""
 
 
@@ -76,7 +72,7 @@ def average(documents: Sequence[Any]) -> Any:
     return float(f"{stats.mean(documents):.6g}")
 
 
-def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[Row]:
+def bins(edges: Sequence[float], shares: Sequence[float]) -> Iterator[figure.Row]:
     """Return low, high and value of each bin from the first to the last that is not empty."""
     filled = [index for index, share in enumerate(shares) if share > 0]
     for index in range(filled[0], filled[-1] + 1) if filled else ():
@@ -95,14 +91,14 @@ def colors(series: Sequence[Series]) -> dict[str, str]:
     return {one.label: shades[index % len(shades)] for index, one in enumerate(series)}
 
 
-def by_series(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def by_series(rows: Iterable[figure.Row]) -> dict[str, list[figure.Row]]:
+    found: dict[str, list[figure.Row]] = {}
     for row in rows:
         found.setdefault(row["series"], []).append(row)
     return found
 
 
-def draw_bins(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], density: bool = False) -> None:
+def draw_bins(axes: figure.Axes, rows: Sequence[figure.Row], shades: Mapping[str, str], density: bool = False) -> None:
     """Draw each series' histogram as an outline: shares of bins of equal width as drawn, or shares per unit."""
     for label, own in by_series(rows).items():
         heights = [row["value"] / ((row["high"] - row["low"]) if density else 1) for row in own]
@@ -110,7 +106,7 @@ def draw_bins(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], dens
         axes.stairs(heights, edges, color=shades[label], label=label, linewidth=1.2)
 
 
-def draw_curve(axes: "Axes", rows: Sequence[Row], shades: Mapping[str, str], line: str = "-") -> None:
+def draw_curve(axes: figure.Axes, rows: Sequence[figure.Row], shades: Mapping[str, str], line: str = "-") -> None:
     """Draw each series' value against the middle of low and high."""
     for label, own in by_series(rows).items():
         places = [(row["low"] + row["high"]) / 2 for row in own]
@@ -125,7 +121,7 @@ def plain_ticks(axis: "Axis") -> None:
     axis.set_major_formatter("{x:g}")
 
 
-def count_layers(axes: "Axes") -> None:
+def count_layers(axes: figure.Axes) -> None:
     """Label an axis of layers with whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
@@ -133,13 +129,13 @@ def count_layers(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def sides(view: View, metrics: Mapping[str, tuple[str, str]]) -> dict[str, tuple[Samples, Samples]]:
+def sides(view: View, metrics: Mapping[str, tuple[str, str]]) -> dict[str, tuple[stats.Samples, stats.Samples]]:
     """Return a metric of GPT and one of nGPT by seed, at every size of the scale.
 
     Args:
         metrics: the metric of GPT and that of nGPT, by the label of the part.
     """
-    found: dict[str, tuple[Samples, Samples]] = {}
+    found: dict[str, tuple[stats.Samples, stats.Samples]] = {}
     for size, spec in view.artifact.axes["size"].values.items():
         for label, names in metrics.items() if view.covers({"size": size}) else ():
             gpt, ngpt = (

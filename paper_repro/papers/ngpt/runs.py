@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from paper_repro.metrics.speedup import FinishedRun
 from paper_repro.tables import stats
+from paper_repro.tables.claims import Place
 from paper_repro.tables.figure import BaselineLine, baseline_lines
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 LOSS = "val_loss"
 MARKS = "Faint dots: seeds; marks and lines: means over seeds."

@@ -1,8 +1,6 @@
 """nGPT, appendix A.4: the overhead of a step, and whether it falls with context and size."""
 
 from paper_repro.tables import claims, stats, table
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 RATIO, NAME = "ratio_ngpt", "time of a step of nGPT / of GPT"
@@ -17,23 +15,25 @@ class StepTimes(table.Table):
         return {name: stats.mean(list(own[0].values())) for name, own in run.items() if own}
 
 
-def estimate_step_overhead(view: View) -> Estimate:
+def estimate_step_takes_longer(view: View) -> claims.Estimate:
     """Return time of a step of nGPT over that of GPT at every size and context; not fused."""
     return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED), geometric=True)
 
 
-def estimate_printed_overhead(view: View) -> Estimate:
+def estimate_step_overhead(view: View) -> claims.Estimate:
     """Return the same at the two contexts of which the paper prints it."""
     return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED, [*PRINTED.values()]), geometric=True)
 
 
-def estimate_step_overhead_fused(view: View) -> Estimate:
+def estimate_step_overhead_fused(view: View) -> claims.Estimate:
     """Return time of a step of nGPT over that of GPT at every size and context; fused."""
     return claims.number(f"{NAME}, fused", _measured(view, FUSED), geometric=True)
 
 
-def _measured(view: View, implementation: dict[str, str], contexts: list[str] | None = None) -> dict[str, Samples]:
-    axes, found = view.artifact.axes, dict[str, Samples]()
+def _measured(
+    view: View, implementation: dict[str, str], contexts: list[str] | None = None
+) -> dict[str, stats.Samples]:
+    axes, found = view.artifact.axes, dict[str, stats.Samples]()
     for size, spec in axes["size"].values.items():
         for context in contexts or axes["context"].values:
             place = {"size": size, "context": context, **implementation}
@@ -42,11 +42,11 @@ def _measured(view: View, implementation: dict[str, str], contexts: list[str] | 
     return found
 
 
-def estimate_overhead_falls(view: View) -> Estimate:
+def estimate_overhead_falls_with_context(view: View) -> claims.Estimate:
     """Return the ratio at the longest context over that at the shortest for each size, and the same with both axes
     exchanged; not fused.
     """
-    axes, parts = view.artifact.axes, dict[str, tuple[Samples, Samples]]()
+    axes, parts = view.artifact.axes, dict[str, tuple[stats.Samples, stats.Samples]]()
     for axis, other in (("context", "size"), ("size", "context")):
         for fixed, spec in axes[other].values.items():
             places = [{other: fixed, axis: value, **UNFUSED} for value in axes[axis].values]

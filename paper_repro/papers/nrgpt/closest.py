@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from paper_repro.tables import claims
-from paper_repro.tables.claims import Estimate
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
 
 
-def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> Estimate:
+def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> claims.Estimate:
     """Return the metric of a model minus that of the best other one, or their ratio where lower is better."""
     found = {model: view.samples(metric, {"model": model}) for model in (own, *others)}
     if lacking := [model for model, samples in found.items() if not samples]:
@@ -25,7 +24,7 @@ def ahead_of_best(view: View, metric: str, own: str, others: Sequence[str]) -> E
     return min(each, key=_mean)
 
 
-def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> Estimate:
+def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> claims.Estimate:
     """Return the ratio of a model's numbers to those of the model before it, where that ratio is least.
 
     Args:
@@ -36,7 +35,7 @@ def closest_step(view: View, what: str, found: Mapping[str, Samples]) -> Estimat
     return min(each, key=_mean)
 
 
-def ratio(view: View, what: str, own: str, other: str, left: Samples, right: Samples) -> Estimate:
+def ratio(view: View, what: str, own: str, other: str, left: Samples, right: Samples) -> claims.Estimate:
     """Return the ratio of one model's numbers to another's."""
     return claims.ratio(f"{what} of {label(view, own)}", label(view, other), {"": (left, right)})
 
@@ -45,5 +44,5 @@ def label(view: View, model: str) -> str:
     return view.artifact.axes["model"].values[model].label
 
 
-def _mean(estimate: Estimate) -> float:
+def _mean(estimate: claims.Estimate) -> float:
     return -math.inf if estimate.interval is None else estimate.interval.mean

@@ -34,7 +34,6 @@ class ParameterTable(table.Table):
     """A table with a metric ``n_params`` of printed numbers, which says how each was counted."""
 
     def grid(self) -> Grid:
-        """Return the usual lines, and at the end of each the conventions that its printed number follows."""
         plain = super().grid()
         texts = ["not run" if own is None else _names(own) for own in map(self._fitting, self.view.points)]
         texts += [""] * (len(plain.rows) - len(texts))  # of the baselines
@@ -42,7 +41,6 @@ class ParameterTable(table.Table):
         return Grid([*plain.headers, f"{self.artifact.metrics[PRINTED].title}: counted as"], rows)
 
     def remarks(self) -> list[str]:
-        """Return which conventions give all the printed numbers of the table."""
         known = [own for own in map(self._fitting, self.view.points) if own is not None]
         if not known or len(known) < len(self.view.points):
             return []

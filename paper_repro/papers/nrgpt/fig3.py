@@ -2,19 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.metrics.transition import THRESHOLD, Transition, transition
 from paper_repro.papers.nrgpt.closest import closest_step, label
 from paper_repro.tables import claims, figure, plots, table
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import BaselineLine, PrintedNumber, Row, baseline_lines
+from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines
 from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.view import View
 
 ACCURACY = "accuracy"
 LOSSES = {"train_loss": ("training loss", "--", ""), "val_loss": ("validation loss", "-", "o")}
@@ -40,7 +35,6 @@ class Figure3(figure.Figure):
     )
 
     def baselines(self) -> list[BaselineLine]:
-        """Return the baseline of answers in the panels above, that of losses in those below."""
         above, below = range(len(MODELS)), range(len(MODELS), 2 * len(MODELS))
         lines = [line for panel in above for line in baseline_lines(self.view, ACCURACY, None, panel)]
         return lines + [line for panel in below for line in baseline_lines(self.view, "val_loss", None, panel)]
@@ -63,7 +57,7 @@ class Figure3(figure.Figure):
             rows.append(_row("transition", model, fitted.size, "", THRESHOLD))
         return rows
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         panels = canvas.subplots(2, len(MODELS), sharex=True, sharey="row")
         for (above, below), model in zip(panels.T, MODELS, strict=True):
             own = [row for row in rows if row["model"] == model]
@@ -81,7 +75,6 @@ class Figure3(figure.Figure):
         panels[1][0].set_ylabel("loss (nats per token)")
 
     def printed(self, rows: Sequence[Row]) -> list[PrintedNumber]:
-        """Return the printed transitions, upright lines at their parameters."""
         found = []
         for panel, model in enumerate(MODELS):
             color = plots.model(self.artifact.id, model)
@@ -90,7 +83,7 @@ class Figure3(figure.Figure):
                 found.append(PrintedNumber(name, number, "parameters", panel, upright=True, color=color))
         return found
 
-    def _accuracies(self, axes: "Axes", rows: Sequence[Row], color: str) -> None:
+    def _accuracies(self, axes: Axes, rows: Sequence[Row], color: str) -> None:
         def points(metric: str) -> tuple[list[float], list[float]]:
             own = [row for row in rows if row["metric"] == metric]
             return [row["parameters"] for row in own], [row["value"] for row in own]
@@ -112,7 +105,7 @@ class Figure3(figure.Figure):
         return int(cell.config["data"]["task"]["modulus"])
 
 
-def estimate_parity(view: View) -> Estimate:
+def estimate_listops_parity(view: View) -> claims.Estimate:
     sizes = _transitions(view)
     if isinstance(sizes, str):
         return claims.nothing(sizes)
@@ -120,14 +113,14 @@ def estimate_parity(view: View) -> Estimate:
     return claims.ratio("parameters at the transition of NRGPT", label(view, "rgpt_parallel"), parts)
 
 
-def estimate_order(view: View) -> Estimate:
+def estimate_listops_order(view: View) -> claims.Estimate:
     sizes = _transitions(view)
     if isinstance(sizes, str):
         return claims.nothing(sizes)
     return closest_step(view, "parameters at the transition", sizes)
 
 
-def estimate_widest_accuracy(view: View) -> Estimate:
+def estimate_learns_the_answers(view: View) -> claims.Estimate:
     """Return the mean accuracy of each family's widest model, all of them beyond the printed transitions."""
     parts = {}
     for model in MODELS:
@@ -159,7 +152,7 @@ def _transitions(view: View) -> dict[str, Samples] | str:
     return found if all(found.values()) else "not run"
 
 
-def _widest(view: View, model: str) -> tuple[Place, float]:
+def _widest(view: View, model: str) -> tuple[claims.Place, float]:
     return max(_sizes(view, model), key=lambda size: size[1], default=({}, 0.0))
 
 
@@ -179,7 +172,7 @@ def _fit(view: View, model: str, seed: int | None = None) -> Transition | str:
         return str(error)
 
 
-def _sizes(view: View, model: str | None = None) -> Iterator[tuple[Place, float]]:
+def _sizes(view: View, model: str | None = None) -> Iterator[tuple[claims.Place, float]]:
     """Yield the places that were run, of one model or of all, each with its parameters."""
     for place in map(dict, view.points):
         parameters = view.counted("parameters", place)

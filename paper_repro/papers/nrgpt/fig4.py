@@ -3,22 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.nrgpt.closest import label
 from paper_repro.tables import claims, figure, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
-from paper_repro.tables.stats import Samples
-from paper_repro.tables.view import Place, View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from paper_repro.tables.view import View
 
 BEST = "best_val_loss"
 PANELS = {BEST: "best validation loss", "train_loss": "training loss at the end"}
 NRGPT = ("ff1", "ff2w")
-Members = Sequence[tuple[Place, Samples]]
+Members = Sequence[tuple[claims.Place, stats.Samples]]
 """Places that are compared, each with its samples."""
 
 
@@ -30,9 +23,8 @@ class Figure4(figure.Figure):
     metric = BEST
     panels = slice(1)
 
-    def rows(self) -> list[Row]:
-        """Return every run in both panels, then the line's points; ``drawn`` is 0 for the worse half of a size."""
-        rows: list[Row] = []
+    def rows(self) -> list[figure.Row]:
+        rows: list[figure.Row] = []
         for metric in PANELS:
             for model in self.artifact.axes["model"].values:
                 for parameters, members in _sizes(self.view, metric, model).items():
@@ -45,7 +37,7 @@ class Figure4(figure.Figure):
                     rows.append(_row(metric, "best", place, parameters, "mean", _mean(found), True))
         return rows
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         panels = canvas.subplots(1, len(PANELS), sharex=True)
         for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
             for model, spec in self.artifact.axes["model"].values.items():
@@ -64,7 +56,7 @@ class Figure4(figure.Figure):
             plots.log_ticks(axes.xaxis)
 
 
-def estimate_parity(view: View) -> Estimate:
+def estimate_shakespeare_parity(view: View) -> claims.Estimate:
     """Return the ratio of NRGPT's lower envelope to RGPT-parallel's, at each size within both ranges."""
     baseline, *own = (_envelope(view, model) for model in ("rgpt_parallel", *NRGPT))
     parts = {}
@@ -76,7 +68,7 @@ def estimate_parity(view: View) -> Estimate:
     return claims.ratio("loss of NRGPT", f"loss of {label(view, 'rgpt_parallel')} with as many parameters", parts)
 
 
-def estimate_overfitting(view: View) -> Estimate:
+def estimate_shakespeare_no_overfit(view: View) -> claims.Estimate:
     """Return NRGPT's gap between validation and training loss at the end less GPT's, at the largest width."""
     width, gaps = [dict(key)["width"] for key in view.points][-1], {}
     for model in ("gpt", *NRGPT):
@@ -90,7 +82,7 @@ def estimate_overfitting(view: View) -> Estimate:
     return claims.difference("gap of validation and training loss of NRGPT", "GPT", parts)
 
 
-def estimate_sensitivity(view: View) -> Estimate:
+def estimate_hyperparameter_sensitivity(view: View) -> claims.Estimate:
     """Return NRGPT's spread over heads, steps and settings less GPT's, at every width of the scale."""
     parts = {}
     for width, spec in view.artifact.axes["width"].values.items():
@@ -101,40 +93,42 @@ def estimate_sensitivity(view: View) -> Estimate:
     return claims.difference("highest less lowest loss over settings of NRGPT", "GPT", parts)
 
 
-def _row(metric: str, kind: str, place: Place, parameters: float, seed: int | str, value: float, drawn: bool) -> Row:
+def _row(
+    metric: str, kind: str, place: claims.Place, parameters: float, seed: int | str, value: float, drawn: bool
+) -> figure.Row:
     run = {"parameters": int(parameters), "seed": seed, "value": round(value, 8), "drawn": int(drawn)}
     return {"metric": metric, "kind": kind, **place, **run}
 
 
-def _members(view: View, metric: str, **fixed: str) -> list[tuple[Place, Samples]]:
+def _members(view: View, metric: str, **fixed: str) -> list[tuple[claims.Place, stats.Samples]]:
     """Return the places with those axis values at which some run is finished, with the metric there."""
     places = [place for place in map(dict, view.points) if fixed.items() <= place.items()]
     return [(place, found) for place in places if (found := view.samples(metric, place))]
 
 
-def _sizes(view: View, metric: str, model: str) -> dict[float, list[tuple[Place, Samples]]]:
-    sizes: dict[float, list[tuple[Place, Samples]]] = {}
+def _sizes(view: View, metric: str, model: str) -> dict[float, list[tuple[claims.Place, stats.Samples]]]:
+    sizes: dict[float, list[tuple[claims.Place, stats.Samples]]] = {}
     for place, found in _members(view, metric, model=model):
         if (parameters := view.counted("parameters", place)) is not None:
             sizes.setdefault(parameters, []).append((place, found))
     return dict(sorted(sizes.items()))
 
 
-def _mean(found: Samples) -> float:
+def _mean(found: stats.Samples) -> float:
     return stats.mean(list(found.values()))
 
 
-def _lowest(members: Members) -> tuple[Place, Samples]:
+def _lowest(members: Members) -> tuple[claims.Place, stats.Samples]:
     return min(members, key=lambda member: _mean(member[1]))
 
 
-def _envelope(view: View, model: str) -> dict[float, Samples]:
+def _envelope(view: View, model: str) -> dict[float, stats.Samples]:
     """Map parameters to the losses of the configuration that is best there."""
     sizes = _sizes(view.unwatched(), BEST, model)
     return {parameters: view.samples(BEST, _lowest(members)[0]) for parameters, members in sizes.items()}
 
 
-def _interpolated(curve: Mapping[float, Samples], parameters: float) -> Samples:
+def _interpolated(curve: Mapping[float, stats.Samples], parameters: float) -> stats.Samples:
     """Interpolate linearly in the logarithm of the parameters, seed by seed; empty outside the curve's range."""
     if parameters in curve:
         return curve[parameters]
@@ -146,7 +140,7 @@ def _interpolated(curve: Mapping[float, Samples], parameters: float) -> Samples:
     return {}
 
 
-def _spread(view: View, model: str, width: str) -> Samples:
+def _spread(view: View, model: str, width: str) -> stats.Samples:
     """Return the highest less the lowest, seed by seed, of the two places whose means are extreme."""
     members = _members(view.unwatched(), BEST, model=model, width=width)
     if len(members) < 2:

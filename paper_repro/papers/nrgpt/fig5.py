@@ -3,14 +3,9 @@
 import json
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paper_repro.papers.nrgpt.closest import label
 from paper_repro.tables import figure, stats
-from paper_repro.tables.figure import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "texts.json"
 SCORES = ("perplexity", "gqs_paper", "apcs_lines", "distinct_1", "distinct_2")
@@ -28,9 +23,8 @@ class Figure5(figure.Figure):
     )
     legend = False
 
-    def rows(self) -> list[Row]:
-        """Return every text of the first seed, model by model; ``drawn`` says which of them the figure shows."""
-        rows: list[Row] = []
+    def rows(self) -> list[figure.Row]:
+        rows: list[figure.Row] = []
         for model in self.artifact.axes["model"].values:
             found = self.view.attachments(ATTACHMENT, {"model": model})
             for text in json.loads(found[min(found)])["texts"] if found else ():
@@ -41,7 +35,7 @@ class Figure5(figure.Figure):
         drawn = _prompt(rows)
         return [{**row, "drawn": row["prompt"] == drawn} for row in rows]
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         drawn = [(row, _fitted(row["text"])) for row in rows if row["drawn"]]
         panels = canvas.subplots(1, max(1, len(drawn)), squeeze=False)[0]
         for axes in panels:
@@ -56,7 +50,7 @@ class Figure5(figure.Figure):
             shown.set_in_layout(False)  # its panel is as high as it needs
 
 
-def _prompt(rows: Sequence[Row]) -> str | None:
+def _prompt(rows: Sequence[figure.Row]) -> str | None:
     """Return the prompt whose texts have the lowest mean perplexity; without perplexity the second one."""
     prompts = list(dict.fromkeys(row["prompt"] for row in rows))
     scored: dict[str, list[float]] = {}

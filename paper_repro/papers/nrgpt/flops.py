@@ -4,8 +4,7 @@ import math
 from itertools import product
 
 from paper_repro.tables import claims, table
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.view import Place, View
+from paper_repro.tables.view import View
 
 FEED_FORWARD_MACS = {"rgpt": (0, 2), "rgpt_parallel": (0, 2), "ff1": (0, 2), "ff2w": (0, 4), "ff2": (2, 2)}
 """Multiply-adds of the feed-forward part per token, as multiples of D^2 and of D M."""
@@ -43,7 +42,7 @@ class Flops(table.Table):
         return found | {"score_share": 100 * scores / (scores + maps)}
 
 
-def estimate_ratio(view: View) -> Estimate:
+def estimate_flops_1_to_2(view: View) -> claims.Estimate:
     """Return the FLOPs of the paper's variants, FF1 with 8D and FF2W, over RGPT's at equal parameters."""
     axes, values = view.artifact.axes, {}
     for model, heads, window in product(("ff1_8d", "ff2w"), axes["heads"].values, axes["window"].values):
@@ -53,7 +52,7 @@ def estimate_ratio(view: View) -> Estimate:
     return claims.count("FLOPs of NRGPT", values, "RGPT with as many parameters", "times")
 
 
-def estimate_parameters_of_heads(view: View) -> Estimate:
+def estimate_heads_add_parameters(view: View) -> claims.Estimate:
     """Return the parameters with twelve heads over those with one, of each NRGPT over the same of RGPT."""
     models, growth = view.artifact.axes["model"].values, {}
     for model in models:
@@ -65,6 +64,6 @@ def estimate_parameters_of_heads(view: View) -> Estimate:
     return claims.count("growth of parameters from 1 to 12 heads of NRGPT", known, "of RGPT", "times")
 
 
-def _counted(view: View, name: str, place: Place) -> float | None:
+def _counted(view: View, name: str, place: claims.Place) -> float | None:
     """Return a counted metric; every seed counts the same."""
     return next(iter(view.samples(name, place).values()), None)

@@ -9,7 +9,6 @@ ROUNDING = 1e-9
 
 class Table3(table.Table):
     def grid(self) -> Grid:
-        """Return the measured values, the ideal ranges above them, and at the end the metrics outside their ranges."""
         measured, ranges = super().grid(), self._ranges()
         ideal = ["Ideal range (paper)"]
         for name, headers in self._headers.items():

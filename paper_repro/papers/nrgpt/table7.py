@@ -47,7 +47,6 @@ def _inside(value: float, grid: Any) -> bool:
 
 class Table7(table.Table):
     def grid(self) -> Grid:
-        """Return the usual lines with both grids and our value behind the name of the hyperparameter."""
         counted, specs = super().grid(), self._specs().values()
         rows = []
         for row, spec in zip(counted.rows, specs, strict=True):

@@ -14,10 +14,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.seeds import mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.cet.energy import CETState
-from paper_repro.models.cet.learning import Phases, equilibrium_propagation, full_backpropagation
-from paper_repro.models.cet.model import CET
-from paper_repro.models.cet.relaxation import PRECISIONS
+from paper_repro.models.cet import CET, PRECISIONS, CETState, Phases, equilibrium_propagation, full_backpropagation
 from paper_repro.probes.completion.tools import completing, first_images
 from paper_repro.training.module import PaperModule
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from paper_repro.base.arguments import at_least
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.cet.learning import Phases
+from paper_repro.models.cet import Phases
 from paper_repro.probes.completion.tools import completing, first_images
 from paper_repro.probes.pictures import png
 from paper_repro.training.module import PaperModule

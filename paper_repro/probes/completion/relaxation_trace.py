@@ -17,8 +17,7 @@ from torch import Tensor
 from paper_repro.base.arguments import at_least, positive
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.cet.energy import CETClamped, CETState
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET, CETClamped, CETState
 from paper_repro.models.descent import Trajectory
 from paper_repro.probes.completion.tools import completing, first_images
 from paper_repro.probes.pictures import png

@@ -10,8 +10,7 @@ from paper_repro.base.errors import UsageError, nearest
 from paper_repro.base.targets import instantiate
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.images import MaskedImageData
-from paper_repro.models.cet.learning import Phases
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET, Phases
 from paper_repro.training.counting import num_parameters
 
 MASKS = ("_target_", "source", "cell", "mask_ratio")

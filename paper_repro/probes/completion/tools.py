@@ -5,7 +5,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.cet.model import CET
+from paper_repro.models.cet import CET
 from paper_repro.training.module import PaperModule
 
 SPLIT = "test"

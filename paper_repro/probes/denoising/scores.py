@@ -11,7 +11,7 @@ from paper_repro.base.seeds import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
 from paper_repro.metrics.denoising import new_errors, update_errors
-from paper_repro.models import diffusion
+from paper_repro.models import ebt_image as diffusion
 
 LEVELS: Mapping[str, int] = {"in": 99, "out": 199}
 """Times of the noise: that of training, and a higher one, which EBT's code takes and the paper does not give."""

@@ -15,9 +15,9 @@ from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import DiT, ImageEBT, denoised
-from paper_repro.models.ebt.steps import ThinkingSettings
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import ThinkingSettings
+from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
 from paper_repro.probes.denoising.scores import LEVELS, Scores, noised_batches, plain_images
 from paper_repro.probes.pictures import png
 from paper_repro.probes.thinking import settings_of

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from paper_repro.base.arguments import at_least
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.rotary import GatedFeedForward, RotaryAttention
+from paper_repro.models.llama import GatedFeedForward, RotaryAttention
 from paper_repro.probes.inspection.tools import (
     branches,
     counts,

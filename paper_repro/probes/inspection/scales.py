@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.rotary import RotaryLanguageModel, Scale
+from paper_repro.models.llama import RotaryLanguageModel, Scale
 from paper_repro.probes.inspection.tools import branches, counts, document, inspected, rounded, shares, symmetric_edges
 from paper_repro.training.module import PaperModule
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.models.rotary import GatedFeedForward, RotaryAttention, RotaryLanguageModel
+from paper_repro.models.llama import GatedFeedForward, RotaryAttention, RotaryLanguageModel
 from paper_repro.training.module import PaperModule
 
 DIGITS = 5

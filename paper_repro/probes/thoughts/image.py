@@ -16,9 +16,9 @@ from paper_repro.base.seeds import mix
 from paper_repro.datamodules.encoded_files import UnfitError, encoded
 from paper_repro.datamodules.image_decoding import CentralSquare
 from paper_repro.metrics.denoising import new_errors, update_errors
-from paper_repro.models import diffusion
-from paper_repro.models.ebt.image import ImageEBT
-from paper_repro.models.ebt.thinking import think
+from paper_repro.models import ebt_image as diffusion
+from paper_repro.models.ebt import think
+from paper_repro.models.ebt_image import ImageEBT
 from paper_repro.probes.thoughts.trace import Manner
 
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.seeds import mix
-from paper_repro.models.ebt.model import EnergyModel
-from paper_repro.models.ebt.steps import Energies
+from paper_repro.models.ebt import Energies, EnergyModel
 
 SPACES = ("candidates", "logits")
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
-from paper_repro.models.ebt.model import EBT
+from paper_repro.models.ebt import EBT
 from paper_repro.probes.thoughts.surface import Surface, surfaces
 from paper_repro.probes.thoughts.trace import Manner, Trace, trace
 

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from paper_repro.base.arguments import at_least
 from paper_repro.base.seeds import mix
-from paper_repro.models.ebt.model import EBT, EnergyModel
-from paper_repro.models.ebt.steps import ThinkingSettings, landscape_of_step
-from paper_repro.models.ebt.thinking import Considered, think
+from paper_repro.models.ebt import EBT, Considered, EnergyModel, ThinkingSettings, landscape_of_step, think
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def trace(
         name: gives other random numbers for another name.
 
     Raises:
-        ValueError: as ``models.ebt.thinking.think``, or energies that cease to be finite.
+        ValueError: as ``models.ebt.think``, or energies that cease to be finite.
     """
     energies_of = model.energies(ids, last) if isinstance(model, EBT) else model.energies(ids)
     places = ids.shape[1] if last is None else last

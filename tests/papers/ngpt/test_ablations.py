@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from paper_repro.base.targets import instantiate
+from paper_repro.models.llama import Scale
 from paper_repro.models.ngpt import NGPT
-from paper_repro.models.rotary import Scale
 from paper_repro.papers.ngpt.bases.ablation import CHANGE, with_changes
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec

@@ -189,16 +189,16 @@ def times(place: Place, seed: int) -> dict[str, float]:
 def test_step_times_are_pooled_by_implementation_and_contexts() -> None:
     cpu, paper = view("steptime", times), view("steptime", times, "paper")
     each = [1.5 * 1.1, 1.6, 1.5, 1.2, 1.5 * 0.88]
-    assert value(steptime.estimate_step_overhead(cpu)) == pytest.approx(math.prod(each) ** 0.2, rel=1e-4)
+    assert value(steptime.estimate_step_takes_longer(cpu)) == pytest.approx(math.prod(each) ** 0.2, rel=1e-4)
     assert value(steptime.estimate_step_overhead_fused(cpu)) == pytest.approx(1.04, rel=1e-4)
     printed = [1.2, 1.1, 1.2 * 0.9, 1.1 * 0.9]
-    assert value(steptime.estimate_printed_overhead(paper)) == pytest.approx(math.prod(printed) ** 0.25, rel=1e-4)
+    assert value(steptime.estimate_step_overhead(paper)) == pytest.approx(math.prod(printed) ** 0.25, rel=1e-4)
     assert steptime.StepTimes(paper).summary() == pytest.approx({"ratio_4k": 1.2, "ratio_8k": 1.1}, rel=1e-4)
     assert steptime.StepTimes(cpu).summary() == pytest.approx({"ratio_4k": 1.2}, rel=1e-4)
 
 
 def test_the_overhead_at_the_long_and_large_end_is_over_that_at_the_other_end() -> None:
-    found = steptime.estimate_overhead_falls(view("steptime", times))
+    found = steptime.estimate_overhead_falls_with_context(view("steptime", times))
     assert value(found) == pytest.approx(math.sqrt(1.2 / 1.6 * 0.88 / 1.1), rel=1e-4)
 
 

@@ -24,9 +24,9 @@ from paper_repro.tests.support.made_up import Made, Place, view
 BLOCKS = {
     "rgpt": "gpt.RGPT",
     "rgpt_parallel": "gpt.RGPTParallel",
-    "ff1": "nrgpt.model.NRGPT_H_FF1",
-    "ff2w": "nrgpt.model.NRGPT_H_FF2W",
-    "ff2": "nrgpt.model.NRGPT_H_FF2",
+    "ff1": "nrgpt.NRGPT_H_FF1",
+    "ff2w": "nrgpt.NRGPT_H_FF2W",
+    "ff2": "nrgpt.NRGPT_H_FF2",
 }
 CORPUS = "".join(f"Line {number} has words {number * 7} and {'long ' * (number % 4)}ends.\n" for number in range(200))
 GOOD = {"perplexity": 20.0, "distinct_1": 0.7, "distinct_2": 0.9, "gqs_paper": 0.9, "apcs_lines": 0.4}

@@ -2,19 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from paper_repro.cells.tasks import DIVERGED
 from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
 from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
 from paper_repro.tables import claims, plots, stats
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
+from paper_repro.tables.figure import Axes, Canvas, Row
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 LINES = ("-", "--", ":")
 """Lines of the settings that share a colour, in their order; the marks of all but the first are hollow."""
@@ -35,7 +31,6 @@ class RatesFigure(PerplexityFigure):
         self.starred: list[Row] = []
 
     def rows(self) -> list[Row]:
-        """Return the runs, then for each sweep its optimum, or why there is none."""
         found: list[Row] = []
         for size in chosen(self.view, "size"):
             for model in chosen(self.view, "model"):
@@ -55,7 +50,7 @@ class RatesFigure(PerplexityFigure):
                 found.append({"kind": "optimum", **head, **end})
         return found
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         panels = canvas.subplots(1, len(self.groups), squeeze=False, sharey=True)[0]
         for axes, models in zip(panels, self.groups, strict=True):
             for size, marker, end in self.sizes():
@@ -67,7 +62,7 @@ class RatesFigure(PerplexityFigure):
             axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         panels[0].set_ylabel(f"{self.split} perplexity")
 
-    def _curve(self, axes: "Axes", rows: Sequence[Row], marker: str, label: str) -> None:
+    def _curve(self, axes: Axes, rows: Sequence[Row], marker: str, label: str) -> None:
         runs = [row for row in rows if row["kind"] == "run" and row[PERPLEXITY] != ""]
         lost = {row["rate"] for row in rows if row["note"] == DIVERGED}
         if not runs:
@@ -121,7 +116,7 @@ def optima(view: View, size: str, model: str) -> dict[int, LearningRateOptimum]:
     return {seed: one for seed, one in best.items() if isinstance(one, LearningRateOptimum)}
 
 
-def compare(view: View, quantity: str, of: str, to: str) -> Estimate:
+def compare(view: View, quantity: str, of: str, to: str) -> claims.Estimate:
     """Compare two models at each seed's own best rate.
 
     Args:
@@ -144,14 +139,8 @@ def compare(view: View, quantity: str, of: str, to: str) -> Estimate:
     return claims.ratio(names[0], names[1], parts)
 
 
-def estimate_higher_rate(view: View) -> Estimate:
-    """Return log2 of CEM's best rate over Llama's."""
-    return compare(view, "best rate", "full", "llama")
-
-
-def estimate_full_cem_better(view: View) -> Estimate:
-    """Return CEM's lowest perplexity over Llama's."""
-    return compare(view, "lowest perplexity", "full", "llama")
+estimate_higher_rate = partial(compare, quantity="best rate", of="full", to="llama")
+estimate_full_cem_better = partial(compare, quantity="lowest perplexity", of="full", to="llama")
 
 
 def _value(best: LearningRateOptimum, quantity: str) -> float:

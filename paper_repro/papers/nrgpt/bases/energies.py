@@ -3,16 +3,11 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paper_repro.tables import claims, figure, plots
-from paper_repro.tables.claims import Estimate
-from paper_repro.tables.figure import Row
 from paper_repro.tables.stats import Samples
 from paper_repro.tables.view import View
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 ATTACHMENT = "energies.csv"
 SETTLED = 0.01
@@ -27,8 +22,7 @@ class EnergyFigure(figure.Figure):
     size = (11.0, 3.2)
     marks = "Lines: one token each, coloured by its place in the text."
 
-    def rows(self) -> list[Row]:
-        """Return the energies of the first seed that has a trace."""
+    def rows(self) -> list[figure.Row]:
         for seed, content in sorted(self.view.attachments(ATTACHMENT, PLACE).items()):
             return [
                 {"seed": seed, "step": int(row["step"]), "token": int(row["token"])}
@@ -37,13 +31,13 @@ class EnergyFigure(figure.Figure):
             ]
         return []
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: figure.Canvas, rows: Sequence[figure.Row]) -> None:
         from matplotlib import colormaps
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 
         panels = canvas.subplots(1, len(PANELS))
-        tokens: dict[int, list[Row]] = {}
+        tokens: dict[int, list[figure.Row]] = {}
         for row in rows:
             tokens.setdefault(row["token"], []).append(row)
         last, colors = max(1, len(tokens) - 1), colormaps[plots.ORDERED]
@@ -58,12 +52,12 @@ class EnergyFigure(figure.Figure):
             canvas.colorbar(scale, ax=panels, label="place of the token", shrink=0.9)
 
 
-def estimate_ends_lower(view: View) -> Estimate:
+def estimate_energy_ends_lower(view: View) -> claims.Estimate:
     tokens = int(_config(view)["probes"]["energy"]["num_tokens"])
     return claims.share("tokens whose energy ends lower", _counts(view.samples("ends_lower", PLACE), tokens))
 
 
-def estimate_first_tokens_fall(view: View) -> Estimate:
+def estimate_first_token_monotone(view: View) -> claims.Estimate:
     """Return the share of the vocabulary whose energy rises in no step where the token is the first of a text.
 
     Its energy then depends on no other token.
@@ -73,20 +67,20 @@ def estimate_first_tokens_fall(view: View) -> Estimate:
     return claims.share("first tokens whose energy falls at every step", _counts(falling, vocabulary))
 
 
-def estimate_falls_after_predecessors(view: View) -> Estimate:
+def estimate_descent_after_predecessors(view: View) -> claims.Estimate:
     counts = {
         seed: falling_after_predecessors(content) for seed, content in view.attachments(ATTACHMENT, PLACE).items()
     }
     return claims.share("tokens whose energy only falls once their predecessors have settled", counts)
 
 
-def estimate_late_change(view: View) -> Estimate:
+def estimate_late_change(view: View) -> claims.Estimate:
     """Return the largest change of a token's energy in the last tenth of the steps, over the range of its energy."""
     name = "largest change of a token's energy in the last tenth of the steps / its span"
     return claims.number(name, {"": view.samples("late_change", PLACE)}, geometric=True)
 
 
-def estimate_bound_use(view: View) -> Estimate:
+def estimate_energy_bounded(view: View) -> claims.Estimate:
     return claims.number("largest energy / its bound", {"": view.samples("bound_use", PLACE)})
 
 

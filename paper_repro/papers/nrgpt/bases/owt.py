@@ -1,5 +1,7 @@
 """NRGPT on OpenWebText (Tables 1, 2, 5 and 6): estimates of the orders that the paper claims."""
 
+from functools import partial
+
 from paper_repro.papers.nrgpt.closest import ahead_of_best, closest_step
 from paper_repro.tables.claims import Estimate
 from paper_repro.tables.view import View
@@ -13,17 +15,7 @@ def estimate_loss_order(view: View) -> Estimate:
     return closest_step(view, "validation loss", losses)
 
 
-def estimate_distinct_1(view: View) -> Estimate:
-    return ahead_of_best(view, "distinct_1", OURS, OTHERS)
-
-
-def estimate_distinct_2(view: View) -> Estimate:
-    return ahead_of_best(view, "distinct_2", OURS, OTHERS)
-
-
-def estimate_mmlu(view: View) -> Estimate:
-    return ahead_of_best(view, "mmlu_generated_average", OURS, OTHERS)
-
-
-def estimate_continuations(view: View) -> Estimate:
-    return ahead_of_best(view, "continuations_mean", OURS, OTHERS)
+estimate_diversity_distinct_1 = partial(ahead_of_best, metric="distinct_1", own=OURS, others=OTHERS)
+estimate_diversity_distinct_2 = partial(ahead_of_best, metric="distinct_2", own=OURS, others=OTHERS)
+estimate_mmlu_best = partial(ahead_of_best, metric="mmlu_generated_average", own=OURS, others=OTHERS)
+estimate_continuations_best = partial(ahead_of_best, metric="continuations_mean", own=OURS, others=OTHERS)

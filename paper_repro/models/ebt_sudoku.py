@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.arguments import at_least, positive
-from paper_repro.models.ebt.model import EnergyModel
-from paper_repro.models.ebt.steps import Energies
-from paper_repro.models.ebt.trunk import NORM_EPS, Projection, Trunk
+from paper_repro.models.ebt import NORM_EPS, Energies, EnergyModel, Projection, Trunk
 
 SIDE, CELLS, DIGITS = 9, 81, 9
 

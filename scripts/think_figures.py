@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.tables import plots
-from paper_repro.tables.figure import Figure, Row
+from paper_repro.tables.figure import Axes, Canvas, Figure, Row
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure as Canvas
 
 TOKENS_IN_A_PANEL = 24
 MOST_TOKEN_CHARACTERS = 14
@@ -42,7 +40,7 @@ class TokenEnergies(ThoughtFigure):
     Rows have ``place``, ``token``, ``new`` (1 after the end of the prompt, else 0), ``step`` and ``energy``.
     """
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         tokens = {row["place"]: _short(row["token"]) + " ?" * row["new"] for row in rows}
         panels = [list(tokens)[at : at + TOKENS_IN_A_PANEL] for at in range(0, len(tokens), TOKENS_IN_A_PANEL)]
         steps = 1 + max(row["step"] for row in rows)
@@ -70,7 +68,7 @@ class BoardEnergies(ThoughtFigure):
     Rows have ``step``, ``row``, ``column``, ``digit``, ``given`` (0 or 1) and ``energy``.
     """
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         steps = sorted({row["step"] for row in rows})
         across = min(len(steps), 3)
         down = -(-len(steps) // across)
@@ -99,7 +97,7 @@ class DenoisedImage(ThoughtFigure):
         super().__init__(rows, title)
         self.pictures = pictures
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         names = ["original", "noised", *(f"step {row['step']}" for row in rows[1:])]
         canvas.set_size_inches(max(5.0, 1.3 * len(names)), 4.2)
         upper, lower = canvas.subfigures(2, 1, squeeze=False, height_ratios=[1, 2])[:, 0]
@@ -123,7 +121,7 @@ class Surfaces(ThoughtFigure):
 
     size = (12.0, 7.6)
 
-    def draw(self, canvas: "Canvas", rows: Sequence[Row]) -> None:
+    def draw(self, canvas: Canvas, rows: Sequence[Row]) -> None:
         panels = canvas.subplots(len(SPACES), 3)
         for (space, title), (curves, random, own) in zip(SPACES.items(), panels, strict=True):
             here = [row for row in rows if row["space"] == space]
@@ -136,7 +134,7 @@ class Surfaces(ThoughtFigure):
         panels[0][0].legend(fontsize=7)
 
 
-def _draw_curves(axes: "Axes", rows: Sequence[Row]) -> None:
+def _draw_curves(axes: Axes, rows: Sequence[Row]) -> None:
     style = {"random": (plots.INK, 0.6, "random lines"), "path": (plots.BLUE, 1.6, "line of the path")}
     for over, (color, width, label) in style.items():
         own = [row for row in rows if (row["kind"], row["over"]) == ("curve", over)]
@@ -148,7 +146,7 @@ def _draw_curves(axes: "Axes", rows: Sequence[Row]) -> None:
     axes.set(xlabel="place along the line, 0 at the end", ylabel="energy (no unit)")
 
 
-def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
+def _draw_plane(axes: Axes, rows: Sequence[Row]) -> "ScalarMappable":
     plane, path = ([row for row in rows if row["kind"] == kind] for kind in ("plane", "path"))
     xs, ys = (sorted({row[name] for row in plane}) for name in ("x", "y"))
     energies = {(row["x"], row["y"]): row["energy"] for row in plane}
@@ -163,7 +161,7 @@ def _draw_plane(axes: "Axes", rows: Sequence[Row]) -> "ScalarMappable":
     return drawn
 
 
-def _draw_path(axes: "Axes", x: Sequence[float], y: Sequence[float]) -> None:
+def _draw_path(axes: Axes, x: Sequence[float], y: Sequence[float]) -> None:
     """Draw the descent's points, the first one hollow, the last one a star."""
     color = plots.VERMILION
     axes.plot(x, y, "-o", color=color, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
@@ -173,7 +171,7 @@ def _draw_path(axes: "Axes", x: Sequence[float], y: Sequence[float]) -> None:
     axes.plot(x[-1:], y[-1:], "*", label="end", zorder=4, **end)
 
 
-def _draw_board(axes: "Axes", rows: Sequence[Row], low: float, high: float) -> "ScalarMappable":
+def _draw_board(axes: Axes, rows: Sequence[Row], low: float, high: float) -> "ScalarMappable":
     cells = {(row["row"], row["column"]): row for row in rows}
     sides = range(1, 10)
     values = [[cells[row, column]["energy"] for column in sides] for row in sides]

@@ -1,0 +1,671 @@
+"""CEM, "Recasting Transformer layers as energy models": attention and MLP as steps down an energy of each token.
+
+Legend: B sequences, J tokens, D width, K heads, Y = D/K, m hidden width, S inner steps (the paper's T), R recorded
+steps, r rank of the preconditioners; ``...`` for the tokens, such as (B, J).
+"""
+
+import math
+from collections.abc import Callable, Collection
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.kernels import cem_mlp, tied_attention
+from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
+from paper_repro.models.descent import Trajectory, descend
+from paper_repro.models.gpt import KeyValueCache, check_heads
+
+# What attention and MLP share: S steps down an energy, and the preconditioner of a step.
+
+PRECONDITIONERS = ("none", "diagonal", "diagonal_low_rank")
+STARTS = ("raw", "normed")
+PRECONDITIONER_DIAGONAL = 1.0
+PRECONDITIONER_STD = 0.02
+
+
+class Preconditioner(nn.Module):
+    """The preconditioner of a step is P = diag(softplus(sqrt(D) p)) + U V^T + V U^T (CEM, equation 13, appendix D.4).
+
+    ``diagonal`` is p, (D,); ``left`` is U and ``right`` is V, (D, r), at first N(0, init_std) and zero; with rank 0
+    there is a diagonal only.  The paper's P > 0 holds only while U V^T + V U^T is small against the diagonal: nothing
+    enforces it.
+
+    Args:
+        width, rank: D, r.
+        stack: leading dimensions of all three, for one P each, such as (K,) for K heads.
+        diagonal_init: of d = sqrt(D) p.  At the paper's 1 (p = 1/sqrt(D)) P starts at softplus(1) = 1.313; at
+            log(e - 1) = 0.5413 it starts at the identity.
+        init_std: of U; the paper's is 0.02.
+
+    Raises:
+        ValueError: ``width`` < 1, ``rank`` outside 0 ... width, or an ``init_std`` that is not positive.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        rank: int,
+        stack: tuple[int, ...] = (),
+        diagonal_init: float = PRECONDITIONER_DIAGONAL,
+        init_std: float = PRECONDITIONER_STD,
+    ) -> None:
+        super().__init__()
+        self.width = at_least("width", width)
+        if at_least("rank", rank, 0) > width:
+            raise ValueError(f"rank must lie between 0 (diagonal only) and the width {width}, got {rank}")
+        self.rank = rank
+        self.diagonal = nn.Parameter(torch.full((*stack, width), diagonal_init / math.sqrt(width)))
+        positive("init_std", init_std)
+        if rank:
+            self.left = nn.Parameter(torch.randn(*stack, width, rank) * init_std)
+            self.right = nn.Parameter(torch.zeros(*stack, width, rank))
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        width: int,
+        rank: int | None,
+        default_rank: int,
+        stack: tuple[int, ...] = (),
+        diagonal_init: float | None = None,
+        init_std: float | None = None,
+    ) -> "Preconditioner | None":
+        """Build the preconditioner that a config names: "none" (P = I), "diagonal" or "diagonal_low_rank".
+
+        A rank, ``diagonal_init`` or ``init_std`` of None takes the default.
+
+        Raises:
+            ValueError: an unknown word, a value that has no effect, or one out of range.
+        """
+        one_of("preconditioner", kind, PRECONDITIONERS)
+        low_rank = kind == "diagonal_low_rank"
+        for name, value, read in (
+            ("rank", rank, low_rank),
+            ("preconditioner_diagonal", diagonal_init, kind != "none"),
+            ("preconditioner_std", init_std, low_rank),
+        ):
+            if value is not None and not read:
+                raise ValueError(f"{name}={value} has no effect with preconditioner={kind!r}: leave it out")
+        if kind == "none":
+            return None
+        return cls(
+            width,
+            at_least("rank", default_rank if rank is None else rank) if low_rank else 0,
+            stack,
+            PRECONDITIONER_DIAGONAL if diagonal_init is None else float(diagonal_init),
+            PRECONDITIONER_STD if init_std is None else positive("preconditioner_std", init_std),
+        )
+
+    def fold(self, matrix: Tensor) -> Tensor:
+        """Return matrix P, (..., *stack, m, D) as ``matrix``: m r D multiply-adds once, not for every token."""
+        diagonal = functional.softplus(math.sqrt(self.width) * self.diagonal).unsqueeze(-2)  # (*stack, 1, D)
+        folded = matrix * diagonal  # (..., *stack, m, D)
+        if self.rank:
+            folded = folded + (matrix @ self.left) @ self.right.mT  # (m, D) (D, r) (r, D)
+            folded = folded + (matrix @ self.right) @ self.left.mT
+        return folded
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, rank={self.rank}"
+
+
+class CEMPart(nn.Module):
+    """A part of a block that takes S steps down an energy of its own: x <- x + eta update(x, h) (CEM, Algorithm 1).
+
+    A subclass defines ``energy`` and ``update``, and may define ``all_steps``.  RMSNorm(x) = x / rms(x) * g, with one
+    learnable g, (D,), stands for:
+
+    * ``norm_context``: h = RMSNorm(stream), else h = stream;
+    * ``norm_inside``: u = RMSNorm(x), else u = x; the gradient is taken at u and added to x, without the chain rule
+      through the norm;
+
+    and ``start``: x_0 is the stream ("raw", with which S = 1, P = I is a weight-tied pre-norm block) or h ("normed",
+    Algorithm 1 read literally, which loses the residual stream).
+
+    Args:
+        width: D.
+        num_steps: S.
+        step_size: eta.
+        norm_eps: added to the mean square under the root; only read with a norm.
+
+    Raises:
+        ValueError: an argument out of range, an unknown start, or one without effect.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_steps: int,
+        norm_context: bool,
+        norm_inside: bool,
+        start: str,
+        step_size: float,
+        norm_eps: float,
+    ) -> None:
+        super().__init__()
+        self.width, self.num_steps = at_least("width", width), at_least("num_steps", num_steps)
+        self.norm_context, self.norm_inside = norm_context, norm_inside
+        self.start = one_of("start", start, STARTS)
+        if start == "normed" and not norm_context:
+            raise ValueError("start='normed' has no effect without norm_context=True: set that, or start='raw'")
+        self.norm_eps = positive("norm_eps", norm_eps)
+        self.norm_weight = nn.Parameter(torch.ones(width)) if norm_context or norm_inside else None
+        self.step_size: float | nn.Parameter = positive("step_size", step_size)
+
+    def energy(self, u: Tensor, context: Tensor) -> Tensor:
+        """Compute the energy of every token, (...,), for u and h (..., D)."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its energy is")
+
+    def update(self, x: Tensor, context: Tensor) -> Tensor:
+        """Compute what a step adds at x, (..., D), before eta."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its update is")
+
+    def context(self, stream: Tensor) -> Tensor:
+        """Return h, (..., D): the stream, normed with ``norm_context``; it stays fixed during the descent."""
+        return self._rms_norm(stream) if self.norm_context else stream
+
+    def point(self, x: Tensor) -> Tensor:
+        """Return u, (..., D), at which the gradient is taken: x, normed with ``norm_inside``."""
+        return self._rms_norm(x) if self.norm_inside else x
+
+    def first(self, stream: Tensor, context: Tensor) -> Tensor:
+        """Return x_0, (..., D)."""
+        return context if self.start == "normed" else stream
+
+    def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the map from one state to the next, (..., D) -> (..., D), at the context h, (..., D)."""
+        return lambda x: x + self.step_size * self.update(x, context)
+
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
+        """Take all steps in one op: the last state, (..., D), from x_0 and h; None where there is no such op."""
+        return None
+
+    def descend(
+        self,
+        stream: Tensor,
+        num_steps: int | None = None,
+        *,
+        energies_at: Collection[int] = (),
+        states_at: Collection[int] = (),
+    ) -> Trajectory[Tensor]:
+        """Descend from ``stream``, (..., D); what only asks for the last step goes through ``all_steps``.
+
+        Args:
+            stream: what the block hands on to this part.
+            num_steps: S of this descent; the part's own if None.
+            energies_at, states_at: the steps at which energies, (R, ...), and states, (R, ..., D), are recorded.  The
+                energy of x is the one at u, where the gradient is taken.
+
+        Raises:
+            ValueError: ``num_steps`` < 1.
+        """
+        count = self.num_steps if num_steps is None else at_least("num_steps", num_steps)
+        context = self.context(stream)  # (..., D)
+        start = self.first(stream, context)  # (..., D)
+        if not states_at and all(number == count for number in energies_at):
+            last = self.all_steps(start, context, count)
+            if last is not None:
+                energies = self.energy(self.point(last), context).unsqueeze(0) if energies_at else None  # (1, ...)
+                return Trajectory(last, count, energies=energies)
+        step = self.stepper(context)
+        return descend(
+            lambda x, index, draws: step(x),
+            start,
+            count,
+            energy=lambda x: self.energy(self.point(x), context),
+            energies_at=energies_at,
+            states_at=states_at,
+        )
+
+    def trace(self, stream: Tensor) -> Trajectory[Tensor]:
+        """Descend with the states, (S + 1, ..., D), and the energies, (S + 1, ...), of all steps."""
+        every = range(self.num_steps + 1)
+        return self.descend(stream, energies_at=every, states_at=every)
+
+    def _rms_norm(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, (self.width,), self.norm_weight, self.norm_eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"width={self.width}, num_steps={self.num_steps}, norm_context={self.norm_context}, "
+            f"norm_inside={self.norm_inside}, start={self.start}"
+        )
+
+
+# Attention: steps on the interaction energy.
+
+DIAGONALS = ("none", "shared", "per_head")
+TEMPERATURES = ("head", "model")
+SLOPES = ("press", "powers", "none")
+DEFAULT_RANK = 4
+
+
+def press_slopes(num_heads: int) -> list[float]:
+    """Return ALiBi's slopes m_k, K of them (Press et al. 2022): 2^(-8k/K) for a power of two.
+
+    For another K they are those of the next lower power of two, then every second one of the next higher.
+    """
+    lower = 2 ** int(math.log2(num_heads))
+    found = [2 ** (-8 * k / lower) for k in range(1, lower + 1)]
+    between = [2 ** (-8 * k / (2 * lower)) for k in range(1, 2 * lower + 1, 2)]
+    return found + between[: num_heads - lower]
+
+
+def power_slopes(num_heads: int) -> list[float]:
+    """Return 2^-k, k = 1 ... K: what the paper's appendix B says literally; with 12 heads down to 2^-12."""
+    return [2.0**-k for k in range(1, num_heads + 1)]
+
+
+class CEMAttention(CEMPart):
+    """Attention that takes S preconditioned gradient steps on CEM's interaction energy.
+
+    It is (CEM, equations 1, 4, 12 to 14, 16; Algorithm 1)
+
+        epsilon(u_i | h) = -tau sum_k log sum_{j<=i} exp(s_ijk)
+        s_ijk = (k_jk . q_ik + h_j . (d_k * u_i)) / tau - m_k (i - j) + (b_self where i = j, else b_cross)
+        x <- x + eta sum_k P_k W^Q_k^T sum_j softmax_j(s_ijk) k_jk,   q = W^Q u,  k = W^K h: also the values
+
+    Keys, h and the folded matrices W^Q_k P_k are computed once.  ``norm_context``, ``norm_inside`` and ``start`` as in
+    ``CEMPart``.  The defaults are the weight-tied pre-norm attention of the text (one step, no preconditioner) with
+    the shared diagonal.
+
+    Where ``value_diagonal`` is false, as in Algorithm 1, a diagonal is in the scores alone, and the update is not minus
+    the energy's gradient; with it d_k * sum_j softmax_j(s_ijk) h_j is added before P_k (equation 12 in 2), and it is.
+
+    Args:
+        width, num_heads: D, K.
+        num_steps: S.
+        diagonal: "none", "shared" by the heads, (D,), or "per_head", (K, D); it starts at ``diagonal_init``.
+        value_diagonal: see above; needs a diagonal.
+        temperature: tau = sqrt(Y) ("head", which makes standard attention the special case that the text claims) or
+            sqrt(D) ("model", the paper's letter).
+        slopes: ALiBi's m_k: "press", "powers" (2^-k) or "none", with which b_self and b_cross, learned from 0, are
+            absent too.
+        preconditioner, rank: P_k, see ``Preconditioner``: "none", "diagonal", "diagonal_low_rank" (r = 4 if None).
+        preconditioner_diagonal, preconditioner_std: its ``diagonal_init`` and ``init_std``; its defaults if None.
+        norm_context, norm_inside, start, step_size, norm_eps: see ``CEMPart``.
+        init_std: both matrices start N(0, init_std).
+
+    Shape: (B, J, D) -> (B, J, D); rotary tables, which other attentions read, have no effect.
+
+    Raises:
+        ValueError: an argument out of range, heads that do not divide D, a rank above D, an unknown word, or an option
+            that the others leave without effect.
+    """
+
+    takes_cache = True
+    slopes: Tensor | None
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        num_steps: int = 1,
+        diagonal: str = "shared",
+        diagonal_init: float = 0.0,
+        value_diagonal: bool = False,
+        temperature: str = "head",
+        slopes: str = "press",
+        preconditioner: str = "none",
+        rank: int | None = None,
+        preconditioner_diagonal: float | None = None,
+        preconditioner_std: float | None = None,
+        norm_context: bool = True,
+        norm_inside: bool = True,
+        start: str = "raw",
+        step_size: float = 1.0,
+        norm_eps: float = 1e-6,
+        init_std: float = 0.02,
+    ) -> None:
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        self.num_heads = check_heads(width, num_heads)
+        self.diagonal_kind = one_of("diagonal", diagonal, DIAGONALS)
+        if value_diagonal and diagonal == "none":
+            raise ValueError("value_diagonal=True has no effect with diagonal='none': choose shared or per_head")
+        self.value_diagonal = value_diagonal
+        one_of("temperature", temperature, TEMPERATURES)
+        self.tau = math.sqrt(width if temperature == "model" else width // num_heads)
+        self.query_weight = nn.Parameter(torch.empty(width, width))
+        self.key_weight = nn.Parameter(torch.empty(width, width))
+        for weight in (self.query_weight, self.key_weight):
+            nn.init.normal_(weight, std=positive("init_std", init_std))
+        if diagonal != "none":
+            shape = (width,) if diagonal == "shared" else (num_heads, width)
+            self.diagonal = nn.Parameter(torch.full(shape, float(diagonal_init)))
+        elif diagonal_init:
+            raise ValueError("diagonal_init has no effect with diagonal='none': leave it out")
+        self._set_up_positions(slopes)
+        self.preconditioner = Preconditioner.of(
+            preconditioner, width, rank, DEFAULT_RANK, (num_heads,), preconditioner_diagonal, preconditioner_std
+        )
+
+    def energy(self, u: Tensor, context: Tensor) -> Tensor:
+        """Compute epsilon(u_i | h_1 ... h_i), (B, J), for u and h (B, J, D) (CEM, equations 1 and 12, appendix B)."""
+        keys = self._heads(context, self.key_weight)  # (B, K, J, Y)
+        log_sums = torch.logsumexp(self._scores(u, context, keys), -1)  # (B, K, J)
+        return -self.tau * log_sums.sum(1)  # (B, J)
+
+    def update(self, x: Tensor, context: Tensor) -> Tensor:
+        """Compute sum_k P_k (W^Q_k^T sum_j a_ijk k_jk [+ d_k * sum_j a_ijk h_j]), (B, J, D) (equation 14)."""
+        return self._update(x, context, self._heads(context, self.key_weight))
+
+    def _update(self, x: Tensor, context: Tensor, keys: Tensor) -> Tensor:
+        """Compute ``update`` at the last tokens' x, (B, T, D), with keys (B, K, J, Y) of all."""
+        weights = torch.softmax(self._scores(self.point(x), context, keys), -1)  # (B, K, T, J)
+        read = torch.matmul(weights, keys)  # (B, K, T, Y)
+        written = read.transpose(1, 2).flatten(2) @ self._writing_weight()  # (B, J, K Y) -> (B, J, D)
+        if not self.value_diagonal:
+            return written
+        along = torch.matmul(weights, context.unsqueeze(1)) * self._diagonals()  # (B, K, J, D)
+        folded = along if self.preconditioner is None else self.preconditioner.fold(along)  # (B, K, J, D)
+        return written + folded.sum(1)  # (B, J, D)
+
+    def forward(self, stream: Tensor, tables: object = None, cache: KeyValueCache | None = None) -> Tensor:
+        if cache is None:
+            return self.descend(stream).state
+        own = self.context(stream)  # (B, T, D)
+        context, keys = cache.extend(own, self._heads(own, self.key_weight))  # (B, J, D), (B, K, J, Y)
+        if context.shape[1] == stream.shape[1]:
+            return self.descend(stream).state
+        return descend(
+            lambda x, index, draws: x + self.step_size * self._update(x, context, keys),  # (B, T, D)
+            self.first(stream, own),
+            self.num_steps,
+        ).state
+
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
+        if self.diagonal_kind == "per_head" or self.value_diagonal:
+            return None
+        return tied_attention.descend(
+            x,
+            self._heads(context, self.key_weight).transpose(1, 2),  # (B, J, K, Y)
+            self.query_weight,
+            self._writing_weight(),
+            context * self.diagonal if self.diagonal_kind == "shared" else None,
+            self.norm_weight if self.norm_inside else None,
+            num_steps=num_steps,
+            step_size=float(self.step_size),
+            tau=self.tau,
+            norm_eps=self.norm_eps,
+            slopes=self.slopes,
+            bias_self=self.bias_self,
+            bias_cross=self.bias_cross,
+        )
+
+    def _set_up_positions(self, slopes: str) -> None:
+        one_of("slopes", slopes, SLOPES)
+        self.bias_self = self.bias_cross = None
+        if slopes != "none":
+            self.bias_self, self.bias_cross = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+        drawn = {"press": press_slopes, "powers": power_slopes}.get(slopes)
+        values = None if drawn is None else torch.tensor(drawn(self.num_heads))
+        self.register_buffer("slopes", values, persistent=False)
+
+    def _heads(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, weight).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, K, J, Y)
+
+    def _diagonals(self) -> Tensor:
+        """Return d_k, (1 or K, 1, D)."""
+        return self.diagonal.view(-1, 1, self.width)
+
+    def _scores(self, u: Tensor, context: Tensor, keys: Tensor) -> Tensor:
+        """Compute s_ijk of the last T tokens, (B, K, T, J), from u (B, T, D); minus infinity where j > i."""
+        scores = torch.matmul(self._heads(u, self.query_weight), keys.mT)
+        if self.diagonal_kind != "none":
+            scaled = u.unsqueeze(1) * self._diagonals()  # (B, 1 or K, T, D)
+            scores = scores + torch.matmul(scaled, context.unsqueeze(1).mT)  # (B, K, T, J)
+        scores = scores / self.tau
+        positions = torch.arange(context.shape[1], device=u.device)  # (J,)
+        distance = positions[-u.shape[1] :].unsqueeze(1) - positions  # (T, J)
+        if self.slopes is not None and self.bias_self is not None and self.bias_cross is not None:
+            scores = scores - self.slopes.view(-1, 1, 1) * distance
+            scores = scores + torch.where(distance == 0, self.bias_self, self.bias_cross)
+        return scores.masked_fill(distance < 0, -torch.inf)
+
+    def _writing_weight(self) -> Tensor:
+        """Return W^Q_k P_k of all heads, (D, D)."""
+        if self.preconditioner is None:
+            return self.query_weight
+        by_head = self.query_weight.unflatten(0, (self.num_heads, -1))  # (K, Y, D)
+        return self.preconditioner.fold(by_head).flatten(0, 1)  # (K, Y, D) -> (D, D)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_heads={self.num_heads}, diagonal={self.diagonal_kind}, value_diagonal={self.value_diagonal}, "
+            f"tau={self.tau:g}, {super().extra_repr()}"
+        )
+
+
+# The MLP: steps on the element-wise energy.
+
+DEFAULT_MLP_RANK = 16
+
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798)
+_LI2_COEFFICIENTS = tuple(b / math.factorial(2 * k + 1) for k, b in enumerate(_BERNOULLI, start=1))
+
+
+def silu_potential(x: Tensor) -> Tensor:
+    """Compute phi(x) = x softplus(x) + Li2(-e^x), the integral of SiLU from minus infinity (CEM, below equation 11).
+
+    For t <= 0 and s = softplus(t), Li2(-e^t) = -s - s^2/4 - sum_k B_2k s^(2k+1) / (2k+1)!; s <= log 2, so nine terms
+    reach the last bit.  Positive x follow from phi(x) + phi(-x) = x^2/2 - pi^2/6.  Plain operations, so autograd
+    differentiates it to any order.
+
+    Accuracy: in float64 within 2e-15 relative for x <= 0 and 2e-15 max(1, phi) for x > 0, where phi changes sign (at
+    x = 1.505).
+    """
+    t = torch.where(x > 0, -x, x)
+    s = torch.log1p(torch.exp(t))
+    square = s * s
+    series = torch.zeros_like(s)
+    for coefficient in reversed(_LI2_COEFFICIENTS):
+        series = (series + coefficient) * square
+    left = t * s - s - square / 4 - s * series
+    return torch.where(x > 0, x * x / 2 - math.pi**2 / 6 - left, left)
+
+
+def gelu_potential(x: Tensor) -> Tensor:
+    """Compute phi(x) = ((x^2 - 1) Phi(x) + x pdf(x)) / 2, the integral of the exact GELU from minus infinity.
+
+    Accuracy: in float64 within 1e-15 max(1, phi); in the left tail relative to phi within x^2 2e-16.
+    """
+    cumulative = torch.special.erfc(-x / math.sqrt(2)) / 2
+    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return ((x * x - 1) * cumulative + x * density) / 2
+
+
+POTENTIALS = {"silu": silu_potential, "gelu": gelu_potential}
+
+
+class CEMMLP(CEMPart):
+    """An MLP that takes S preconditioned gradient steps on xi(x | h) = -gamma . phi(V x) with gamma = W h.
+
+    It is (CEM, equations 7, 8, 13, 15, 17)
+
+        x <- x + eta P V^T (gamma * act(V u)),  act = phi'
+
+    ``context_weight`` is W (HF Llama: up_proj), ``reading_weight`` is V (gate_proj, tied with down_proj), both (m, D)
+    and without bias.  P is folded into V once per forward.
+
+    The defaults are the block of Table 3: no norm, no P, eta = 1.
+
+    Args:
+        width: D.
+        hidden: m.
+        num_steps, norm_context, norm_inside, start, norm_eps: see ``CEMPart``; num_steps is S.
+        activation: "silu" (Algorithm 1) or "gelu" (exact).
+        preconditioner: "none" (P = I), "diagonal" or "diagonal_low_rank".
+        rank: r of "diagonal_low_rank"; 16 if None.
+        preconditioner_diagonal, preconditioner_std: ``diagonal_init`` and ``init_std`` of ``Preconditioner``, its
+            defaults if None.
+        step_size: eta, the value at the start if ``learn_step_size``.
+        context_init_scale, reading_init_scale: W and V start uniform in +-scale / sqrt(D).
+        init_std: both start N(0, init_std) instead.
+
+    Shape: (..., D) -> (..., D).
+
+    Raises:
+        ValueError: an argument out of range, an unknown name, or an option that the others leave without effect.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        num_steps: int = 1,
+        activation: str = "silu",
+        norm_context: bool = False,
+        norm_inside: bool = False,
+        start: str = "raw",
+        preconditioner: str = "none",
+        rank: int | None = None,
+        preconditioner_diagonal: float | None = None,
+        preconditioner_std: float | None = None,
+        step_size: float = 1.0,
+        learn_step_size: bool = False,
+        norm_eps: float = 1e-6,
+        context_init_scale: float = 1.0,
+        reading_init_scale: float = 1.0,
+        init_std: float | None = None,
+    ) -> None:
+        super().__init__(width, num_steps, norm_context, norm_inside, start, step_size, norm_eps)
+        self.hidden = at_least("hidden", hidden)
+        self.activation = one_of("activation", activation, ACTIVATIONS)
+        self.context_weight = _uniform(hidden, width, positive("context_init_scale", context_init_scale))
+        self.reading_weight = _uniform(hidden, width, positive("reading_init_scale", reading_init_scale))
+        if init_std is not None:
+            if (context_init_scale, reading_init_scale) != (1.0, 1.0):
+                raise ValueError("init_std replaces context_init_scale and reading_init_scale: leave them out")
+            for weight in (self.context_weight, self.reading_weight):
+                nn.init.normal_(weight, std=positive("init_std", init_std))
+        self.preconditioner = Preconditioner.of(
+            preconditioner, width, rank, DEFAULT_MLP_RANK, (), preconditioner_diagonal, preconditioner_std
+        )
+        if learn_step_size:
+            self.step_size = nn.Parameter(torch.tensor(float(step_size)))
+
+    def energy(self, u: Tensor, context: Tensor) -> Tensor:
+        """Compute xi(u | h) = -gamma . phi(V u), (...,), for u and h (..., D) (CEM, equation 7)."""
+        gamma = functional.linear(context, self.context_weight)  # (..., m)
+        read = functional.linear(u, self.reading_weight)  # (..., m)
+        return -(gamma * POTENTIALS[self.activation](read)).sum(-1)  # (...,)
+
+    def update(self, x: Tensor, context: Tensor) -> Tensor:
+        """Compute P V^T (gamma * act(V u)), (..., D): -P times the gradient of the energy at u (equation 15)."""
+        return self._update(x, functional.linear(context, self.context_weight), self._writing_weight())
+
+    def forward(self, stream: Tensor) -> Tensor:
+        return self.descend(stream).state
+
+    def stepper(self, context: Tensor) -> Callable[[Tensor], Tensor]:
+        gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
+        return lambda x: x + self.step_size * self._update(x, gamma, writing)
+
+    def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
+        if self.norm_inside:
+            return None
+        gamma, writing = functional.linear(context, self.context_weight), self._writing_weight()  # (..., m), (m, D)
+        step_size = self.step_size
+        if isinstance(step_size, Tensor):
+            writing, step_size = step_size * writing, 1.0
+        return cem_mlp.descend(
+            x,
+            gamma,
+            self.reading_weight,
+            writing,
+            num_steps=num_steps,
+            step_size=step_size,
+            activation=self.activation,
+        )
+
+    def _writing_weight(self) -> Tensor:
+        return self.reading_weight if self.preconditioner is None else self.preconditioner.fold(self.reading_weight)
+
+    def _update(self, x: Tensor, gamma: Tensor, writing: Tensor) -> Tensor:
+        read = functional.linear(self.point(x), self.reading_weight)  # (..., D) -> (..., m)
+        return torch.matmul(gamma * ACTIVATIONS[self.activation](read), writing)  # (..., D)
+
+    def extra_repr(self) -> str:
+        return f"hidden={self.hidden}, activation={self.activation}, {super().extra_repr()}"
+
+
+def _uniform(rows: int, columns: int, scale: float) -> nn.Parameter:
+    bound = scale / math.sqrt(columns)
+    return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound))
+
+
+# The regressors of one block that Table 3 compares (appendix E).
+
+
+class PlainMLP(nn.Module):
+    """The plain baseline of CEM's Table 3 computes h + W_down act(W_up h + b) + b'.
+
+    Shape: (..., D) -> (..., D).
+
+    Raises:
+        ValueError: a size below one or an unknown activation.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
+        super().__init__()
+        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
+        self.activation = one_of("activation", activation, ACTIVATIONS)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.down(ACTIVATIONS[self.activation](self.up(h)))  # (..., D) -> (..., m) -> (..., D)
+
+
+class GatedMLP(nn.Module):
+    """The gated baseline of CEM's Table 3 computes h + W_down (act(W_up h) * (W_gate h)), each matrix with a bias.
+
+    The letters are those of CEM's equation 6.
+
+    Shape: (..., D) -> (..., D).
+
+    Raises:
+        ValueError: a size below one or an unknown activation.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: str = "silu") -> None:
+        super().__init__()
+        self.width, self.hidden = at_least("width", width), at_least("hidden", hidden)
+        self.activation = one_of("activation", activation, ACTIVATIONS)
+        self.up = nn.Linear(width, hidden)
+        self.gate = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        gated = ACTIVATIONS[self.activation](self.up(h)) * self.gate(h)  # (..., m)
+        return h + self.down(gated)  # (..., D)
+
+
+class GaussianProcessRegressor(nn.Module):
+    """A regressor maps its inputs to one number by Linear, affine LayerNorm, one block, Linear (CEM, Table 3).
+
+    ``block`` maps (..., width) to (..., width): PlainMLP, GatedMLP or CEMMLP.
+
+    Shape: (..., num_inputs) -> (...,).
+
+    Raises:
+        ValueError: a size below one, or a block built for another width.
+    """
+
+    def __init__(self, block: nn.Module, num_inputs: int = 10, width: int = 64) -> None:
+        super().__init__()
+        self.num_inputs, self.width = at_least("num_inputs", num_inputs), at_least("width", width)
+        block_width = getattr(block, "width", width)
+        if block_width != width:
+            raise ValueError(f"width is {width}, but the block was built with width {block_width}: make them equal")
+        self.input = nn.Linear(num_inputs, width)
+        self.norm = nn.LayerNorm(width, eps=1e-5)
+        self.block = block
+        self.output = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.input(x))  # (..., num_inputs) -> (..., width)
+        return self.output(self.block(h)).squeeze(-1)  # (...,)

@@ -1,0 +1,941 @@
+"""CET, "Training a Convergent Energy Transformer with Equilibrium Propagation": its energy, relaxation and learning.
+
+Letters: B images, C channels, H image side, p patch side, s stride, k = p/s, N tokens, D token width, P = C p^2 numbers
+of a patch, K heads of width R, M memories, S steps, eps step size, beta strength of the nudge.
+"""
+
+import contextlib
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
+from paper_repro.kernels.preferences import speed
+from paper_repro.kernels.projected_step import image_step, project, projected_step
+from paper_repro.models.descent import Energy, Trajectory, descend
+
+# The terms of the energy (section 2 and appendix B). Each has its energy (B,), its closed-form gradients by the tokens
+# z and the output image y, and those by its own parameters, which use its own inputs alone (local learning rules).
+
+ROWS = {"cpu": 1024}
+"""Tokens whose hidden numbers, far more than their own, lie in memory at once: enough for a CPU's products, while a GPU
+takes them all."""
+
+
+class CETState(NamedTuple):
+    """The variables that a relaxation moves."""
+
+    z: Tensor
+    """Tokens, (B, N, D)."""
+    y: Tensor
+    """The output image in blocks, (B, H/s, H/s, C s^2), see ``CETPatches``."""
+
+
+class CETClamped(NamedTuple):
+    """The tensors that stay fixed during a relaxation."""
+
+    patches: Tensor
+    """The patches of the masked image, (B, N, P)."""
+    drive: Tensor
+    """F(masked image, W_enc) + b_enc, (B, N, D)."""
+
+
+class CETGradient(NamedTuple):
+    """The gradient of an energy holds None for a variable on which the energy does not depend."""
+
+    z: Tensor | None
+    y: Tensor | None
+
+
+class CETNudge(NamedTuple):
+    """A nudge adds beta C(y, x) to the energy, where C is the sum of squares over an image."""
+
+    target: Tensor
+    """x in blocks, (B, H/s, H/s, C s^2)."""
+    beta: Tensor
+    """One number for each image, (B,): of both signs where both nudged phases run as one batch."""
+
+
+class CETPatches:
+    """Cuts square images into overlapping patches, so that convolutions are products of matrices.
+
+    Blocks are the image as (B, H/s, H/s, C s^2), one row a block of s x s pixels.  A patch is k x k neighbouring
+    blocks, its P numbers in the order (k, k, C, s, s); ``from_convolution`` brings a kernel (D, C, p, p) into it.
+    Patch n = N_side r + q lies at row r, column q.
+
+    Raises:
+        ValueError: a number below 1, a stride that does not divide patch and image, or a patch larger than the image.
+    """
+
+    def __init__(self, channels: int, size: int, patch: int, stride: int) -> None:
+        self.channels, self.size = at_least("channels", channels), at_least("size", size)
+        self.patch, self.stride = at_least("patch", patch), at_least("stride", stride)
+        if patch % stride or size % stride or patch > size:
+            raise ValueError(
+                f"patches of {patch} at stride {stride} do not tile images of {size}: the stride must divide both, and "
+                "the patch must fit"
+            )
+        self.reach = patch // stride
+        self.side = (size - patch) // stride + 1
+        self.count, self.numbers = self.side**2, channels * patch**2
+
+    def blocks(self, images: Tensor) -> Tensor:
+        """Cut images (B, C, H, H) into blocks (B, H/s, H/s, C s^2).
+
+        Raises:
+            ValueError: images of another shape.
+        """
+        if images.ndim != 4 or images.shape[1:] != (self.channels, self.size, self.size):
+            raise ValueError(
+                f"images must have shape (B, {self.channels}, {self.size}, {self.size}), got {tuple(images.shape)}"
+            )
+        cut = images.unflatten(3, (-1, self.stride)).unflatten(2, (-1, self.stride))  # (B, C, H/s, s, H/s, s)
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (B, H/s, H/s, C, s, s) -> (B, H/s, H/s, C s^2)
+
+    def images(self, blocks: Tensor) -> Tensor:
+        """Undo ``blocks``."""
+        cut = blocks.unflatten(3, (self.channels, self.stride, self.stride))  # (B, H/s, H/s, C, s, s)
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)  # (B, C, H, H)
+
+    def gather(self, blocks: Tensor) -> Tensor:
+        """Collect the patches of blocks: (B, H/s, H/s, C s^2) -> (B, N, P)."""
+        end = self.side
+        parts = [blocks[:, i : i + end, j : j + end] for i in range(self.reach) for j in range(self.reach)]
+        return torch.cat(parts, -1).flatten(1, 2)  # (B, N_side, N_side, k^2 C s^2) -> (B, N, P)
+
+    def scatter(self, patches: Tensor) -> Tensor:
+        """Transpose ``gather``: add patches (B, N, P) up where they overlap, as blocks."""
+        own = self.channels * self.stride**2
+        grid = patches.unflatten(1, (self.side, self.side)).split(own, -1)  # k^2 of (B, N_side, N_side, C s^2)
+        total = self.side + self.reach - 1
+        out = patches.new_zeros(len(patches), total, total, own)  # (B, H/s, H/s, C s^2)
+        for index, part in enumerate(grid):
+            i, j = divmod(index, self.reach)
+            out[:, i : i + self.side, j : j + self.side] += part
+        return out
+
+    def from_convolution(self, kernel: Tensor) -> Tensor:
+        """Turn a kernel (D, C, p, p) into a matrix (D, P)."""
+        cut = kernel.unflatten(3, (self.reach, self.stride)).unflatten(
+            2, (self.reach, self.stride)
+        )  # (D, C, k, s, k, s)
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(1)
+
+    def to_convolution(self, matrix: Tensor) -> Tensor:
+        """Undo ``from_convolution``."""
+        cut = matrix.unflatten(
+            1, (self.reach, self.reach, self.channels, self.stride, self.stride)
+        )  # (D, k, k, C, s, s)
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+class CETTerm(nn.Module):
+    """A term of the energy maps a state and what is clamped to energies and gradients; a subclass defines all three."""
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        """Compute the energy of each image, (B,)."""
+        raise NotImplementedError
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        """Compute the gradients of each image's energy by z and y."""
+        raise NotImplementedError
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        """Compute the gradient of sum_b weights_b energy_b, weights (B,), by the names of the parameters."""
+        raise NotImplementedError
+
+
+class CETEncoder(CETTerm):
+    """The encoder's energy is 1/2 |z|^2 - <F(xbar, W), z> - sum_nd z_nd b_d (equation 8)."""
+
+    def __init__(self, patches: CETPatches, width: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, patches.numbers) * positive("std", std))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def drive(self, patches: Tensor) -> Tensor:
+        """Compute F(xbar, W) + b, (B, N, D)."""
+        return torch.matmul(patches, self.weight.mT) + self.bias  # (B, N, P) (P, D)
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        return (state.z * (state.z / 2 - clamped.drive)).sum((1, 2))  # (B, N, D) -> (B,)
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        return CETGradient(state.z - clamped.drive, None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        weighted = weights.view(-1, 1, 1) * state.z
+        return {"weight": -_outer(weighted, clamped.patches), "bias": -weighted.sum((0, 1))}  # (D, P), (D,)
+
+
+class CETPosition(CETTerm):
+    """The positions' energy is -<b, z>, with one vector for each place (equation 9)."""
+
+    def __init__(self, num_tokens: int, width: int, std: float) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(num_tokens, width) * positive("std", std))
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        return -(state.z * self.bias).sum((1, 2))  # (B, N, D) (N, D) -> (B,)
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        return CETGradient(-self.bias.expand_as(state.z), None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        return {"bias": -torch.einsum("b,bnd->nd", weights, state.z)}  # (N, D)
+
+
+class CETMemory(CETTerm):
+    """The memories' energy is -sum_nm relu(z_n . w_m)^2 with M memories w (equation 10).
+
+    It has no factor 1/2, unlike the Energy Transformer's.
+    """
+
+    def __init__(self, num_memories: int, width: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(at_least("num_memories", num_memories), width) * positive("std", std))
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        return -self._hidden(state.z).square().sum((1, 2))  # (B, N, M) -> (B,)
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        return CETGradient(-2 * torch.matmul(self._hidden(state.z), self.weight), None)  # (B, N, M) (M, D)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        summed = torch.zeros_like(self.weight)
+        parts = (part.split(at_once(state.z)) for part in (state.z, weights.view(-1, 1, 1) * state.z))
+        for z, weighted in zip(*parts, strict=True):
+            summed = summed.addmm_(self._hidden(z).flatten(0, 1).mT, weighted.flatten(0, 1), alpha=-2)
+        return {"weight": summed}
+
+    def _hidden(self, z: Tensor) -> Tensor:
+        return torch.matmul(z, self.weight.mT).relu_()  # (B, N, D) -> (B, N, M)
+
+
+class CETAttention(CETTerm):
+    """The attention's energy is -1/gamma sum_kn log sum_m exp(gamma Q_kn . K_km) (equations 11 to 14).
+
+    Q = W_Q z and K = W_K z.
+
+    Equation 13 as printed lets heads attend to heads within a token; its sum and the Energy Transformer make clear that
+    tokens attend to tokens, themselves included.
+    """
+
+    def __init__(self, width: int, num_heads: int, head_width: int, gamma: float, std: float) -> None:
+        super().__init__()
+        self.num_heads, self.gamma = at_least("num_heads", num_heads), positive("gamma", gamma)
+        rows = num_heads * at_least("head_width", head_width)
+        self.query = nn.Parameter(torch.randn(rows, width) * positive("std", std))
+        self.key = nn.Parameter(torch.randn(rows, width) * std)
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        _, _, lse = energy_attention(*self._project(state.z), self.gamma)  # (B, K, N)
+        return -lse.sum((1, 2)) / self.gamma
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        by_query, by_key = self._read(state.z)  # (B, N, K R) each
+        return CETGradient(-torch.matmul(by_query, self.query) - torch.matmul(by_key, self.key), None)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        by_query, by_key = self._read(state.z)
+        weighted = weights.view(-1, 1, 1) * state.z
+        return {"query": -_outer(by_query, weighted), "key": -_outer(by_key, weighted)}
+
+    def _project(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute queries and keys, (B, K, N, R) each."""
+        both = torch.matmul(z, torch.cat([self.query, self.key]).mT)  # (B, N, D) -> (B, N, 2 K R)
+        query, key = both.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return query, key
+
+    def _read(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute P K and P^T Q of all heads, (B, N, K R) each, P = softmax(gamma Q K^T) over keys."""
+        by_query, by_key = energy_attention_gradients(*self._project(z), self.gamma)
+        return by_query.transpose(1, 2).flatten(2), by_key.transpose(1, 2).flatten(2)
+
+
+class CETDecoder(CETTerm):
+    """The decoder's energy is 1/2 |y|^2 - <F(y, W), z> - sum_c b_c sum_pixels y_c (equation 15)."""
+
+    def __init__(self, patches: CETPatches, width: int, std: float) -> None:
+        super().__init__()
+        self.patches = patches
+        self.weight = nn.Parameter(torch.randn(width, patches.numbers) * positive("std", std))
+        self.bias = nn.Parameter(torch.zeros(patches.channels))
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        own = (state.y * (state.y / 2 - self.biases())).sum((1, 2, 3))  # (B, H/s, H/s, C s^2) -> (B,)
+        return own - (self._seen(state.y) * state.z).sum((1, 2))  # (B, N, D) -> (B,)
+
+    def gradient(self, state: CETState, clamped: CETClamped) -> CETGradient:
+        drawn = self.patches.scatter(torch.matmul(state.z, self.weight))  # (B, N, D) -> (B, N, P) -> blocks
+        return CETGradient(-self._seen(state.y), state.y - drawn - self.biases())
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        weighted = weights.view(-1, 1, 1) * state.z
+        summed = torch.einsum("b,bijc->c", weights, state.y).unflatten(0, (self.patches.channels, -1)).sum(1)
+        return {"weight": -_outer(weighted, self.patches.gather(state.y)), "bias": -summed}
+
+    def biases(self) -> Tensor:
+        """Return the bias of every number of a block, (C s^2,)."""
+        return self.bias.repeat_interleave(self.patches.stride**2)
+
+    def _seen(self, y: Tensor) -> Tensor:
+        """Compute F(y, W), (B, N, D)."""
+        return torch.matmul(self.patches.gather(y), self.weight.mT)  # (B, N, P) (P, D)
+
+
+def at_once(z: Tensor) -> int:
+    """Count how many images of tokens (B, N, D) go through a product with hidden numbers together, see ``ROWS``."""
+    images, count, _ = z.shape
+    return max(1, min(images, ROWS.get(z.device.type, images * count) // count))
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """Compute sum_bn left_bn right_bn^T, (X, Y), from (B, N, X) and (B, N, Y)."""
+    return left.flatten(0, 1).mT @ right.flatten(0, 1)
+
+
+# How the state moves: step by step as the terms define it, or without gradients from weights laid out once.
+# With W = [W_Q; W_K; sqrt(2) W_mem; W_dec^T], of 2 K R + M + P rows, a step down the nudged energy is two products,
+#     H = z W^T,   t_z = drive + b_pos + G W,   G = [P K; P^T Q; relu(H_mem); patches of y],
+# and two passes over rows: z <- Proj(z + eps (t_z - z)), and y <- y + eps (t_y - y) with t_y folded out of H_dec.
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+GRAPHS = 8
+"""Captured relaxations that are kept for a model; the one that was not used for longest goes."""
+_TERMS = {
+    "encoder": CETEncoder,
+    "position": CETPosition,
+    "memory": CETMemory,
+    "attention": CETAttention,
+    "decoder": CETDecoder,
+}
+
+
+class RelaxationSettings(NamedTuple):
+    """The settings of a relaxation: all but where it starts and for how long."""
+
+    step_size: float
+    nudge: CETNudge | None
+
+
+class Relaxing(Protocol):
+    """The part of ``models.cet.CET`` that a relaxation reads."""
+
+    precision: str
+    patches: CETPatches
+    position: CETPosition
+    memory: CETMemory
+    attention: CETAttention
+    decoder: CETDecoder
+
+    def terms(self) -> dict[str, CETTerm]: ...
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+
+    def step(
+        self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
+    ) -> CETState: ...
+
+
+class PlainSteps:
+    """The step rule that the terms define; it can be differentiated."""
+
+    def __init__(self, model: Relaxing, clamped: CETClamped, settings: RelaxationSettings) -> None:
+        self.model, self.clamped, self.settings = model, clamped, settings
+
+    def __call__(self, state: CETState, index: int, draws: None) -> CETState:
+        return self.model.step(state, self.clamped, *self.settings)
+
+    def residual(self, before: CETState, after: CETState) -> Tensor:
+        """Compute max |state - state before| / eps, (B,): z and y together."""
+        changes = [(one - two).abs().flatten(1).amax(1) for one, two in zip(before, after, strict=True)]  # (B,) each
+        return torch.maximum(*changes) / self.settings.step_size
+
+
+class PreparedSteps:
+    """The same step rule without gradients reads copies of the weights and writes every state into the same buffers.
+
+    A state that it is called with is valid until the next call; one that is not its own is copied in.
+
+    On a CPU the images go through a step some at a time, so that H, far wider than the tokens, does not grow with the
+    batch.  With bfloat16 products the factors are rounded to it; sums, drive and state stay float32.
+
+    Args:
+        model: whose weights are copied.
+        state: where the relaxation starts.
+        clamped: what stays fixed.
+        settings: step size and nudge.
+        measured: the steps, from 1 on, whose residual will be asked for; None: any.
+    """
+
+    def __init__(
+        self,
+        model: Relaxing,
+        state: CETState,
+        clamped: CETClamped,
+        settings: RelaxationSettings,
+        measured: Collection[int] | None = None,
+    ) -> None:
+        attention, decoder = model.attention, model.decoder
+        self.model, self.settings = model, settings
+        self.wide = state.z.dtype
+        parts = (attention.query, attention.key, math.sqrt(2) * model.memory.weight, decoder.weight.mT)
+        self.weights = torch.cat(parts).to(factors(model.precision, state.z))  # W, (2 K R + M + P, D)
+        self.summed = self.weights if state.z.is_cuda else self.weights.to(self.wide)  # for ``wide_product``, once
+        self.biases = decoder.biases()
+        self.tokens, self.image, self.last = map(_copy, (state.z, state.y, state.y))
+        self.drive, self.nudge, self.measured = clamped.drive, settings.nudge, measured
+        images, count, _ = state.z.shape
+        together = at_once(state.z)
+        self.hidden = self.weights.new_empty(together, count, len(self.weights))  # H of some images, then G
+        self.target = torch.empty_like(self.tokens[:together])
+        self.pieces = [slice(first, min(first + together, images)) for first in range(0, images, together)]
+        self.parts = {length: self._parts(length) for length in {piece.stop - piece.start for piece in self.pieces}}
+        self.changes: list[tuple[Tensor, ...]] = [(self.tokens.new_full((images, 1), math.inf),) * 2]
+
+    @property
+    def state(self) -> CETState:
+        return CETState(self.tokens, self.image)
+
+    def __call__(self, state: CETState, index: int, draws: None) -> CETState:
+        if state.z is not self.tokens or state.y is not self.image:
+            self.tokens.copy_(state.z)
+            self.image.copy_(state.y)
+        with products(self.model.precision, self.tokens.device):
+            measure = self.measured is None or index + 1 in self.measured
+            self.changes = [self._step(piece, measure) for piece in self.pieces]
+        self.image, self.last = self.last, self.image
+        return self.state
+
+    def residual(self, before: CETState, after: CETState) -> Tensor:
+        """Return max |state - state before| / eps of the last step, (B,), which was measured while it was taken."""
+        both = [torch.cat(parts).flatten(1).amax(1) for parts in zip(*self.changes, strict=True)]  # (B,) each
+        return torch.maximum(*both) / self.settings.step_size
+
+    def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
+        """Take a step of some images; returns their changes of z and y, if these are to be measured."""
+        tokens, size = self.tokens[piece], self.settings.step_size
+        parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
+        seen = self._project(tokens, parts)
+        self._attend(parts.query, parts.key)
+        parts.hidden.relu_()
+        nudge = () if self.nudge is None else (part[piece] for part in self.nudge)
+        image = self.image[piece]
+        _, in_image = image_step(image, seen, self.biases, size, *nudge, out=self.last[piece], changes=measure)
+        self._read_patches(image, parts.patches)
+        self._collect(self.drive[piece], parts.rows, target)
+        _, in_tokens = projected_step(tokens, target, size, out=tokens, changes=measure)
+        return in_tokens, in_image
+
+    def _parts(self, length: int) -> "_Parts":
+        """Return the views of H of so many images."""
+        model, rows = self.model, self.hidden[:length]
+        sizes = (2 * len(model.attention.query), len(model.memory.weight), model.patches.numbers)
+        both, hidden, drawn = rows.split(sizes, -1)  # (B, N, 2 K R), (B, N, M), (B, N, P)
+        # (B, N, 2 K R) -> queries and keys, (B, K, N, R)
+        query, key = both.unflatten(-1, (2, model.attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        reach = model.patches.reach
+        side = math.isqrt(rows.shape[1])
+        return _Parts(rows.flatten(0, 1), query, key, hidden, drawn, drawn.view(length, side, side, reach, reach, -1))
+
+    def _project(self, tokens: Tensor, parts: "_Parts") -> Tensor:
+        """Write H into the rows; returns what the decoder draws with its own precision, (B, N, P)."""
+        z = tokens.flatten(0, 1).to(self.weights.dtype)  # (B N, D)
+        if z.dtype == self.wide:
+            torch.mm(z, self.weights.mT, out=parts.rows)
+            return parts.drawn
+        numbers = parts.drawn.shape[-1]
+        torch.mm(z, self.weights[:-numbers].mT, out=parts.rows[:, :-numbers])
+        return wide_product(z, self.summed[-numbers:].mT, self.wide).view(parts.drawn.shape)
+
+    def _attend(self, query: Tensor, key: Tensor) -> None:
+        """Write P K over the queries and P^T Q over the keys; scores are as wide as the state."""
+        gamma = self.model.attention.gamma
+        if query.dtype == self.wide or query.is_cuda:
+            energy_attention_gradients(query, key, gamma, out=(query, key))
+            return
+        found = energy_attention_gradients(query.to(self.wide), key.to(self.wide), gamma)
+        query.copy_(found[0])
+        key.copy_(found[1])
+
+    def _read_patches(self, image: Tensor, into: Tensor) -> None:
+        """Write the patches of the image into G."""
+        reach = self.model.patches.reach
+        # blocks (B, H/s, H/s, C s^2) -> (B, N_side, N_side, C s^2, k, k) -> (B, N_side, N_side, k, k, C s^2)
+        into.copy_(image.unfold(1, reach, 1).unfold(2, reach, 1).permute(0, 1, 2, 4, 5, 3))
+
+    def _collect(self, drive: Tensor, rows: Tensor, target: Tensor) -> None:
+        """Write t_z = drive + b_pos + G W, (B, N, D), into the target."""
+        torch.add(drive, self.model.position.bias, out=target)
+        target = target.flatten(0, 1)
+        if rows.dtype == self.wide:
+            target.addmm_(rows, self.weights)
+        else:
+            target.add_(wide_product(rows, self.summed, self.wide))
+
+
+class _Parts(NamedTuple):
+    """The parts of H, and then of G, of B images; all lie in one buffer."""
+
+    rows: Tensor
+    """(B N, 2 K R + M + P)."""
+    query: Tensor
+    """(B, K, N, R)."""
+    key: Tensor
+    """(B, K, N, R)."""
+    hidden: Tensor
+    """(B, N, M)."""
+    drawn: Tensor
+    """(B, N, P)."""
+    patches: Tensor
+    """The same, (B, N_side, N_side, k, k, C s^2)."""
+
+
+class CapturedSteps:
+    """Replays a whole relaxation as one CUDA graph; a call copies its start and what is clamped in, and the end out.
+
+    The weights are read where they lie, so that an optimiser's step counts.
+    """
+
+    def __init__(
+        self, model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+    ) -> None:
+        self.given = [_copy(part) for part in _given(state, clamped, settings)]
+        start, drive, nudge = CETState(*self.given[:2]), self.given[2], settings.nudge
+        own = RelaxationSettings(settings.step_size, None if nudge is None else CETNudge(*self.given[3:]))
+
+        def work() -> Trajectory[CETState]:
+            # The patches are the encoder's alone, whose drive stands: any tensor will do.
+            steps = PreparedSteps(model, start, CETClamped(drive, drive), own, measured={num_steps})
+            return descend(steps, steps.state, num_steps, change=steps.residual)
+
+        self.replay, self.ended = capture(work)
+
+    def __call__(self, state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> Trajectory[CETState]:
+        for own, part in zip(self.given, _given(state, clamped, settings), strict=True):
+            own.copy_(part)
+        self.replay()
+        ended = self.ended
+        change = None if ended.change is None else ended.change.clone()
+        return Trajectory(CETState(*(part.clone() for part in ended.state)), ended.num_steps, change=change)
+
+
+def capture(work: Callable[[], Trajectory[CETState]]) -> tuple[Callable[[], None], Trajectory[CETState]]:
+    """Capture work on the current GPU; returns what does it again, and where it leaves its results."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        work()  # kernels are compiled and libraries loaded outside the capture
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ended = work()
+    return graph.replay, ended
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _given(state: CETState, clamped: CETClamped, settings: RelaxationSettings) -> list[Tensor]:
+    return [*state, clamped.drive, *(settings.nudge or ())]
+
+
+_captured: "weakref.WeakKeyDictionary[Relaxing, OrderedDict[tuple[object, ...], CapturedSteps]]"
+_captured = weakref.WeakKeyDictionary()
+
+
+def captured(
+    model: Relaxing, state: CETState, clamped: CETClamped, settings: RelaxationSettings, num_steps: int
+) -> Trajectory[CETState]:
+    """Relax by the graph that was captured for such a relaxation; the first of its kind captures it.
+
+    Raises:
+        ValueError: off CUDA.
+    """
+    if not state.z.is_cuda:
+        raise ValueError(
+            f"a CUDA graph needs a CUDA GPU, but the state lies on {state.z.device}: set machine.cuda_graph=false, or "
+            "move model and images to a GPU"
+        )
+    graphs = _captured.setdefault(model, OrderedDict())
+    places = tuple(parameter.data_ptr() for parameter in model.parameters())
+    shape, kind = tuple(state.z.shape), (model.precision, torch.get_float32_matmul_precision(), state.z.dtype)
+    key = (shape, kind, num_steps, settings.step_size, settings.nudge is None, places)
+    if key not in graphs:
+        # Buffers made in inference mode could be written nowhere else.
+        with torch.cuda.device(state.z.device), torch.inference_mode(False), torch.no_grad():
+            graphs[key] = CapturedSteps(model, state, clamped, settings, num_steps)
+    graphs.move_to_end(key)
+    while len(graphs) > GRAPHS:
+        graphs.popitem(last=False)
+    return graphs[key](state, clamped, settings)
+
+
+def preparable(terms: dict[str, CETTerm], state: CETState) -> bool:
+    """Return whether ``PreparedSteps`` know these terms and nobody asks for a gradient."""
+    transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+    known = {name: type(term) for name, term in terms.items()} == _TERMS
+    return known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0
+
+
+def factors(precision: str, like: Tensor) -> torch.dtype:
+    """Return the dtype in which the factors of products lie: they are rounded here, since not every processor does."""
+    return torch.bfloat16 if precision == "bfloat16" and like.dtype == torch.float32 else like.dtype
+
+
+def wide_product(one: Tensor, two: Tensor, dtype: torch.dtype) -> Tensor:
+    """Multiply narrow factors, (M, K) and (K, N), into sums of a wider type; a CPU has no such product, and widens
+    the factors first.
+    """
+    return torch.mm(one, two, out_dtype=dtype) if one.is_cuda else torch.mm(one.to(dtype), two.to(dtype))
+
+
+@contextlib.contextmanager
+def products(precision: str, device: torch.device) -> Iterator[None]:
+    """Set how exactly float32 factors are multiplied: as torch is set, or in TF32; see ``factors`` for bfloat16.
+
+    Raises:
+        ValueError: "tf32" off CUDA.
+    """
+    wanted = {"tf32": "high"}.get(precision)
+    if precision == "tf32" and device.type != "cuda":
+        raise ValueError(
+            f"precision='tf32' needs a CUDA GPU, got a model on {device}: use precision='float32' or 'bfloat16'"
+        )
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Divergence(NamedTuple):
+    """The step at which a relaxation was first not finite, and in which term."""
+
+    step: int
+    """From 1 on; 0 where the state that it started from was not."""
+    term: str
+    """Whose gradient it was; "state" where every gradient was finite and the state was not."""
+
+    def __str__(self) -> str:
+        what = "the state" if self.term == "state" else f"the gradient of {self.term}"
+        return f"diverged: {what} was not finite at step {self.step}"
+
+
+@torch.no_grad()
+def divergence(
+    model: Relaxing, state: CETState, clamped: CETClamped, num_steps: int, settings: RelaxationSettings
+) -> Divergence | None:
+    """Replay a relaxation term by term; None if it stays finite."""
+
+    def step(state: CETState, index: int, draws: None) -> CETState:
+        for name, term in model.terms().items():
+            if not _finite(*term.gradient(state, clamped)):
+                raise _NotFiniteError(index + 1, name)
+        state = model.step(state, clamped, *settings)
+        if not _finite(*state):
+            raise _NotFiniteError(index + 1, "state")
+        return state
+
+    if not _finite(*state):
+        return Divergence(0, "state")
+    try:
+        descend(step, state, num_steps)
+    except _NotFiniteError as found:
+        return Divergence(*found.args)
+    return None
+
+
+class _NotFiniteError(ArithmeticError):
+    """Ends a replay; its arguments are the step and the term."""
+
+
+def _finite(*tensors: Tensor | None) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor is not None)
+
+
+# The model: an energy of tokens and an output image, and its relaxation.
+
+STARTS = ("drive", "zeros")
+
+
+class CET(nn.Module):
+    """CET relaxes E(xbar, z, y) = enc + pos + mem + att + dec by projected gradient descent (equations 1 to 3).
+
+        z <- Proj(z - eps dE/dz),  y <- y - eps dE/dy,  both gradients at the old state
+
+    The paper gives eps = 1 in its text and 0.1 in its Table 4: here it is an argument, 1 by default.  It gives neither
+    the first state nor the first weights: tokens start at Proj(F(xbar) + b_enc + b_pos), the image at 0; weights
+    N(0, std), biases 0.
+
+    Args:
+        channels, size, patch, stride: of the images, C, H, p, s.
+        width: D.
+        num_heads, head_width, gamma: K, R, and the inverse temperature of the attention.
+        num_memories: M.
+        init_std, attention_std: of the weights at the start; W_Q and W_K have their own.
+        start: "drive", or "zeros", which makes the first step at eps = 1 end there.
+        precision: of the factors of a relaxation's products where no gradient is asked for: "float32" (as torch is
+            set), "tf32" (a GPU's) or "bfloat16" (also a CPU's that has such products); sums and state stay float32.
+
+    A process that prefers CUDA graphs (``kernels.preferences``, ``machine.cuda_graph``) replays relaxations without
+    gradients, tolerance and records as one graph each, which takes their memory for good.
+
+    Shape: masked images (B, C, H, H) -> completed images (B, C, H, H).
+
+    Raises:
+        ValueError: a size below 1, patches that do not tile the images, an unknown start or precision.
+    """
+
+    def __init__(
+        self,
+        channels: int = 3,
+        size: int = 120,
+        patch: int = 20,
+        stride: int = 10,
+        width: int = 768,
+        num_heads: int = 12,
+        head_width: int = 64,
+        num_memories: int = 3072,
+        gamma: float = 0.25,
+        init_std: float = 0.02,
+        attention_std: float = 0.02,
+        start: str = "drive",
+        precision: str = "float32",
+    ) -> None:
+        super().__init__()
+        self.patches = CETPatches(channels, size, patch, stride)
+        self.width, self.start = at_least("width", width), one_of("start", start, STARTS)
+        self.precision = one_of("precision", precision, PRECISIONS)
+        self.encoder = CETEncoder(self.patches, width, init_std)
+        self.position = CETPosition(self.patches.count, width, init_std)
+        self.memory = CETMemory(num_memories, width, init_std)
+        self.attention = CETAttention(width, num_heads, head_width, gamma, attention_std)
+        self.decoder = CETDecoder(self.patches, width, init_std)
+
+    def terms(self) -> dict[str, CETTerm]:
+        """Return the five terms by name."""
+        return {name: part for name, part in self.named_children() if isinstance(part, CETTerm)}
+
+    def clamp(self, masked: Tensor) -> CETClamped:
+        """Compute what stays fixed for masked images (B, C, H, H), once for each relaxation."""
+        patches = self.patches.gather(self.patches.blocks(masked))  # (B, C, H, H) -> (B, H/s, H/s, C s^2) -> (B, N, P)
+        return CETClamped(patches, self.encoder.drive(patches))
+
+    def first(self, clamped: CETClamped) -> CETState:
+        """Return the state from which the free phase relaxes."""
+        blocks = self.patches.size // self.patches.stride
+        y = clamped.drive.new_zeros(len(clamped.drive), blocks, blocks, self.patches.channels * self.patches.stride**2)
+        if self.start == "zeros":
+            return CETState(torch.zeros_like(clamped.drive), y)
+        return CETState(project(clamped.drive + self.position.bias), y)
+
+    def energies(self, state: CETState, clamped: CETClamped) -> dict[str, Tensor]:
+        """Compute each term's energy, (B,)."""
+        return {name: term.energy(state, clamped) for name, term in self.terms().items()}
+
+    def energy(self, state: CETState, clamped: CETClamped) -> Tensor:
+        """Compute Compute the energy E, (B,)."""
+        return torch.stack(list(self.energies(state, clamped).values())).sum(0)  # (terms, B) -> (B,)
+
+    def gradient(self, state: CETState, clamped: CETClamped, nudge: CETNudge | None = None) -> CETState:
+        """Compute dE/dz, (B, N, D), and dE/dy, (B, H/s, H/s, C s^2); of E + beta C with a nudge."""
+        found = [term.gradient(state, clamped) for term in self.terms().values()]
+        z, y = (torch.stack([part for part in parts if part is not None]).sum(0) for parts in zip(*found, strict=True))
+        if nudge is not None:
+            y = y + 2 * nudge.beta.view(-1, 1, 1, 1) * (state.y - nudge.target)  # (B, H/s, H/s, C s^2)
+        return CETState(z, y)
+
+    def step(
+        self, state: CETState, clamped: CETClamped, step_size: float = 1.0, nudge: CETNudge | None = None
+    ) -> CETState:
+        """Take one step of size eps: the two lines of the class."""
+        gradient = self.gradient(state, clamped, nudge)
+        return CETState(project(state.z - step_size * gradient.z), state.y - step_size * gradient.y)
+
+    def relax(
+        self,
+        state: CETState,
+        clamped: CETClamped,
+        num_steps: int,
+        step_size: float = 1.0,
+        nudge: CETNudge | None = None,
+        *,
+        tolerance: float | None = None,
+        energy: Energy[CETState] | None = None,
+        energies_at: Collection[int] = (),
+        states_at: Collection[int] = (),
+    ) -> Trajectory[CETState]:
+        """Descend from ``state`` until no image's residual exceeds ``tolerance``; see ``models.descent.descend``.
+
+        The change of a step is its residual, max |state - state before| / eps, (B,): z and y together.  Without
+        gradients (torch.no_grad) the steps are those of ``PreparedSteps``, else ``step``.
+
+        Args:
+            state: where the relaxation starts.
+            clamped: what stays fixed.
+            num_steps: S.
+            step_size: eps.
+            nudge: what is added to the energy.
+            tolerance: None never stops early.
+            energy: what is recorded of a state; ``self.energy`` without the nudge if None.
+            energies_at, states_at: the steps at which energies, (recorded, B), and states are recorded.
+
+        Raises:
+            ValueError: a number of steps or a step size out of range, precision="tf32" or a preferred CUDA graph off
+                CUDA.
+        """
+        at_least("num_steps", num_steps)
+        settings = RelaxationSettings(positive("step_size", step_size), nudge)
+        prepared = self._prepares(state)
+        if prepared and speed().cuda_graph and tolerance is None and not energies_at and not states_at:
+            return captured(self, state, clamped, settings, num_steps)
+        rule: PreparedSteps | PlainSteps = PlainSteps(self, clamped, settings)
+        if prepared:
+            measured = None if tolerance is not None else {num_steps, *energies_at}
+            rule = PreparedSteps(self, state, clamped, settings, measured)
+            state = rule.state
+        return descend(
+            rule,
+            state,
+            num_steps,
+            energy=energy or (lambda reached: self.energy(reached, clamped)),
+            energies_at=energies_at,
+            states_at=states_at,
+            change=rule.residual,
+            tolerance=tolerance,
+        )
+
+    def divergence(
+        self,
+        state: CETState,
+        clamped: CETClamped,
+        num_steps: int,
+        step_size: float = 1.0,
+        nudge: CETNudge | None = None,
+    ) -> Divergence | None:
+        """Return at which step, and in whose gradient, such a relaxation is first not finite; None if it stays finite.
+
+        It is replayed for that, term by term, in the model's dtype: ask when an end was not finite.
+        """
+        return divergence(self, state, clamped, num_steps, RelaxationSettings(step_size, nudge))
+
+    def forward(self, masked: Tensor, num_steps: int = 150, step_size: float = 1.0) -> Tensor:
+        clamped = self.clamp(masked)
+        return self.patches.images(self.relax(self.first(clamped), clamped, num_steps, step_size).state.y)
+
+    def parameter_gradients(self, state: CETState, clamped: CETClamped, weights: Tensor) -> dict[str, Tensor]:
+        """Compute the gradient of sum_b weights_b E_b, weights (B,), by the names of ``named_parameters``."""
+        return {
+            f"{name}.{own}": value
+            for name, term in self.terms().items()
+            for own, value in term.parameter_gradients(state, clamped, weights).items()
+        }
+
+    def _prepares(self, state: CETState) -> bool:
+        """Return whether ``PreparedSteps`` may stand for ``step``: a subclass may have its own, or other terms."""
+        own = type(self).step is CET.step and type(self).gradient is CET.gradient
+        return own and preparable(self.terms(), state)
+
+
+# Two ways to a gradient: Equilibrium Propagation, and backpropagation through steps.
+# The cost is C = sum of (y - x)^2 over an image's numbers, the mean over the batch is differentiated. The paper reports
+# C / (number of numbers) and does not say which of the two nudges; divided, the force would drown in float32's
+# rounding.
+
+
+@dataclass(frozen=True)
+class Phases:
+    """These settings say how long and how strongly a batch relaxes (section 3; appendix C).
+
+    Raises:
+        ValueError: a number of steps below 1, nudged steps below 2 (the first one moves y alone, so that only the
+            decoder would learn), a beta that is not positive, or one at which -beta C is as steep as 1/2 |y|^2.
+    """
+
+    free_steps: int = 150
+    nudged_steps: int = 5
+    beta: float = 0.01
+    step_size: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("free_steps", self.free_steps)
+        positive("step_size", self.step_size)
+        if at_least("nudged_steps", self.nudged_steps) < 2:
+            raise ValueError("nudged_steps=1 moves the image alone, and only the decoder would learn: give 2 or more")
+        if not 0 < self.beta < 0.5:
+            reason = "with -beta the energy has no minimum from 2 beta = 1 on"
+            raise ValueError(f"beta must lie between 0 and 1/2, got {self.beta}: {reason}")
+
+
+class Learned(NamedTuple):
+    """The result of one batch, whose gradients lie in ``.grad``."""
+
+    cost: Tensor
+    """C of the free state, of the last state for backpropagation, (B,)."""
+    free: Trajectory[CETState]
+    """The free phase."""
+
+
+@torch.no_grad()
+def equilibrium_propagation(model: CET, masked: Tensor, images: Tensor, phases: Phases) -> Learned:
+    """Add 1/B sum_b (dE/dtheta(s+_b) - dE/dtheta(s-_b)) / (2 beta) to ``.grad`` (equation 6); no graph is recorded.
+
+    The free phase ends in s0; from there the phases with +beta and -beta relax as one batch of 2 B.
+
+    Args:
+        masked, images: xbar and x, (B, C, H, H).
+    """
+    clamped = model.clamp(masked)
+    free = model.relax(model.first(clamped), clamped, phases.free_steps, phases.step_size)
+    target = model.patches.blocks(images)
+    both = type(clamped)(*(torch.cat([part, part]) for part in clamped))  # (2 B, N, P) and (2 B, N, D)
+    signs = torch.cat([masked.new_ones(len(masked)), -masked.new_ones(len(masked))])  # (2 B,)
+    start = CETState(*(torch.cat([part, part]) for part in free.state))
+    nudge = CETNudge(torch.cat([target, target]), phases.beta * signs)
+    nudged = model.relax(start, both, phases.nudged_steps, phases.step_size, nudge).state
+    gradients = model.parameter_gradients(nudged, both, signs / (2 * phases.beta * len(masked)))
+    for name, parameter in model.named_parameters():
+        parameter.grad = gradients[name] if parameter.grad is None else parameter.grad.add_(gradients[name])
+    return Learned(cost(free.state, target), free)
+
+
+def truncated_backpropagation(model: CET, masked: Tensor, images: Tensor, phases: Phases) -> Learned:
+    """Add the gradient of the mean cost after T1 + T2 steps, through the last T2 of them, to ``.grad`` (TBPTE)."""
+    with torch.no_grad():
+        clamped = model.clamp(masked)
+        free = model.relax(model.first(clamped), clamped, phases.free_steps, phases.step_size)
+    reached = _backpropagate(model, masked, images, free.state, phases.nudged_steps, phases.step_size)
+    return Learned(reached, free)
+
+
+def full_backpropagation(model: CET, masked: Tensor, images: Tensor, num_steps: int, step_size: float = 1.0) -> Tensor:
+    """Add the gradient of the mean cost after ``num_steps`` steps to ``.grad``; returns the costs, (B,)."""
+    return _backpropagate(model, masked, images, None, num_steps, step_size)
+
+
+def cost(state: CETState, target: Tensor) -> Tensor:
+    """Compute C, (B,), for a target in blocks, (B, H/s, H/s, C s^2)."""
+    return (state.y - target).square().flatten(1).sum(1)
+
+
+def _backpropagate(
+    model: CET, masked: Tensor, images: Tensor, state: CETState | None, num_steps: int, step_size: float
+) -> Tensor:
+    with torch.enable_grad():
+        clamped = model.clamp(masked)
+        reached = model.relax(state or model.first(clamped), clamped, num_steps, step_size).state
+        costs = cost(reached, model.patches.blocks(images))
+        costs.mean().backward()
+    return costs.detach()

@@ -1,0 +1,1092 @@
+"""EBT: predictions that descend a learned energy of a context and a candidate, and its Transformer++ (EBT, section 3).
+
+Legend: B sequences (or N B predictions), T tokens, V vocabulary or numbers of a state, D width, H heads, Y = D/H, M
+hidden width, L layers, N predictions or samples for each sequence, S steps.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.kernels.causal_attention import causal_attention
+from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
+from paper_repro.kernels.qk_rotary.tables import RotaryTables, textbook_tables
+from paper_repro.kernels.rms_norm import rms_norm
+from paper_repro.kernels.self_slot_attention import self_slot_attention
+from paper_repro.kernels.swiglu import swiglu
+from paper_repro.models.descent import walk
+from paper_repro.models.gpt import CausalLanguageModel, KeyValueCache, check_heads, embedded
+
+# The trunk of EBT and of its Transformer++: RMSNorm, rotary positions, attention and SwiGLU, without biases.
+# The same weights serve two streams (appendix C.6). The observed stream holds the tokens that are known; it never
+# sees a prediction. The predicted stream holds in row i a candidate for what follows observed row i; that row attends
+# to the observed rows up to i and to itself.
+
+NORM_EPS = 1e-5
+
+
+class Observed(NamedTuple):
+    """What one layer's attention reads of the observed stream: rotated keys and values, (B, H, T, Y) each."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Modulation(NamedTuple):
+    """Shift, scale and gate of a branch, (B or 1, 1, D) each: x + gate * branch(norm(x) * (1 + scale) + shift)."""
+
+    shift: Tensor
+    scale: Tensor
+    gate: Tensor
+
+    def before(self, normalized: Tensor) -> Tensor:
+        """Return what the branch reads, (B, T, D)."""
+        return normalized * (1 + self.scale) + self.shift  # (B, T, D)
+
+
+class Projection(nn.Module):
+    """x W^T, or x W^T + b, for ``parts`` matrices of one shape side by side: (..., inputs) -> (..., parts outputs).
+
+    Each matrix starts Xavier-normal by itself, with variance 2 / (inputs + outputs); b starts at zero.
+    """
+
+    def __init__(self, inputs: int, outputs: int, parts: int = 1, biased: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(parts * outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(parts * outputs)) if biased else None
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (inputs + outputs)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)  # (..., parts outputs)
+
+    def shifted(self, product: Tensor) -> Tensor:
+        """Add b, where there is one, to x W^T, (..., parts outputs)."""
+        return product if self.bias is None else product + self.bias
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + eps) * weight: (..., D) -> (..., D); energies that contain it are differentiated twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, cast(float, self.eps))  # (..., D)
+
+
+class Attention(nn.Module):
+    """Softmax attention with rotated queries and keys; (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, width: int, num_heads: int, projection: type[Projection] = Projection) -> None:
+        super().__init__()
+        self.num_heads = check_heads(width, num_heads)
+        self.query_key_value = projection(width, width, 3)
+        self.output = projection(width, width)
+
+    def forward(self, x: Tensor, tables: RotaryTables | None, causal: bool) -> Tensor:
+        """Let x, (B, T, D), attend to itself; ``tables`` None leaves the positions out."""
+        query, key, value = self.projected(x, tables)  # (B, H, T, Y) each
+        return self.written(self._attended(query, key, value, causal))
+
+    def observed(self, x: Tensor, tables: RotaryTables) -> Observed:
+        """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output nobody reads."""
+        width, joined = x.shape[-1], self.query_key_value
+        bias = None if joined.bias is None else joined.bias[width:]
+        read = functional.linear(x, joined.weight[width:], bias)  # (B, T, 2 D)
+        key, value = read.unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # (B, T, H, Y) each
+        return Observed(rotate(key, tables), value.transpose(1, 2))  # (B, H, T, Y) each
+
+    def observe(self, x: Tensor, tables: RotaryTables) -> tuple[Tensor, Observed]:
+        """Let the observed stream x, (B, T, D), attend to itself causally; return keys and values, too."""
+        query, key, value = self.projected(x, tables)  # (B, H, T, Y) each
+        return self.written(self._attended(query, key, value, True)), Observed(key, value)
+
+    def predict(self, y: Tensor, observed: Observed, tables: RotaryTables, lead: int) -> Tensor:
+        """Let each row of the predicted stream y, (N B, T, D), attend to the observed rows before it and to itself."""
+        query, key, value = self.projected(y, tables)  # (N B, H, T, Y) each
+        return self.written(self_slot_attention(query, key, value, *observed, lead=lead))
+
+    def projected(self, x: Tensor, tables: RotaryTables | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rotated queries and keys, and values, (B, H, T, Y) each, of a stream (B, T, D)."""
+        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)  # (B, T, H, Y)
+        if tables is None:
+            return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, Y) each
+        query, key = rotate_queries_and_keys(query, key, tables)  # (B, H, T, Y) each
+        return query, key, value.transpose(1, 2)
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+        if causal:
+            return causal_attention(query, key, value)  # (B, H, T, Y)
+        scores = query @ key.mT / math.sqrt(query.shape[-1])  # (B, H, T, T)
+        return torch.softmax(scores, -1) @ value  # (B, H, T, Y)
+
+    def written(self, attended: Tensor) -> Tensor:
+        """Return the branch (B, T, D) of what the heads have read, (B, H, T, Y)."""
+        found: Tensor = self.output(attended.transpose(1, 2).flatten(2))  # (B, T, D)
+        return found
+
+
+class FeedForward(nn.Module):
+    """SwiGLU, W_down(SiLU(W_gate x) * W_up x), with hidden width M; (..., D) -> (..., D)."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up = Projection(width, hidden, 2)
+        self.down = Projection(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down(swiglu(self.gate_up(x)))  # (..., D)
+        return found
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trunk is made of; as it stands: EBT's on language."""
+
+    norm: Callable[[int, float], nn.Module] = RMSNorm
+    """Takes a width and an eps."""
+    projection: type[Projection] = Projection
+    """The products of attention."""
+    feed_forward: Callable[[int, int], nn.Module] = FeedForward
+    """Takes D and M."""
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward, each x + gate * branch(modulated(norm(x))); without modulation the gate is 1.
+
+    ``modulation`` maps SiLU(c) of a condition c, (B or 1, D), to shift, scale and gate of both branches, in this order
+    (adaLN of EBT's code, after DiT, arXiv 2212.09748).
+    """
+
+    def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float, modulated: bool, parts: Parts) -> None:
+        super().__init__()
+        self.attention_norm = parts.norm(width, norm_eps)
+        self.attention = Attention(width, num_heads, parts.projection)
+        self.feed_forward_norm = parts.norm(width, norm_eps)
+        self.feed_forward = parts.feed_forward(width, hidden)
+        self.modulation = nn.Linear(width, 6 * width) if modulated else None
+
+    def forward(
+        self, x: Tensor, tables: RotaryTables | None, causal: bool = True, condition: Tensor | None = None
+    ) -> Tensor:
+        """Return the next stream (B, T, D) of one that attends to itself."""
+        first, second = self.modulations(condition)
+        x = self.added(x, self.attention(self.read(x, first), tables, causal), first)  # (B, T, D)
+        return self.fed(x, second)
+
+    def observe(self, x: Tensor, tables: RotaryTables, condition: Tensor | None) -> tuple[Tensor, Observed]:
+        """Return the next observed stream (B, T, D), and what predictions read of it."""
+        first, second = self.modulations(condition)
+        attended, observed = self.attention.observe(self.read(x, first), tables)
+        return self.fed(self.added(x, attended, first), second), observed
+
+    def observed(self, x: Tensor, tables: RotaryTables, condition: Tensor | None) -> Observed:
+        """Return what predictions read of the observed stream, (B, T, D), and compute nothing else."""
+        return self.attention.observed(self.read(x, self.modulations(condition)[0]), tables)
+
+    def predict(
+        self, y: Tensor, observed: Observed, tables: RotaryTables, lead: int, condition: Tensor | None
+    ) -> Tensor:
+        """Return the next predicted stream (N B, T, D)."""
+        first, second = self.modulations(condition)
+        attended = self.attention.predict(self.read(y, first), observed, tables, lead)
+        return self.fed(self.added(y, attended, first), second)
+
+    def modulations(self, condition: Tensor | None) -> tuple[Modulation | None, Modulation | None]:
+        """Return what modulates attention and feed-forward, from SiLU(c), (B or 1, D)."""
+        if self.modulation is None or condition is None:
+            return None, None
+        parts = self.modulation(condition)[:, None].chunk(6, -1)  # (B or 1, 1, D) each
+        return Modulation(*parts[:3]), Modulation(*parts[3:])
+
+    def read(self, x: Tensor, modulation: Modulation | None) -> Tensor:
+        """Return what attention reads of a stream (B, T, D)."""
+        normalized: Tensor = self.attention_norm(x)  # (B, T, D)
+        return normalized if modulation is None else modulation.before(normalized)
+
+    def fed(self, x: Tensor, modulation: Modulation | None) -> Tensor:
+        """Add the feed-forward branch to a stream (B, T, D)."""
+        normalized: Tensor = self.feed_forward_norm(x)  # (B, T, D)
+        read = normalized if modulation is None else modulation.before(normalized)
+        return self.added(x, self.feed_forward(read), modulation)
+
+    def added(self, x: Tensor, branch: Tensor, modulation: Modulation | None) -> Tensor:
+        """Add a branch to the stream, both (B, T, D), through its gate."""
+        return x + branch if modulation is None else x + modulation.gate * branch  # (B, T, D)
+
+
+LANGUAGE = Parts()
+
+
+class Trunk(nn.Module):
+    """L blocks and a final norm.
+
+    Args:
+        width, num_heads, num_layers: D, H, L.
+        hidden: M; D if None, as in EBT's code.
+        norm_eps: of every norm.
+        modulated: whether blocks and final norm are modulated by a condition (adaLN).
+        block_length: the most positions; None leaves positions to the caller, with attention that has none of its own.
+        parts: norms, projections and feed-forward.
+
+    Raises:
+        ValueError: a size below one, heads that do not divide D (into even parts where positions are rotated).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden: int | None = None,
+        norm_eps: float = NORM_EPS,
+        modulated: bool = False,
+        block_length: int | None = None,
+        parts: Parts = LANGUAGE,
+    ) -> None:
+        super().__init__()
+        self.width = at_least("width", width)
+        head_width = width // check_heads(width, num_heads)
+        hidden = width if hidden is None else at_least("hidden", hidden)
+        eps = positive("norm_eps", norm_eps)
+        self.blocks = nn.ModuleList(
+            Block(width, num_heads, hidden, eps, modulated, parts) for _ in range(at_least("num_layers", num_layers))
+        )
+        self.final_norm = parts.norm(width, eps)
+        self.final_modulation = nn.Linear(width, 2 * width) if modulated else None
+        self.rotary = block_length is not None
+        if block_length is not None:
+            count, dtype = at_least("block_length", block_length), torch.get_default_dtype()
+            tables = textbook_tables(count, head_width, dtype=dtype)
+            for name, table in tables._asdict().items():
+                self.register_buffer(f"rotary_{name}", table, persistent=False)
+
+    def tables(self, first: int, count: int) -> RotaryTables:
+        """Return the rotary tables of ``count`` positions from ``first`` on."""
+        whole = (getattr(self, f"rotary_{name}") for name in RotaryTables._fields)
+        return RotaryTables(*(table[first : first + count] for table in whole))
+
+    def layers(self) -> list[Block]:
+        """Return the blocks, the first one first."""
+        return cast(list[Block], list(self.blocks))
+
+    def forward(self, x: Tensor, causal: bool = True, condition: Tensor | None = None) -> Tensor:
+        """Return the final states, normalised, of a stream x, (B, T, D), that attends to itself."""
+        return self.final(self.states(x, causal, condition), condition)
+
+    def states(self, x: Tensor, causal: bool = True, condition: Tensor | None = None) -> Tensor:
+        """Return what the last block gives, (B, T, D), before the final norm."""
+        tables = self.tables(0, x.shape[1]) if self.rotary else None
+        for block in self.layers():
+            x = block(x, tables, causal, condition)  # (B, T, D)
+        return x
+
+    def observe(self, x: Tensor, condition: Tensor | None = None) -> list[Observed]:
+        """Return what each layer's predictions read of the observed stream x, (B, T, D).
+
+        Its last layer is reduced to keys and values, because nothing reads its output.
+        """
+        tables, found = self.tables(0, x.shape[1]), []
+        *before, last = self.layers()
+        for block in before:
+            x, observed = block.observe(x, tables, condition)  # (B, T, D)
+            found.append(observed)
+        return [*found, last.observed(x, tables, condition)]
+
+    def predict(
+        self, y: Tensor, observed: Sequence[Observed], lead: int = 0, condition: Tensor | None = None
+    ) -> Tensor:
+        """Return the final states, normalised, of the predicted stream y, (N B, T, D).
+
+        Row i stands at position i + 1 + ``lead`` and sees the observed rows 0 ... i + ``lead``.
+        """
+        tables = self.tables(1 + lead, y.shape[1])
+        for block, seen in zip(self.layers(), observed, strict=True):
+            y = block.predict(y, seen, tables, lead, condition)  # (N B, T, D)
+        return self.final(y, condition)
+
+    def final(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
+        """Return the states (B, T, D) as a head reads them: normalised, and modulated where there is a condition."""
+        normalized: Tensor = self.final_norm(x)  # (B, T, D)
+        if self.final_modulation is None or condition is None:
+            return normalized
+        shift, scale = self.final_modulation(condition)[:, None].chunk(2, -1)  # (B or 1, 1, D) each
+        return normalized * (1 + scale) + shift
+
+
+# What tells energy landscapes apart: nothing, a token that all rows see, or a modulation of all layers.
+# Training may give each step of a prediction a landscape of its own (EBT's code: mcmc_num_steps landscapes).
+
+
+class OneLandscape(nn.Module):
+    """All steps descend the same energy (EBT's code: "default")."""
+
+    lead = 0
+    """How many rows the observed stream has before its first token."""
+    modulated = False
+    num_landscapes = 1
+
+    def rows(self, observed: Tensor, landscape: int) -> Tensor:
+        """Return the observed stream (B, lead + T, D) of the tokens' embeddings (B, T, D)."""
+        return observed
+
+    def condition(self, landscape: int) -> Tensor | None:
+        """Return what modulates the trunk, SiLU(c), (1, D), or None."""
+        return None
+
+    def close(self, trunk: nn.Module, energy_head: Projection) -> None:
+        """Set to zero what starts at zero: nothing here."""
+
+
+class StepToken(OneLandscape):
+    """A learned token for each landscape stands first in the observed stream ("time_embed"); every row sees it."""
+
+    lead = 1
+
+    def __init__(self, num_landscapes: int, width: int) -> None:
+        super().__init__()
+        self.num_landscapes = at_least("num_landscapes", num_landscapes)
+        self.embedding = nn.Embedding(num_landscapes, width)
+
+    def rows(self, observed: Tensor, landscape: int) -> Tensor:
+        token = self.embedding.weight[landscape].expand(observed.shape[0], 1, -1)  # (B, 1, D)
+        return torch.cat([token, observed], 1)  # (B, 1 + T, D)
+
+
+class StepModulation(OneLandscape):
+    """A learned vector for each landscape modulates every block and the final norm ("adaln")."""
+
+    modulated = True
+
+    def __init__(self, num_landscapes: int, width: int) -> None:
+        super().__init__()
+        self.num_landscapes = at_least("num_landscapes", num_landscapes)
+        self.embedding = nn.Embedding(num_landscapes, width)
+
+    def condition(self, landscape: int) -> Tensor | None:
+        return functional.silu(self.embedding.weight[landscape : landscape + 1])  # (1, D)
+
+
+class ZeroStepModulation(StepModulation):
+    """The same, whose modulations and energy head start at zero: every branch starts closed ("adaln_zero")."""
+
+    def close(self, trunk: nn.Module, energy_head: Projection) -> None:
+        nn.init.zeros_(energy_head.weight)
+        close_modulations(trunk)
+
+
+def close_modulations(trunk: nn.Module) -> None:
+    """Set all modulations of a trunk to zero: every branch starts closed."""
+    for module in trunk.modules():
+        if isinstance(module, nn.Linear):  # the trunk's other products are ``Projection``s
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+VARIANTS: dict[str, type[OneLandscape]] = {
+    "default": OneLandscape,
+    "time_embed": StepToken,
+    "adaln": StepModulation,
+    "adaln_zero": ZeroStepModulation,
+}
+
+
+def landscapes(variant: str, num_landscapes: int, width: int) -> OneLandscape:
+    """Build the landscapes of a variant.
+
+    Raises:
+        ValueError: a variant with one landscape is asked for several, or ``num_landscapes`` < 1.
+    """
+    kind = VARIANTS[variant]
+    if kind is not OneLandscape:
+        return kind(num_landscapes, width)
+    if at_least("num_landscapes", num_landscapes) > 1:
+        known = ", ".join(name for name in VARIANTS if name != variant)
+        raise ValueError(f"variant={variant} has one landscape, got num_landscapes={num_landscapes}: take {known}")
+    return OneLandscape()
+
+
+# Both streams in one pass, as in EBT's code.
+
+
+def concatenated_states(
+    trunk: Trunk, observed: Tensor, predicted: Tensor, lead: int, condition: Tensor | None
+) -> Tensor:
+    """Return the final states, normalised, of the predictions, (B, T, D).
+
+    Args:
+        trunk: its weights serve both streams.
+        observed: (B, R, D), first the rows that precede the tokens.
+        predicted: (B, T, D); row i is a candidate for the token after observed row lead + i.
+        lead: R - T.
+        condition: what modulates the trunk, (1, D), or None.
+    """
+    rows, count = observed.shape[1], predicted.shape[1]
+    before, after = trunk.tables(0, rows), trunk.tables(1 + lead, count)
+    tables = RotaryTables(*(torch.cat(pair) for pair in zip(before, after, strict=True)))  # (R + T, Y/2) each
+    x = torch.cat([observed, predicted], 1)  # (B, R + T, D)
+    for block in trunk.layers():
+        first, second = block.modulations(condition)
+        query, key, value = block.attention.projected(block.read(x, first), tables)  # (B, H, R + T, Y) each
+        keys, values = key[:, :, :rows], value[:, :, :rows]  # (B, H, R, Y) each
+        own = superdiagonal_attention(query[:, :, rows:], key[:, :, rows:], value[:, :, rows:], keys, values, lead)
+        attended = torch.cat([causal_attention(query[:, :, :rows], keys, values), own], 2)  # (B, H, R + T, Y)
+        x = block.fed(block.added(x, block.attention.written(attended), first), second)
+    return trunk.final(x[:, rows:], condition)
+
+
+def superdiagonal_attention(
+    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int
+) -> Tensor:
+    """Let prediction i attend to the observed rows 0 ... lead + i and to itself (equations 5 to 8), (B, H, T, Y).
+
+    The matrix of scores gets a column, so that its diagonal number lead + 1 has T entries.  These are replaced by the
+    predictions' scores with themselves; after the softmax they weight the predictions' own values.
+
+    Args:
+        query, own_key, own_value: of the predictions, (B, H, T, Y).
+        keys, values: of the observed rows, (B, H, R, Y).
+        lead: R - T.
+    """
+    count, columns = query.shape[2], keys.shape[2] + 1
+    scores = torch.nn.functional.pad(query @ keys.mT, (0, 1))  # (B, H, T, R + 1)
+    places = torch.arange(columns, device=query.device) - torch.arange(count, device=query.device)[:, None] - lead
+    diagonal = places == 1  # (T, R + 1)
+    own = (query * own_key).sum(-1, keepdim=True)  # (B, H, T, 1)
+    scores = torch.where(diagonal, own, scores) / math.sqrt(query.shape[-1])
+    weights = torch.softmax(scores.masked_fill(places > 1, -math.inf), -1)  # (B, H, T, R + 1)
+    on_own = (weights * diagonal).sum(-1, keepdim=True)  # (B, H, T, 1)
+    on_observed = weights.masked_fill(diagonal, 0.0)[..., :-1]  # (B, H, T, R)
+    return on_observed @ values + on_own * own_value  # (B, H, T, Y)
+
+
+# How a prediction is optimised: the step rules, and each technique of the training as a setting (3.3, C.2).
+# The state of a descent is a prediction y, (B, T, V). Of tokens it is logits: a step turns them into p = softmax(y),
+# descends the energy of the embedded candidate e = W p, and returns the next logits. A continuous state, such as the
+# patches of an image, is read as it is, e = W y, and descends by itself ("direct").
+
+Energies = Callable[[Tensor, int], Tensor]
+"""Energies (B, T) of embedded candidates (B, T, D) on a landscape, given by its number."""
+CODE, LISTING, DIRECT = "code", "listing", "direct"
+RULES = (CODE, LISTING, DIRECT)
+LOSSES = ("mean", "last")
+NOISE_PLACES = ("before", "after")
+
+
+class Thought(NamedTuple):
+    """A prediction, and the energies of the state from which the step to it started."""
+
+    prediction: Tensor
+    """Logits, or a continuous state, (B, T, V)."""
+    energy: Tensor
+    """(B, T); zeros at the start."""
+
+
+@dataclass(frozen=True)
+class ThinkingSettings:
+    """How predictions are optimised in training: the techniques of S1 and S2 as settings of one mechanism.
+
+    S1 is the default.  EBT's S2: num_steps 2, most_steps 3, noise 3, step_size_spread 2, detach false, truncate true,
+    loss last, and a replay buffer, which the module keeps.  Full backpropagation through the steps, as in EBT's
+    pseudocode: detach false, truncate false.
+
+    Raises:
+        ValueError: a value out of range, or a truncation without loss=last.
+    """
+
+    num_steps: int = 2
+    """S, the least if it is random."""
+    most_steps: int | None = None
+    """The most steps; S is uniform in num_steps ... most_steps for each batch.  None: S is num_steps."""
+    rule: str = CODE
+    """What a step does: y' = p - alpha dE/dp in EBT's code ("code"), or y' = y - alpha dE/dy, equation 1, where the
+    model reads p ("listing") or y itself ("direct").
+    """
+    noise: float = 0.0
+    """Sigma of the Langevin noise, in the units of y."""
+    noise_place: str = "before"
+    """Where noise is added: "before" the step, as in EBT's code on language, or "after" it, as in equation 2."""
+    step_size_spread: float = 1.0
+    """F: alpha is drawn uniformly from alpha/F ... F alpha for each token, once for all steps of a batch."""
+    detach: bool = True
+    """Whether a step's input counts as a constant."""
+    truncate: bool = False
+    """Whether the last step alone is differentiated."""
+    loss: str = "mean"
+    """Whether the losses of all steps are averaged, or the last one counts."""
+
+    def __post_init__(self) -> None:
+        at_least("num_steps", self.num_steps)
+        if self.most_steps is not None and at_least("most_steps", self.most_steps) < self.num_steps:
+            raise ValueError(f"most_steps must be at least num_steps={self.num_steps}, got {self.most_steps}")
+        one_of("rule", self.rule, RULES)
+        one_of("noise_place", self.noise_place, NOISE_PLACES)
+        one_of("loss", self.loss, LOSSES)
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise must be a finite number of at least 0, got {self.noise!r}")
+        if not 1 <= self.step_size_spread < float("inf"):
+            raise ValueError(f"step_size_spread must be a finite number of at least 1, got {self.step_size_spread!r}")
+        if self.truncate and self.loss != "last":
+            raise ValueError("truncate=true differentiates the last step alone: it needs loss=last")
+
+    @property
+    def longest(self) -> int:
+        """The most steps that are taken."""
+        return self.num_steps if self.most_steps is None else self.most_steps
+
+
+@dataclass(frozen=True)
+class PredictionStep:
+    """One step of a prediction: a rule for ``models.descent``.
+
+    With p = softmax(y + noise before), e = W p and g = dE/de: dE/dp = W^T g and dE/dy = p * (dE/dp - <p, dE/dp>).
+    Under the rule "direct" e = W y and dE/dy = W^T g.
+
+    Args:
+        energies: of the context.
+        embedding: W, (D, V).
+        step_size: alpha, () or (B, T, 1).
+        num_steps: S.
+        num_landscapes: L; step s descends landscape floor(s L / S).
+        settings: rule, noise, detach and truncate; the rest is not read.
+
+    Raises:
+        ValueError: more landscapes than steps.
+    """
+
+    energies: Energies
+    embedding: Tensor
+    step_size: Tensor
+    num_steps: int
+    num_landscapes: int = 1
+    settings: ThinkingSettings = ThinkingSettings()
+
+    def __post_init__(self) -> None:
+        if self.num_landscapes > at_least("num_steps", self.num_steps):
+            raise ValueError(
+                f"num_steps={self.num_steps} is fewer than the {self.num_landscapes} landscapes that a prediction "
+                "passes: give more steps, or a smaller model.num_landscapes"
+            )
+
+    def __call__(self, state: Thought, index: int, noise: Any) -> Thought:
+        settings = self.settings
+        recorded = torch.is_grad_enabled() and (index == self.num_steps - 1 or not settings.truncate)
+        logits = state.prediction.detach() if settings.detach else state.prediction
+        with torch.set_grad_enabled(recorded):
+            if noise is not None and settings.noise_place == "before":
+                logits = logits + settings.noise * noise  # (B, T, V)
+            logits, energy = self._moved(logits, self.landscape(index))
+            if noise is not None and settings.noise_place == "after":
+                logits = logits + settings.noise * noise  # (B, T, V)
+        return Thought(logits, energy)
+
+    def landscape(self, index: int) -> int:
+        """Return the landscape that step ``index``, from 0 on, descends."""
+        return landscape_of_step(index, self.num_steps, self.num_landscapes)
+
+    def energy(self, logits: Tensor, index: int) -> Tensor:
+        """Return the energies (B, T) of a prediction (B, T, V) on the landscape of step ``index``."""
+        return self.energies(self._read(logits) @ self.embedding.mT, self.landscape(index))
+
+    def _read(self, logits: Tensor) -> Tensor:
+        """Return what the model reads of a prediction, (B, T, V) both."""
+        return logits if self.settings.rule == DIRECT else torch.softmax(logits, -1)
+
+    def _moved(self, logits: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
+        """Return the prediction after a step, (B, T, V), and the energies before it, (B, T)."""
+        read = self._read(logits)  # (B, T, V)
+        candidates = read @ self.embedding.mT  # (B, T, D)
+        gradient, energy = torch.func.grad(self._total, has_aux=True)(candidates, landscape)  # (B, T, D), (B, T)
+        change = self.step_size * gradient  # (B, T, D)
+        if self.settings.rule != LISTING:
+            moved = torch.addmm(read.flatten(0, -2), change.flatten(0, -2), self.embedding, alpha=-1)
+            return moved.view_as(logits), energy
+        change = change @ self.embedding  # (B, T, V)
+        return logits - read * (change - (read * change).sum(-1, keepdim=True)), energy
+
+    def _total(self, candidates: Tensor, landscape: int) -> tuple[Tensor, Tensor]:
+        energies = self.energies(candidates, landscape)  # (B, T)
+        return energies.sum(), energies
+
+
+def landscape_of_step(index: int, num_steps: int, num_landscapes: int) -> int:
+    """Return the landscape, floor(s L / S), that step s of S, both from 0 on, descends of L."""
+    return index * num_landscapes // num_steps
+
+
+def first_thought(start: Tensor) -> Thought:
+    """Return the state from which a descent begins, of logits (B, T, V)."""
+    return Thought(start, start.new_zeros(start.shape[:-1]))
+
+
+def check_rule(rule: str, continuous: bool) -> None:
+    """Check whether a rule fits what a model reads.
+
+    Raises:
+        ValueError: it does not.
+    """
+    fitting = [name for name in RULES if (name == DIRECT) == continuous]
+    if rule not in fitting:
+        what = "a continuous state" if continuous else "distributions"
+        raise ValueError(f"rule={rule} does not fit a model that reads {what}: take {' or '.join(fitting)}")
+
+
+def check_noise(settings: ThinkingSettings, noise: Any) -> None:
+    """Check that numbers are drawn for the noise where there is noise, and only there.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    if (noise is not None) != (settings.noise > 0):
+        raise ValueError(f"noise={settings.noise:g} and the drawn numbers go together: give both, or neither")
+
+
+def thoughts(step: PredictionStep, start: Tensor, noise: Any = None) -> Iterator[Thought]:
+    """Yield the prediction after each of the S steps from logits (B, T, V), each when it is asked for.
+
+    Args:
+        noise: standard normal numbers (S, B, T, V), or a function of the step's index; None without noise.
+
+    Raises:
+        ValueError: noise without ``settings.noise``, or the reverse.
+    """
+    check_noise(step.settings, noise)
+    return walk(step, first_thought(start), step.num_steps, noise)
+
+
+# The models: an energy of every token's context and a candidate for the next token (section 3, C.6).
+
+STREAMS = ("split", "concatenated")
+LEAST_STEP_SIZE = 1e-4
+
+
+class EnergyModel(nn.Module):
+    """What training and thinking read of a model whose predictions descend an energy."""
+
+    continuous: ClassVar[bool] = False
+    """Whether a prediction is what the model reads; else it is the logits of a distribution, which is read."""
+    prediction_embedding: Projection
+    """W, (D, V)."""
+    step_size_parameter: nn.Parameter
+    """Alpha as it is stored, ()."""
+
+    @property
+    def state_size(self) -> int:
+        """V, the numbers of a prediction."""
+        return self.prediction_embedding.weight.shape[1]
+
+    @property
+    def num_landscapes(self) -> int:
+        """Energy landscapes that a prediction passes one after the other."""
+        return 1
+
+    @property
+    def step_size(self) -> Tensor:
+        """Alpha, (), not below 1e-4."""
+        return self.step_size_parameter.clamp(min=LEAST_STEP_SIZE)
+
+    def energies(self, context: Tensor) -> Energies:
+        """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
+
+        Embedded candidates are (N B, T, D); row n B + b belongs to context b.  A bias of W is the function's to add.
+        """
+        raise NotImplementedError
+
+
+class AutoregressiveEBT(EnergyModel):
+    """E(context, candidate) for each position, whose gradient by the candidate drives the predictions.
+
+    A candidate p, V numbers, enters the trunk as e = W p (``prediction_embedding``), so dE/dp = W^T dE/de: derivatives
+    of the second order are taken in D dimensions, not in V.  Energies of different positions do not depend on each
+    other's candidates, so the gradient of their sum holds the gradient of each.  A subclass says what W is and how the
+    context is embedded.
+
+    Args:
+        state_size, block_length: V, and the most positions of a context.
+        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+        variant: "default", "time_embed", "adaln" or "adaln_zero"; see ``models.ebt``.
+        num_landscapes: energy landscapes that a prediction passes one after the other; 1 for "default".
+        step_size: alpha at the start, of a step y - alpha dE/dp.
+        learn_step_size: whether alpha is a parameter; else it is kept.
+        streams: "split" computes the observed stream once for all steps; "concatenated", the form of EBT's code, sends
+            both streams through every step.  Both are equal but for rounding.
+
+    Raises:
+        ValueError: sizes as Trunk, an unknown word, or a step size that is not positive.
+    """
+
+    def __init__(
+        self,
+        state_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden: int | None = None,
+        norm_eps: float = NORM_EPS,
+        variant: str = "default",
+        num_landscapes: int = 1,
+        step_size: float = 500.0,
+        learn_step_size: bool = True,
+        streams: str = "split",
+    ) -> None:
+        super().__init__()
+        self.block_length = at_least("block_length", block_length)
+        self.variant, self.streams = one_of("variant", variant, VARIANTS), one_of("streams", streams, STREAMS)
+        self.landscapes = landscapes(variant, num_landscapes, at_least("width", width))
+        self.add_embeddings(state_size, width)
+        positions = block_length + 1 + self.landscapes.lead
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, self.landscapes.modulated, positions)
+        self.energy_head = Projection(width, 1)
+        self.step_size_parameter = nn.Parameter(
+            torch.tensor(positive("step_size", step_size)), requires_grad=learn_step_size
+        )
+        self.landscapes.close(self.trunk, self.energy_head)
+
+    @property
+    def num_landscapes(self) -> int:
+        return self.landscapes.num_landscapes
+
+    def add_embeddings(self, state_size: int, width: int) -> None:
+        """Give the model its ``prediction_embedding``, and what ``embed`` reads."""
+        raise NotImplementedError
+
+    def embed(self, context: Tensor) -> Tensor:
+        """Return what enters the trunk, (B, T, D), of a context (B, T, ...)."""
+        raise NotImplementedError
+
+    def energies(self, context: Tensor, last: int | None = None) -> Energies:
+        """Return the energy function of a context, (B, T, ...): (embedded candidates, landscape) -> (N B, T).
+
+        Embedded candidates are (N B, T, D); row n B + b belongs to sequence b.  Of split streams the observed one is
+        computed here, once for every landscape; all candidates and all steps share it.
+
+        Args:
+            last: P; candidates are (N B, P, D), of what follows each of the last P tokens.  The streams are split
+                then.  None: T.
+
+        Raises:
+            ValueError: P outside 1 ... T, or a context as ``embed``.
+        """
+        known = self.embed(context)  # (B, T, D)
+        if last is None and self.streams == "concatenated":
+            return partial(self._concatenated, known)
+        if last is not None and at_least("last", last) > known.shape[1]:
+            raise ValueError(f"last must be at most the {known.shape[1]} positions of the context, got {last}")
+        skipped = 0 if last is None else known.shape[1] - last
+        observed = [self.observe(known, landscape) for landscape in range(self.num_landscapes)]
+        return lambda candidates, landscape: self.energies_of(candidates, observed[landscape], landscape, skipped)
+
+    def observe(self, known: Tensor, landscape: int) -> list[Observed]:
+        """Return what each layer's predictions read of the tokens' embeddings ``known``, (B, T, D)."""
+        return self.trunk.observe(self.landscapes.rows(known, landscape), self.landscapes.condition(landscape))
+
+    def energies_of(self, candidates: Tensor, observed: Sequence[Observed], landscape: int, skipped: int = 0) -> Tensor:
+        """Return the energies (N B, T) of embedded candidates (N B, T, D); the first follows row ``skipped``."""
+        lead = self.landscapes.lead + skipped
+        states = self.trunk.predict(candidates, observed, lead, self.landscapes.condition(landscape))  # (N B, T, D)
+        energies: Tensor = self.energy_head(states)  # (N B, T, 1)
+        return energies.squeeze(-1)
+
+    def _concatenated(self, known: Tensor, candidates: Tensor, landscape: int) -> Tensor:
+        rows, condition = self.landscapes.rows(known, landscape), self.landscapes.condition(landscape)
+        rows = rows.repeat(len(candidates) // len(known), 1, 1)  # (N B, lead + T, D)
+        states = concatenated_states(self.trunk, rows, candidates, self.landscapes.lead, condition)  # (N B, T, D)
+        energies: Tensor = self.energy_head(states)  # (N B, T, 1)
+        return energies.squeeze(-1)
+
+
+class EBT(AutoregressiveEBT):
+    """EBT on tokens: a candidate is a distribution over the vocabulary.
+
+    Args:
+        vocabulary_size: V.
+
+    The other arguments and errors are those of ``AutoregressiveEBT``.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden: int | None = None,
+        norm_eps: float = NORM_EPS,
+        variant: str = "default",
+        num_landscapes: int = 1,
+        step_size: float = 500.0,
+        learn_step_size: bool = True,
+        streams: str = "split",
+    ) -> None:
+        super().__init__(
+            at_least("vocabulary_size", vocabulary_size),
+            block_length,
+            width,
+            num_heads,
+            num_layers,
+            hidden,
+            norm_eps,
+            variant,
+            num_landscapes,
+            step_size,
+            learn_step_size,
+            streams,
+        )
+        self.vocabulary_size = vocabulary_size
+
+    def add_embeddings(self, state_size: int, width: int) -> None:
+        self.token_embedding = nn.Embedding(state_size, width)
+        self.prediction_embedding = Projection(state_size, width)
+
+    def embed(self, context: Tensor) -> Tensor:
+        """Return the tokens' embeddings (B, T, D) of ids, (B, T).
+
+        Raises:
+            ValueError: as ``models.causal.embedded``.
+        """
+        return embedded(self.token_embedding, context, self.block_length)
+
+
+# Thinking at test time: more steps, and the sample of lowest energy among several (algorithm 2).
+
+
+class Considered:
+    """N predictions for each token after some number of steps, and their energies.
+
+    Args:
+        predictions: logits, (N, B, T, V).
+        energies: (N, B, T), or a function that computes them once they are asked for.
+    """
+
+    def __init__(self, predictions: Tensor, energies: Tensor | Callable[[], Tensor]) -> None:
+        self.predictions, self._energies = predictions, energies
+
+    @property
+    def energies(self) -> Tensor:
+        """The energies of the predictions, (N, B, T); without gradients."""
+        if not isinstance(self._energies, Tensor):
+            self._energies = self._energies()
+        return self._energies
+
+    def choose(self, num_samples: int | None = None) -> tuple[Tensor, Tensor]:
+        """Take for each token the prediction of lowest energy among the first ``num_samples``; None: among all.
+
+        Returns:
+            Its logits (B, T, V), and which sample it is, (B, T).
+
+        Raises:
+            ValueError: ``num_samples`` outside 1 ... N.
+        """
+        energies = self.energies[:num_samples]
+        if num_samples is not None and not 1 <= num_samples <= len(self.energies):
+            raise ValueError(f"num_samples must lie in 1 ... {len(self.energies)}, got {num_samples}")
+        best = energies.argmin(0)  # (B, T)
+        places = best[None, ..., None].expand(1, *best.shape, self.predictions.shape[-1])  # (1, B, T, V)
+        return self.predictions.gather(0, places)[0], best
+
+
+def think(
+    model: EnergyModel,
+    ids: Tensor,
+    start: Tensor,
+    num_steps: int,
+    settings: ThinkingSettings | None = None,
+    step_size: float | None = None,
+    noise: Any = None,
+    energies: Energies | None = None,
+) -> Iterator[Considered]:
+    """Yield what is thought of ids, (B, T), after 0, 1, ..., S steps, without gradients by the weights.
+
+    The observed stream is computed once for all samples and steps.  The energies after the last step cost one more
+    pass, at the last landscape; where noise is added, so do those before each step, which are without the noise.  These
+    passes are made for those who read the energies.
+
+    Args:
+        start: the predictions at first, logits (N, B, T, V); usually standard normal numbers.
+        num_steps: S; with several landscapes each is descended for an equal share of them.
+        settings: rule and noise; the default is the step of EBT's code, without noise.
+        step_size: alpha; None: the model's own.
+        noise: standard normal numbers (S, N B, T, V), or a function of the step's index; None without noise.
+        energies: of ids; None: ``model.energies(ids)``.  Those of the last tokens alone want a start for these.
+
+    Raises:
+        ValueError: no sample, no step, fewer steps than landscapes, a step size of 0 or below, ids as ``EBT.embed``, a
+            rule or noise that do not fit.
+    """
+    samples = len(start)
+    if samples < 1:
+        raise ValueError("start holds no sample: draw N >= 1 of them")
+    if step_size is not None and not 0 < step_size < float("inf"):
+        raise ValueError(f"step_size must be a positive finite number, got {step_size!r}")
+    if settings is None:
+        settings = ThinkingSettings(rule=DIRECT if model.continuous else CODE)
+    check_rule(settings.rule, model.continuous)
+    settings = replace(settings, detach=True, truncate=False)
+    with torch.no_grad():
+        energies = model.energies(ids) if energies is None else energies
+        alpha = model.step_size
+        alpha = alpha if step_size is None else torch.full_like(alpha, step_size)
+    step = PredictionStep(energies, model.prediction_embedding.weight, alpha, num_steps, model.num_landscapes, settings)
+    check_noise(settings, noise)
+    energy_of, state = torch.no_grad()(step.energy), start.flatten(0, 1)  # (N B, T, V)
+    for index, following in enumerate(walk(torch.no_grad()(step), first_thought(state), num_steps, noise)):
+        energy = partial(energy_of, state, index) if settings.noise else following.energy
+        yield _considered(state, energy, samples)
+        state = following.prediction
+    yield _considered(state, partial(energy_of, state, num_steps - 1), samples)
+
+
+def _considered(state: Tensor, energy: Tensor | Callable[[], Tensor], samples: int) -> Considered:
+    def each(flat: Tensor) -> Tensor:
+        return flat.unflatten(0, (samples, -1))  # (N, B, T, ...)
+
+    return Considered(each(state), each(energy) if isinstance(energy, Tensor) else lambda: each(energy()))
+
+
+# Transformer++, the baseline.
+
+
+class TransformerPlusPlus(CausalLanguageModel):
+    """Embeddings, L blocks, RMSNorm, an output table of its own (EBT, section 4.1 and appendix D.1).
+
+    The embedding starts N(0, 1), the output table Xavier-normal, as in EBT's code.
+
+    With R passes (ours: a baseline that computes as often as EBT thinks) the blocks are applied R times with the same
+    weights.  The embeddings are added to the stream before each pass but the first.
+
+    Args:
+        vocabulary_size, block_length, width: see CausalLanguageModel.
+        num_heads, num_layers, hidden, norm_eps: see Trunk.
+        num_passes: R.
+
+    Shape: ids (B, T) -> logits (B, T, V).
+
+    Raises:
+        ValueError: as CausalLanguageModel and Trunk, or R below 1.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden: int | None = None,
+        norm_eps: float = NORM_EPS,
+        num_passes: int = 1,
+    ) -> None:
+        super().__init__(vocabulary_size, block_length, width)
+        self.num_passes = at_least("num_passes", num_passes)
+        self.token_embedding = nn.Embedding(vocabulary_size, width)
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, block_length=block_length)
+        self.output = Projection(width, vocabulary_size)
+
+    def layers(self, cache: KeyValueCache | None = None) -> Sequence[Callable[[Tensor], Tensor]]:
+        def through(block: nn.Module, x: Tensor) -> Tensor:
+            found: Tensor = block(x, self.trunk.tables(0, x.shape[1]))  # (B, T, D)
+            return found
+
+        return tuple(partial(through, block) for block in self.trunk.blocks)
+
+    def states(self, ids: Tensor) -> Tensor:
+        """Return the embedding and the states after each block of each pass, (1 + R L, B, T, D)."""
+        embedded = self.embed(ids)  # (B, T, D)
+        return torch.stack([embedded, *self._stream(embedded, self.num_passes)])
+
+    def final_state(self, ids: Tensor, num_passes: int | None = None) -> Tensor:
+        """Return the last state (B, T, D); after other passes than R, if asked for."""
+        passes = self.num_passes if num_passes is None else at_least("num_passes", num_passes)
+        *_, last = self._stream(self.embed(ids), passes)
+        return last
+
+    def _stream(self, embedded: Tensor, passes: int) -> Iterator[Tensor]:
+        x = torch.zeros_like(embedded)  # (B, T, D)
+        for _ in range(passes):
+            x = x + embedded  # (B, T, D)
+            for layer in self.layers():
+                x = layer(x)  # (B, T, D)
+                yield x
+
+    def logits(self, x: Tensor) -> Tensor:
+        found: Tensor = self.output(self.trunk.final(x))  # (..., V)
+        return found
+
+
+# Video: both models on latents of frames.
+
+
+def checked(latents: Tensor, state_size: int, block_length: int) -> Tensor:
+    """Return latents (B, T, V) if a model can read them.
+
+    Raises:
+        ValueError: another shape, or more frames than the model's block length.
+    """
+    if latents.ndim != 3 or latents.shape[2] != state_size or not 1 <= latents.shape[1] <= block_length:
+        raise ValueError(
+            f"latents must have the shape (B, T, {state_size}) with T from 1 to {block_length}, got "
+            f"{tuple(latents.shape)}"
+        )
+    return latents
+
+
+class LatentEBT(AutoregressiveEBT):
+    """EBT on frames: a candidate is the latent of the next frame, and observed frames enter as candidates do, W x + b.
+
+    Arguments and errors are those of ``AutoregressiveEBT``; EBT's ``step_size`` on video is 30,000.
+    """
+
+    continuous = True
+
+    def add_embeddings(self, state_size: int, width: int) -> None:
+        self.prediction_embedding = Projection(at_least("state_size", state_size), width, biased=True)
+
+    def embed(self, context: Tensor) -> Tensor:
+        """Return W x + b, (B, T, D), of latents x, (B, T, V); errors as ``checked``."""
+        found: Tensor = self.prediction_embedding(checked(context, self.state_size, self.block_length))  # (B, T, D)
+        return found
+
+    def energies(self, context: Tensor, last: int | None = None) -> Energies:
+        of_embedded = super().energies(context, last)
+        return lambda candidates, landscape: of_embedded(self.prediction_embedding.shifted(candidates), landscape)
+
+
+class LatentTransformer(nn.Module):
+    """The baseline, Transformer++ on frames: W x + b, the trunk, and two products to the next frame's latent.
+
+    Args:
+        state_size, block_length: V, and the most frames of a context.
+        width, num_heads, num_layers, hidden, norm_eps: see Trunk.
+
+    Shape: latents (B, T, V) -> (B, T, V), of the frame that follows each.
+
+    Raises:
+        ValueError: sizes as Trunk; latents as ``checked``.
+    """
+
+    def __init__(
+        self,
+        state_size: int,
+        block_length: int,
+        width: int,
+        num_heads: int,
+        num_layers: int,
+        hidden: int | None = None,
+        norm_eps: float = NORM_EPS,
+    ) -> None:
+        super().__init__()
+        self.state_size, self.block_length = at_least("state_size", state_size), at_least("block_length", block_length)
+        self.embedding = Projection(state_size, at_least("width", width), biased=True)
+        self.trunk = Trunk(width, num_heads, num_layers, hidden, norm_eps, block_length=block_length)
+        self.output = nn.Sequential(Projection(width, width), Projection(width, state_size, biased=True))
+
+    def forward(self, latents: Tensor) -> Tensor:
+        states = self.trunk(self.embedding(checked(latents, self.state_size, self.block_length)))  # (B, T, D)
+        found: Tensor = self.output(states)  # (B, T, V)
+        return found
