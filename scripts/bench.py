@@ -23,10 +23,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.code_state import read_code_state
-from paper_repro.base.command_line import Options, run_main
-from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.files import write_atomically
+from paper_repro.base.errors import Options, UsageError, nearest, run_main
+from paper_repro.base.files import read_code_state, write_atomically
 from paper_repro.cells.records import SEAL, processor_name, seal
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if __name__ == "__main__":  # before what another Python lacks is imported
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.command_line import Options, run_main
+from paper_repro.base.errors import Options, run_main
 from paper_repro.exports import source
 
 

@@ -19,16 +19,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.command_line import Options, number, run_main
-from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import LARGEST
+from paper_repro.base.configs import LARGEST
+from paper_repro.base.errors import Options, UsageError, number, run_main
 from paper_repro.cells.records import Record
 from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
-    from paper_repro.models.gpt import CausalLanguageModel
     from paper_repro.models.generation import Settle
+    from paper_repro.models.gpt import CausalLanguageModel
 
 PROBE = "paper_repro.probes.text_quality.TextQuality"
 
@@ -132,7 +131,7 @@ def _prompts(words: argparse.Namespace, record: Record, tokenizer: Tokenizer) ->
 def _shipped(name: str) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    from paper_repro.base.config import CONF
+    from paper_repro.base.configs import CONF
 
     probes: Any = OmegaConf.to_container(OmegaConf.load(CONF / "probes" / "nrgpt" / f"{name}.yaml"))
     return dict(probes["texts"])

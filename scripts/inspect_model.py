@@ -20,8 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.command_line import Options, counts, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import Options, UsageError, counts, run_main
 from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:

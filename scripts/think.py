@@ -26,20 +26,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.command_line import Options, counts, number, run_main
-from paper_repro.base.errors import UsageError
-from paper_repro.base.terminal import Shader, wants_color
+from paper_repro.base.errors import Options, UsageError, counts, number, run_main
 from paper_repro.cells.records import Record
+from paper_repro.probes.thoughts.terminal import Shader, wants_color
 from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
+    from think_figures import ThoughtFigure
+
     from paper_repro.datamodules.sudoku_boards import Board
-    from paper_repro.papers.ebt.thoughts import ThoughtFigure
     from paper_repro.probes.thoughts.surface import Surface
     from paper_repro.probes.thoughts.text import Place, TextThought
     from paper_repro.probes.thoughts.trace import Manner
     from paper_repro.training.build import BuiltCell
 
+sys.path.append(str(Path(__file__).parent))  # where think_figures is, for paper-repro think, too
 SUBJECTS = {
     "prompt": ("texts", "--prompt TEXT"),
     "board": ("Sudoku", "--board DIGITS"),
@@ -157,8 +158,9 @@ class Thinker:
         )
 
     def prompt(self) -> dict[str, ThoughtFigure]:
+        from think_figures import TokenEnergies
+
         from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
-        from paper_repro.papers.ebt.thoughts import TokenEnergies
         from paper_repro.probes.thoughts.text import Reader
 
         tokenizer = trained_tokenizer(self.parts.data, self.record.provenance.get("data", {}), self.record.cell)
@@ -201,7 +203,8 @@ class Thinker:
         return figures
 
     def _one_board(self, givens: Board, solution: Board) -> dict[str, ThoughtFigure]:
-        from paper_repro.papers.ebt.thoughts import BoardEnergies
+        from think_figures import BoardEnergies
+
         from paper_repro.probes.thoughts.board import around, print_board, think_of_board
 
         found = [think_of_board(self.model, givens, count, self.manner) for count in self.steps]
@@ -222,7 +225,8 @@ class Thinker:
         return figures
 
     def image(self) -> dict[str, ThoughtFigure]:
-        from paper_repro.papers.ebt.thoughts import DenoisedImage
+        from think_figures import DenoisedImage
+
         from paper_repro.probes.thoughts.image import read_image, think_of_image
 
         module: Any = self.parts.module
@@ -239,7 +243,8 @@ class Thinker:
         return {"energies": DenoisedImage(thought.pictures, rows, title)}
 
     def _landscape(self, around: Sequence[Surface], what: str) -> ThoughtFigure:
-        from paper_repro.papers.ebt.thoughts import Surfaces
+        from think_figures import Surfaces
+
         from paper_repro.probes.thoughts import surface
 
         count = self.model.num_landscapes

@@ -29,10 +29,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from paper_repro.base.command_line import RESULTS, default_runs, run_main, runs_folder, whole
-from paper_repro.base.config import CONF, compose, experiment_named, experiment_titles, is_experiment, with_own_folders
-from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.overrides import quoted
+from paper_repro.base.configs import (
+    CONF,
+    compose,
+    experiment_named,
+    experiment_titles,
+    is_experiment,
+    quoted,
+    with_own_folders,
+)
+from paper_repro.base.errors import RESULTS, UsageError, default_runs, nearest, run_main, runs_folder, whole
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -55,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     experiment, overrides, runs = _sorted(words)
     if "--config" in options:
-        from paper_repro.base.origins import explained
+        from paper_repro.base.configs import explained
 
         seeds = [word.partition("=")[2] for word in overrides if word.startswith("seed=")]
         rest = [word for word in overrides if not word.startswith("seed=")]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
 from paper_repro.kernels.qk_rotary.tables import RotaryTables, textbook_tables

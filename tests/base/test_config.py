@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from paper_repro.base import config as configs
-from paper_repro.base import data_files, identity
-from paper_repro.base.config import CONF, compose, compose_seeds, experiments
-from paper_repro.base.data_files import DATA_VARIABLE, find_data
+from paper_repro.base import configs, files, identity
+from paper_repro.base.configs import (
+    CONF,
+    check_targets,
+    compose,
+    compose_seeds,
+    experiments,
+    instantiate,
+    locate,
+    parse,
+)
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import DATA_VARIABLE, find_data
 from paper_repro.base.identity import settings
-from paper_repro.base.overrides import parse
-from paper_repro.base.targets import check_targets, instantiate, locate
 from paper_repro.cells import planned
 from paper_repro.tables import spec
 
@@ -443,7 +449,7 @@ def test_the_configured_folder_comes_before_the_environments(tmp_path: Path, mon
     assert find_data("corpus.txt", str(tmp_path / "nowhere")) == tmp_path / "two" / "corpus.txt"
     rooted = planned.single(COST, ["+data={files:{corpus:corpus.txt}}", f"machine.data_root={tmp_path / 'one'}"], 0)
     assert rooted.id != with_file("corpus.txt").id and not rooted.missing
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "one")
+    monkeypatch.setattr(files, "DATA", tmp_path / "one")
     assert find_data("corpus.txt") == tmp_path / "two" / "corpus.txt"
     monkeypatch.delenv(DATA_VARIABLE)
     assert find_data("corpus.txt") == tmp_path / "one" / "corpus.txt"
@@ -464,7 +470,7 @@ def test_absent_data_says_what_is_needed_and_every_place_that_was_looked_in(
     monkeypatch.delenv(DATA_VARIABLE)
     unset = with_file("corpus.txt").missing
     assert "machine.data_root (not set)" in unset and f"${DATA_VARIABLE} (not set)" in unset
-    assert f"the repository ({data_files.DATA / 'corpus.txt'})" in unset and unset.endswith("put it there")
+    assert f"the repository ({files.DATA / 'corpus.txt'})" in unset and unset.endswith("put it there")
     told = planned.single(COST, [*overrides, "+data.prepare=python prepare.py corpus"], 0).missing
     assert told.endswith("or run: python prepare.py corpus")
 

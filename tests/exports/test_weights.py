@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 
 import paper_repro
-from paper_repro.base.command_line import ROOT, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError, run_main
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path

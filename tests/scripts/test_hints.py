@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import data_files
-from paper_repro.base.command_line import ROOT, run_main
-from paper_repro.base.overrides import parse
+from paper_repro.base import files
+from paper_repro.base.configs import parse
+from paper_repro.base.errors import ROOT, run_main
 from paper_repro.launchers import preparing
 from paper_repro.scripts import reproduce, train
 from paper_repro.tables import plan as plans
@@ -119,7 +119,7 @@ def test_the_grammar_of_hydra_still_holds(text: str, value: object) -> None:
 def test_data_that_need_no_network_are_prepared_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     words = ["ngpt/table6", "scale=smoke", f"runs={tmp_path / 'runs'}"]
     assert run_main(reproduce.main, words) == 1
@@ -139,7 +139,7 @@ def test_data_that_need_no_network_are_prepared_first(
 
 
 def test_nothing_is_downloaded_by_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setattr(files, "DATA", tmp_path)
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
     plan = plans.make(spec.load("ngpt/table6"), "paper", [0])
     assert all(cell.missing for cell in plan.cells) and preparing.commands(plan.cells) == []

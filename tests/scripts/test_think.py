@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.errors import ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell

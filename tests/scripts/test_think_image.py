@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base.command_line import run_main
+from paper_repro.base.errors import run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell

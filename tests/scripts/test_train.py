@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.errors import ROOT, run_main
 from paper_repro.cells.records import read
 from paper_repro.scripts import train
 
