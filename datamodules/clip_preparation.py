@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.array_shards import Array
 from paper_repro.datamodules.array_writing import Part, ShardFolder, held, write_parts

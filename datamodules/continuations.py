@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.data_hashes import data_hash
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, sha256_of_file, write_atomically
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import data_hash, mix
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream
 from paper_repro.datamodules.tokenizers import BytePairTokenizer

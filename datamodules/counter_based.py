@@ -14,9 +14,8 @@ import lightning as L
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from paper_repro.base.entry import STOPPING
-from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import instantiate, locate
+from paper_repro.base.configs import instantiate, locate
+from paper_repro.base.errors import STOPPING, UsageError
 
 Batch = Any
 FROM_MACHINE = ("cache", "data_root")

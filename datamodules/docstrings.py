@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 
 PACKAGES = ("torch", "numpy", "scipy")
 SKIPPED = frozenset({"test", "tests", "testing", "idle_test", "site-packages", "dist-packages", "__pycache__"})

@@ -12,12 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import one_of
-from paper_repro.base.code_files import stamp
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.files import cached
-from paper_repro.base.seeds import mix
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED, mix, stamp
 from paper_repro.datamodules.array_shards import stamp_of
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.text import TRAIN, ShardData

@@ -9,9 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.entry import STOPPING
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import STOPPING, UsageError, at_least
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.base.processes import end_with_parent
 

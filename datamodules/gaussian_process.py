@@ -17,9 +17,8 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammaincinv, ndtri
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.code_files import stamp
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import at_least, one_of, positive
+from paper_repro.base.identity import mix, stamp
 from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.array_shards import Array
 from paper_repro.datamodules.array_writing import Part, ShardFolder, held, write_parts
 from paper_repro.datamodules.encoded_files import Decoders, Named, UnfitError, decoders

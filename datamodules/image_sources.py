@@ -14,8 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import Pixels, decode
 from paper_repro.datamodules.image_shards import TEST, TRAIN

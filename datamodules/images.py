@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import at_least, one_of
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation
 from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_shards import TRAIN

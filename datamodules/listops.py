@@ -20,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.code_files import stamp
+from paper_repro.base.errors import at_least, one_of
 from paper_repro.base.files import cached
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix, stamp
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 
 EOS, OPEN, CLOSE, EQUALS = range(4)

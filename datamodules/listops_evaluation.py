@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 from paper_repro.datamodules.listops import EOS, Corpus, Item
 
 Logits = Callable[[Tensor], Tensor]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paper_repro.base.arguments import positive
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, positive
 from paper_repro.datamodules.image_decoding import Pixels
 
 

@@ -15,10 +15,8 @@ from pathlib import Path
 from textwrap import indent
 from types import ModuleType
 
-from paper_repro.base.command_line import Words
-from paper_repro.base.data_files import DATA, DATA_VARIABLE
-from paper_repro.base.errors import UsageError
-from paper_repro.base.files import write_atomically
+from paper_repro.base.errors import UsageError, Words
+from paper_repro.base.files import DATA, DATA_VARIABLE, write_atomically
 from paper_repro.datamodules import preparations
 from paper_repro.datamodules.array_shards import MANIFEST, Manifest
 

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.latent_shards import StoredClips
 from paper_repro.datamodules.prepared_manifests import PreparedManifest
 from paper_repro.datamodules.video_sources import VideoSource, shown_at

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_shards import TRAIN, VAL, StoredImages
 from paper_repro.datamodules.image_sources import ImageSource

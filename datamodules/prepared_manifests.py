@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.data_hashes import data_hash
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import absent, find_data
+from paper_repro.base.identity import data_hash
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.files import absent, find_data
 
 Row = Mapping[str, Any]
 Pair = tuple[str, str]

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.array_shards import Shard
 from paper_repro.datamodules.array_writing import ShardFolder, held

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import locked
 from paper_repro.datamodules.array_shards import MANIFEST, Shard
 from paper_repro.datamodules.array_writing import LOCK, PROGRESS, held, shard_name

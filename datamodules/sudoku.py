@@ -16,12 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.code_files import stamp
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.errors import UsageError
-from paper_repro.base.files import cached, sha256_of_file
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.files import absent, cached, find_data, sha256_of_file
+from paper_repro.base.identity import mix, stamp
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, check_givens, puzzle
 from paper_repro.datamodules.sudoku_files import Boards, read_rrn, read_satnet

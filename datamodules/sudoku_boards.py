@@ -8,8 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 
 Board = tuple[int, ...]
 SIDE, CELLS = 9, 81

@@ -14,12 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.data_hashes import data_hash
-from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.identity import data_hash, mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, window_starts
 from paper_repro.datamodules.token_shards import TokenManifest, TokenStream, check_ids
 from paper_repro.datamodules.tokenizers import GPT2, BytePairTokenizer, CharacterTokenizer, Tokenizer, known

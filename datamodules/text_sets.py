@@ -15,12 +15,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.code_files import stamp
-from paper_repro.base.data_files import find_data
-from paper_repro.base.errors import UsageError
-from paper_repro.base.files import cached, sha256_of_bytes
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.files import cached, find_data, sha256_of_bytes
+from paper_repro.base.identity import mix, stamp
 from paper_repro.datamodules.array_shards import stamp_of
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.documents import LEAST_TOKENS, padded

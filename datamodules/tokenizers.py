@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.files import absent, find_data
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

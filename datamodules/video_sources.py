@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.code_files import stamp
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.identity import stamp
 from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import MOST_PIXELS, Pixels

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import at_least, one_of, positive
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, cached_permutation
 from paper_repro.datamodules.image_shards import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource

@@ -16,9 +16,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.arguments import one_of
-from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import UsageError, one_of
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import permutation
 from paper_repro.datamodules.stream_shards import Part
 from paper_repro.datamodules.text import TRAIN, VAL

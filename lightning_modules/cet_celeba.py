@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.metrics.pooled import Largest, Mean
 from paper_repro.metrics.regression import MeanSquaredError
 from paper_repro.models.cet import (

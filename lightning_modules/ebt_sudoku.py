@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torchmetrics import Metric
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.errors import UsageError
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.identity import IGNORED
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent
 from paper_repro.metrics.likelihood import (
     CrossEntropy,

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from paper_repro.base.arguments import at_least, positive
-from paper_repro.base.errors import UsageError
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.errors import UsageError, at_least, positive
+from paper_repro.base.identity import IGNORED
 from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted
 from paper_repro.models.descent import normal_draws
 from paper_repro.models.ebt import EnergyModel, PredictionStep, ThinkingSettings, Thought, check_rule, thoughts

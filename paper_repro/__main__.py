@@ -16,8 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paper_repro.base.command_line import run_main
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import UsageError, nearest, run_main
 
 SCRIPTS = "paper_repro.scripts"
 COMMANDS = {
@@ -99,7 +98,8 @@ def completions(words: Sequence[str]) -> list[str]:
     if command not in COMMANDS:
         return []
     if last.startswith("-"):
-        return _beginning(last, sorted({*re.findall(r"(?<![\w-])--[a-z][a-z-]*", _text(command)), "--help"}))
+        source = _path(command).read_text(encoding="utf-8")
+        return _beginning(last, sorted({*re.findall(r"(?<![\w-])--[a-z][a-z-]*", source), "--help"}))
     return _beginning(last, [*_names(command), *SETTINGS.get(command, ())])
 
 
@@ -114,7 +114,7 @@ def _names(command: str) -> list[str]:
         found = spec.find()
         return [*dict.fromkeys(name.partition("/")[0] for name in found), *found]
     if command == "train":
-        from paper_repro.base.config import experiments
+        from paper_repro.base.configs import experiments
 
         return experiments()
     if command == "bench":

@@ -3,9 +3,6 @@
     bench.py NAME
     bench.py NAME --device cuda --json FILE
 
-    --device NAME     cpu (default) or cuda
-    --json FILE       also write everything measured to this file
-
 A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
 else lists it; what several use lies in benches/shared.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
 A function ``about()`` beside it returns what else belongs into the file.  The file names the commit, says whether the
@@ -26,10 +23,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.code_state import read_code_state
-from paper_repro.base.command_line import Options, run_main
-from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.files import write_atomically
+from paper_repro.base.errors import Options, UsageError, nearest, run_main
+from paper_repro.base.files import read_code_state, write_atomically
 from paper_repro.cells.records import SEAL, processor_name, seal
 
 if TYPE_CHECKING:
@@ -67,13 +62,10 @@ def _check_writable(path: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     benches = {path.stem for path in BENCHES.glob("*.py")}
-    if not arguments or {"--help", "-h"} & set(arguments):
-        print(f"{__doc__}\nBenches: {', '.join(sorted(benches))}.")
-        return 0 if arguments else 2
-    parser = Options("bench.py")
-    parser.add_argument("name", metavar="NAME")
+    parser = Options("bench.py", f"{__doc__}\nBenches: {', '.join(sorted(benches))}.")
+    parser.add_argument("name", help="file below benches/, without .py")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write everything measured to this file, too")
     options = parser.read(arguments)
     if options.name not in benches:
         raise UsageError(f"unknown bench {options.name!r}{nearest(options.name, benches)}")

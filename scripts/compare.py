@@ -27,8 +27,7 @@ from typing import Any
 from tabulate import tabulate
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import RESULTS, parse, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, UsageError, parse, run_main
 from paper_repro.cells.records import Record
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec, view

@@ -3,17 +3,10 @@
     inspect_model.py runs/cells/<cell>                  # prints what is measured, draws into the cell's folder
     inspect_model.py runs/cells/<cell> --to figures --layers 1,2 --json
 
-CHECKPOINT is the folder of a finished cell (record.json and weights.safetensors), the weights in it, or the cell's id.
-
-    --to DIR            where embeddings/, matrices/ and scales/ go, each with figure.png, .svg and .csv
-                        (default: inspection/ beside the checkpoint)
-    --layers N,N        whose norms and singular values are drawn, counted from 1 (default 3,4 as in the paper, or the
-                        last two of a model with fewer)
-    --json              print the numbers as JSON
-    --device NAME       cpu (default) or gpu
-
 No data are needed.  The files drawn are named on the standard error.  Exit codes as train.py's.
 """
+
+from __future__ import annotations
 
 import runpy
 from pathlib import Path
@@ -27,15 +20,22 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from paper_repro.base.errors import Options, UsageError, counts, run_main
+from paper_repro.tables.view import trained
+
 if TYPE_CHECKING:
     from paper_repro.cells.tasks import Findings
 
 
 def main(arguments: Sequence[str]) -> int:
-    if not arguments or {"--help", "-h"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else 2
-    words = _words(arguments)
+    parser = Options("inspect_model.py", __doc__)
+    add = parser.add_argument
+    add("checkpoint", type=Path, help="folder of a finished cell, the weights in it, or the cell's id")
+    add("--to", type=Path, help="folder for embeddings/, matrices/ and scales/ (default: inspection/ beside it)")
+    add("--layers", type=counts, help="layers that are drawn (default: 3,4 as in the paper, or the last two)")
+    add("--json", action="store_true", help="print the numbers as JSON")
+    add("--device", choices=("cpu", "gpu"), default="cpu")
+    words = parser.read(arguments)
     label, folder, found = _measure(words)
     if words.json:
         print(json.dumps({name: findings.metrics for name, findings in found.items()}, indent=1))
@@ -49,34 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _words(arguments: Sequence[str]) -> argparse.Namespace:
-    from paper_repro.base.command_line import Options
-    from paper_repro.base.errors import UsageError
-
-    parser = Options("inspect_model.py")
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path)
-    parser.add_argument("--to", type=Path)
-    parser.add_argument("--layers")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    words = parser.read(arguments)
-    if words.layers is not None:
-        parts = words.layers.split(",")
-        if not all(part.isdecimal() and int(part) for part in parts):
-            raise UsageError(f"--layers {words.layers}: give whole numbers of 1 or more with commas, for example 3,4")
-        words.layers = [int(part) for part in parts]
-    return words
-
-
-def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]]":
+def _measure(words: argparse.Namespace) -> tuple[str, Path, dict[str, Findings]]:
     """Return what to call the model, the checkpoint's folder, and what each inspection finds."""
-    from paper_repro.tables.view import trained
-
     folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 
     import torch
 
-    from paper_repro.base.errors import UsageError
     from paper_repro.cells.tasks import Cell
     from paper_repro.probes.inspection.embeddings import Embeddings
     from paper_repro.probes.inspection.matrices import Matrices
@@ -98,7 +76,6 @@ def _measure(words: argparse.Namespace) -> "tuple[str, Path, dict[str, Findings]
 
 
 def _layers(asked: list[int] | None, depth: int) -> list[int]:
-    from paper_repro.base.errors import UsageError
 
     if asked is None:
         return [3, 4] if depth >= 4 else list(range(max(1, depth - 1), depth + 1))
@@ -107,8 +84,7 @@ def _layers(asked: list[int] | None, depth: int) -> list[int]:
     return asked
 
 
-def _draw(label: str, folder: Path, found: "dict[str, Findings]") -> list[Path]:
-    from paper_repro.base.errors import UsageError
+def _draw(label: str, folder: Path, found: dict[str, Findings]) -> list[Path]:
     from paper_repro.papers.ngpt.fig4 import Figure4
     from paper_repro.papers.ngpt.fig5 import Figure5
     from paper_repro.papers.ngpt.fig6 import Figure6
@@ -126,6 +102,4 @@ def _draw(label: str, folder: Path, found: "dict[str, Findings]") -> list[Path]:
 
 
 if __name__ == "__main__":
-    from paper_repro.base.command_line import run_main
-
     sys.exit(run_main(main))

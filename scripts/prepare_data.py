@@ -40,8 +40,7 @@ if __name__ == "__main__":  # before what another Python lacks is imported
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.command_line import Words, parse, run_main
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import UsageError, Words, nearest, parse, run_main
 from paper_repro.datamodules.preparation import TO, Preparation, Request, known, usage
 
 FLAGS = ("--verify", "--download", "--help", "-h")

@@ -19,8 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import parse, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, parse, run_main
 from paper_repro.base.files import CorruptFileError, write_atomically
 from paper_repro.cells import measurements
 from paper_repro.cells.records import record_path, sealed, unsealed

@@ -19,8 +19,7 @@ if __name__ == "__main__":  # before what another Python lacks is imported
 import sys
 from collections.abc import Sequence
 
-from paper_repro.base.command_line import RESULTS, ROOT, parse, run_main
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.errors import RESULTS, ROOT, UsageError, nearest, parse, run_main
 
 SETTINGS = ("to", "from")
 

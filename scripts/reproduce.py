@@ -44,14 +44,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paper_repro.base import later
-from paper_repro.base.command_line import RESULTS, Words, parse, run_main
-from paper_repro.base.errors import INTERRUPTED, MISUSE, UsageError
+from paper_repro.base import errors
+from paper_repro.base.errors import INTERRUPTED, MISUSE, RESULTS, UsageError, Words, parse, run_main
 from paper_repro.launchers import group, options, preparing
 from paper_repro.tables import spec
 
 if TYPE_CHECKING:
-    from paper_repro.base.later import Later
+    from paper_repro.base.errors import Later
     from paper_repro.cells.runner import Result
     from paper_repro.tables.plan import Plan
     from paper_repro.tables.spec import Artifact
@@ -104,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     codes = []
     with group.leading():
         for artifact in artifacts:
-            with later.kept(*READERS) as warnings:
+            with errors.kept(*READERS) as warnings:
                 codes.append(_one(artifact, words, action, warnings, slurm))
             if codes[-1] == INTERRUPTED:
                 break

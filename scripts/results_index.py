@@ -21,10 +21,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from paper_repro.base.command_line import RESULTS, ROOT, parse, run_main
-from paper_repro.base.config import CONF
-from paper_repro.base.durations import duration
-from paper_repro.base.errors import UsageError
+from paper_repro.base.configs import CONF
+from paper_repro.base.errors import RESULTS, ROOT, UsageError, duration, parse, run_main
 from paper_repro.cells import records
 from paper_repro.site.files import adjusted, bench_commit, headlines, misses, read_bench
 from paper_repro.tables import spec

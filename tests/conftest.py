@@ -22,12 +22,12 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first impo
 
 import pytest  # noqa: E402
 
-from paper_repro.base import data_files  # noqa: E402
+from paper_repro.base import files  # noqa: E402
 from paper_repro.tests.support import golden  # noqa: E402
 
 OURS = tempfile.TemporaryDirectory(prefix="of-tests-")
 os.environ["PAPER_REPRO_RUNS"] = str(Path(OURS.name, "runs"))
-data_files.DATA = Path(OURS.name, "data")  # before anything else imports it
+files.DATA = Path(OURS.name, "data")  # before anything else imports it
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 from paper_repro.cells.records import Record, record_path, write
 from paper_repro.tests.support import synthetic
 
@@ -220,9 +220,9 @@ def test_what_needs_no_computing_imports_nothing_that_takes_long(words: list[str
         (["bench.py", "cem_attn", "--json", "{folder}/absent/file.json"], "give a file in a folder that exists"),
         (["bench.py", "cem_attn", "--json", "{folder}"], "give a file in a folder that exists"),
         (["bench.py", "cem_atn"], "unknown bench 'cem_atn' (did you mean 'cem_attn'?)"),
-        (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed -1: give a whole number from 0"),
-        (["generate.py", "{folder}/empty", "--temperature", "-1"], "--temperature -1: give 0"),
-        (["generate.py", "{folder}/empty", "--temperature", "nan"], "--temperature nan: give 0"),
+        (["generate.py", "{folder}/empty", "--seed", "-1"], "--seed: -1: give a number from 0"),
+        (["generate.py", "{folder}/empty", "--temperature", "-1"], "--temperature: -1: give 0"),
+        (["generate.py", "{folder}/empty", "--temperature", "nan"], "--temperature: nan: give 0"),
         (["export.py", "0123", "--to", "{folder}/new", "runs={folder}/empty"], "{folder}/empty"),
         (["reproduce.py", "cem/table3", "--published", "--render"], "--published goes with a run"),
     ],
@@ -309,7 +309,7 @@ def test_cells_without_a_result_or_without_data_say_so(
     found = here("reproduce.py", "cem/table3", "--cells", "training.steps=7", f"runs={tmp_path}")
     of_models = [line for line in found.stdout.splitlines() if "model=" in line]
     assert len(of_models) == 120 and all(re.search(r" not run +- +-$", line) for line in of_models)
-    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path)
+    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path)
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     found = here("reproduce.py", "ngpt/fig7", "--cells", "seeds=77", f"runs={tmp_path}")
     assert found.returncode == 0 and "no data" in found.stdout and "run: python scripts/prepare_data.py" in found.stdout
@@ -358,7 +358,7 @@ def test_a_terminal_gets_no_line_that_is_wider_and_the_file_whole_tables(
 def test_where_no_cell_has_its_data_the_command_is_told_and_no_table_is_written(
     here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "data")
+    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "data")
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     found = here("reproduce.py", "ngpt/fig7", "scale=smoke", f"runs={tmp_path / 'runs'}")
     assert found.returncode == 1 and not found.stdout
@@ -393,7 +393,7 @@ def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Pa
 
 
 def test_train_lists_every_experiment_with_a_line(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    from paper_repro.base.config import experiments
+    from paper_repro.base.configs import experiments
 
     lines = here("train.py", "--list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == experiments()

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.base.errors import RESULTS, ROOT
 from paper_repro.datamodules.preparation import usage
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 NOTEBOOK = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from paper_repro import __main__ as command
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells.records import record_path
 from paper_repro.tables.view import build
 from paper_repro.tests.support import synthetic
@@ -37,7 +36,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def test_a_run_without_any_data_says_so_and_writes_no_table(
     call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "data")
+    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "data")
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     code, said, errors = call("reproduce.py", "cem/fig2c", f"runs={tmp_path / 'runs'}")
     assert code == 1 and not said
@@ -185,7 +184,7 @@ def test_of_several_artifacts_none_is_published_where_one_lacks_results(
     synthetic.write_artifact(papers, synthetic.ARTIFACT.replace("trunk.width: 16", "trunk.width: 24"), "open")
     synthetic.fill(runs, plan, lambda cell: synthetic.finished(error=0.5, score=1.0))
     monkeypatch.setenv("PAPER_REPRO_PAPERS", str(papers))
-    monkeypatch.setattr("paper_repro.base.command_line.RESULTS", results)
+    monkeypatch.setattr("paper_repro.base.errors.RESULTS", results)
     words = ("scale=smoke", "--publish", f"runs={runs}")
     code, said, errors = call("reproduce.py", "made/up", "made/open", *words)
     assert code == 2 and not said and "6 of 12 cells have no result" in errors and not results.exists()

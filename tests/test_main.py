@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from paper_repro import __main__ as command
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.config import experiments
+from paper_repro.base.configs import experiments
+from paper_repro.base.errors import ROOT
 from paper_repro.tables import spec
 
 

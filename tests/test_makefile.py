@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 PYTHON = """#!/bin/sh

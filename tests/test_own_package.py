@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 FILES = re.compile(r"<!-- own: (\S+) -->\n```(?:python|yaml)\n(.*?)```", re.DOTALL)
 RUN = re.compile(r"<!-- own run -->\n    (python .*)\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 SHAPE = re.compile(r"#.*\((?:[^()]*,[^()]*|[A-Z](?: [A-Z])*)\)")
 CODE_LINES_PER_SHAPE = 40

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.config import compose
-from paper_repro.base.targets import check_targets
+from paper_repro.base.configs import check_targets, compose
+from paper_repro.base.errors import ROOT
 from paper_repro.kernels.dispatch import ANY_ORDER, Way
 from paper_repro.tests.support import browser as browsers
 

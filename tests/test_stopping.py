@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paper_repro.base.command_line import RESULTS, ROOT
-from paper_repro.base.entry import STOPPED, STOPPING
+from paper_repro.base.errors import RESULTS, ROOT, STOPPED, STOPPING
 from paper_repro.cells.records import read
 from paper_repro.tests.support import sweeps
 from paper_repro.tests.support.slow_task import HANGS_VARIABLE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 SIBLINGS = ("datamodules", "kernels", "lightning_modules")
 FOLDERS = ("paper_repro", *SIBLINGS, "scripts")

@@ -4,8 +4,8 @@ prepare_data.py continuations                     docstring continuations, from 
                                                   docstrings-512; --vocabulary 2048: from docstrings-2048
 """
 
-from paper_repro.base.data_files import absent, find_data
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import absent, find_data
 from paper_repro.datamodules.preparation import Preparation, Request
 
 DEFAULT_VOCABULARY = 512

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paper_repro.base.data_hashes import other_text
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.identity import other_text
 from paper_repro.datamodules.array_shards import MANIFEST
 from paper_repro.datamodules.preparation import Preparation, Request, fetch, put, summary, verify
 from paper_repro.datamodules.token_shards import TokenManifest

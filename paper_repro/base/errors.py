@@ -1,10 +1,42 @@
-"""Errors that the user can mend: each says what was found, what was expected and what to do."""
+"""Commands: their words, the errors that the user can mend, and their start and end.
 
+An error says in one line what was found, what was expected and what to do; its exit code is 2.  A command ends with
+exit code 130 on SIGINT, SIGTERM and SIGHUP: at once while it imports, else by KeyboardInterrupt, so that the runner can
+stop its workers.  Only a second Ctrl-C hurries a command that already stops: a terminal that closes sends SIGHUP more
+than once, and schedulers follow one signal with another.
+"""
+
+import argparse
+import contextlib
 import difflib
-from collections.abc import Iterable
+import errno
+import io
+import logging
+import math
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+RUNS_VARIABLE = "PAPER_REPRO_RUNS"
+"""The environment variable that names the folder of runs for every command that is not told another."""
 MISUSE, INTERRUPTED = 2, 130
 """Exit codes of the commands, beside 0 (all done) and 1 (some cells failed, diverged or lack their data)."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = "interrupted: what is finished is kept; the same command goes on from there"
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
+"""How several processes may hold a model."""
+BY_TORCHRUN, BY_SRUN = "torchrun", "srun"
+FORMAT = "%(levelname)s: %(message)s"
+_SWEEP = "train.py -m sweeps; reproduce.py takes seeds=0,1, and an artifact names values (docs/add/ablation.md)"
+_asked = False
 
 
 class UsageError(ValueError):
@@ -18,7 +50,386 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     if close:
         return f" (did you mean '{folded[close[0]]}'?)"
-    if not names:
-        return ""
     shown = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")
-    return f" (valid: {shown})"
+    return f" (valid: {shown})" if names else ""
+
+
+# Checks that constructors make of their arguments.
+
+
+def at_least(name: str, value: int, least: int = 1) -> int:
+    """Return a whole number of at least ``least``; else raise ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def positive(name: str, value: float) -> float:
+    """Return a positive finite number; else raise ValueError."""
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+    return float(value)
+
+
+def one_of(name: str, value: str, valid: Iterable[str]) -> str:
+    """Return one of the ``valid`` words; else raise ValueError with the nearest."""
+    if value not in valid:
+        raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}{nearest(str(value), valid)}")
+    return value
+
+
+# Several processes of one command.
+
+
+@dataclass(frozen=True)
+class Place:
+    """One of the processes that train a cell together."""
+
+    by: str
+    rank: int
+    count: int
+
+
+def place() -> Place | None:
+    """Return the place of this process, which torchrun or srun started; None where it was started alone."""
+    found = os.environ
+    if "TORCHELASTIC_RUN_ID" in found:
+        own = Place(BY_TORCHRUN, int(found["RANK"]), int(found["WORLD_SIZE"]))
+    elif "SLURM_STEP_ID" in found and found.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        own = Place(BY_SRUN, int(found.get("SLURM_PROCID", 0)), int(found.get("SLURM_STEP_NUM_TASKS", 1)))
+    else:
+        return None
+    return own if own.count > 1 else None
+
+
+def check_started(nodes: int) -> None:
+    """Check whether a command that trains on several nodes was started on them.
+
+    Raises:
+        UsageError: this process was started alone.
+    """
+    if nodes > 1 and place() is None:
+        raise UsageError(
+            f"machine.nodes={nodes}: the same command has to be started on every node, by torchrun or srun "
+            "(docs/cluster.md)"
+        )
+
+
+# Words of a command.
+
+
+@dataclass
+class Words:
+    """A command line, sorted."""
+
+    flags: set[str] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        """The folder of runs, which need not be there."""
+        return runs_folder(self.settings.get("runs"))
+
+    def seeds(self) -> list[int] | None:
+        """Return the seeds asked for, as ``seeds=0,1,2``; None if none were."""
+        text = self.settings.get("seeds")
+        return None if text is None else [whole("seeds", part) for part in text.strip("[]").split(",")]
+
+    def seed(self) -> int | None:
+        """Return the one seed asked for, as ``seed=0``; None if none was."""
+        text = self.settings.get("seed")
+        return None if text is None else whole("seed", text)
+
+
+def parse(arguments: Sequence[str], flags: Sequence[str], settings: Sequence[str]) -> Words:
+    """Sort the words of a command; a setting is written ``key=value``, ``--key value`` or ``--key=value``.
+
+    Raises:
+        UsageError: an unknown flag, a setting given twice, or a key that is nearly a setting's and would be taken for
+            one of the config.
+    """
+    words, rest = Words(), iter(arguments)
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if word.startswith("--") and key[2:] in settings:
+            key, value, equals = key[2:], value if equals else next(rest, "--"), "="
+            if value.startswith("--"):
+                raise UsageError(f"--{key} needs a value")
+        if word.startswith("-") and key not in settings:
+            if word not in flags:
+                known = [*flags, *(f"--{name}" for name in settings)]
+                hint = f": {_SWEEP}" if word in ("-m", "--multirun") else nearest(word, known)
+                raise UsageError(f"unknown option {word}{hint}")
+            words.flags.add(word)
+        elif not equals and not word.startswith("~"):
+            words.names.append(word)
+        elif key in settings:
+            if key in words.settings:
+                raise UsageError(f"{key} is given twice: {key}={words.settings[key]} and {key}={value}; give it once")
+            if not value:
+                raise UsageError(f"{key}= needs a value")
+            words.settings[key] = value
+        elif difflib.get_close_matches(key, settings, cutoff=0.8):
+            raise UsageError(f"unknown setting {key}={nearest(key, settings)}")
+        else:
+            words.overrides.append(word)
+    return words
+
+
+def whole(key: str, text: str) -> int:
+    """Return the whole number of ``key=text``."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{key}={text}: give whole numbers") from error
+
+
+def default_runs() -> Path:
+    """Return the folder of runs where ``runs=DIR`` names none: $PAPER_REPRO_RUNS, else runs/ of the repository."""
+    return Path(os.environ.get(RUNS_VARIABLE) or ROOT / "runs").expanduser()
+
+
+def runs_folder(given: str | None) -> Path:
+    """Return the folder of runs that ``runs=DIR`` names, else ``default_runs``.
+
+    Raises:
+        UsageError: there is something else in its place.
+    """
+    path = Path(given).expanduser() if given else default_runs()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{'runs' if given else RUNS_VARIABLE}={path}: this is no folder; give runs=DIR")
+    return path
+
+
+class Options(argparse.ArgumentParser):
+    """Reads the options of a command; a wrong word is a UsageError, and ``--help`` shows the description and them.
+
+    Args:
+        command: the script's name.
+        description: the script's docstring.
+    """
+
+    def __init__(self, command: str, description: str | None) -> None:
+        super().__init__(
+            command, description=description, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+
+    def print_help(self, file: object = None) -> None:
+        """Print the help; argparse would not say that the output takes nothing."""
+        print(self.format_help(), end="")
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message.removeprefix('argument ')}; {self.prog} --help says more")
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the values of the options.
+
+        Raises:
+            UsageError: an unknown option, answered with the nearest known one, or a value that cannot be one.
+            SystemExit: the help is printed: it was asked for, or there is no word.
+        """
+        if not arguments:
+            self.print_help()
+            raise SystemExit(MISUSE)
+        words, unknown = self.parse_known_args(arguments)
+        if unknown:
+            valid = [option for action in self._actions for option in action.option_strings]
+            raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0], valid)}")
+        return words
+
+
+def number(kind: type[int] | type[float], least: float, most: float = sys.float_info.max) -> Callable[[str], float]:
+    """Return the reader of an option's number between two bounds."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:
+            bounds = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text}: give {bounds}")
+        return value
+
+    read.__name__ = kind.__name__
+    return read
+
+
+def counts(text: str) -> list[int]:
+    """Read an option's whole numbers of 1 or more, for example ``1,2,4``."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text}: give whole numbers of 1 or more with commas, for example 1,2,4")
+    return [int(part) for part in parts]
+
+
+# Messages.
+
+
+def duration(seconds: float) -> str:
+    """Write seconds in the units that a person would use."""
+    hours = seconds / 3600
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if hours < 48:
+        return f"{hours:.1f} h"
+    return f"{hours / 24:,.0f} days" if hours < 2 * 365 * 24 else f"{hours / 24 / 365:,.0f} years"
+
+
+class Later(logging.Handler):
+    """Keeps warnings, each once, until they are printed below the text that they are about."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._waiting: dict[str, None] = {}
+        self._printed: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a logger's warning."""
+        self.add(self.format(record))
+
+    def add(self, line: str) -> None:
+        """Keep a line, unless it has been printed."""
+        if line not in self._printed:
+            self._waiting[line] = None
+
+    def print(self) -> None:
+        """Print to stderr the lines that were kept since the last call."""
+        for line in self._waiting:
+            print(line, file=sys.stderr)
+        self._printed |= {*self._waiting}
+        self._waiting.clear()
+
+
+@contextlib.contextmanager
+def kept(*packages: str) -> Iterator[Later]:
+    """Keep the warnings of the packages' loggers; those not printed inside the block are printed at its end."""
+    later, loggers = Later(), [logging.getLogger(name) for name in packages]
+    propagated = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(later)
+        logger.propagate = False
+    try:
+        yield later
+    finally:
+        for logger, before in zip(loggers, propagated, strict=True):
+            logger.removeHandler(later)
+            logger.propagate = before
+        later.print()
+
+
+# Start and end of a command.
+
+
+def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
+    """Call ``main``; an error that the user can mend becomes one line and exit code 2, output that fails exit code 1.
+
+    A reader that leaves early (``| head``) is no failure.
+    """
+    prepare()
+    logging.basicConfig(format=FORMAT, level=logging.WARNING)
+    try:
+        try:
+            code = main(sys.argv[1:] if arguments is None else arguments)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return MISUSE
+    except KeyboardInterrupt:
+        print(STOPPED, file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        if not _output_failed(error):
+            raise
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"error: the output cannot be written: {error.strerror}; send it elsewhere", file=sys.stderr)
+        return 1
+
+
+def prepare() -> None:
+    """Prepare this process and those that it will start; a second call changes nothing.
+
+    A notebook or a terminal may have set what our processes cannot use: figures go to files, so matplotlib draws them
+    with Agg; a warning of a library is no error; and text that an output cannot encode is written with backslashes.
+    """
+    os.environ.update({"MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8:backslashreplace"})
+    if "error" in os.environ.get("PYTHONWARNINGS", ""):
+        del os.environ["PYTHONWARNINGS"]
+    if any("error" in option for option in sys.warnoptions):
+        sys.warnoptions.clear()
+        warnings.resetwarnings()
+    _prepare_output()
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _stop)
+
+
+class _Unfailing(io.TextIOWrapper):
+    """The standard error, whose text is lost where nobody takes it: a message must not end the command."""
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def _prepare_output() -> None:
+    # Where one of the first three descriptors is closed, the next file that is opened would receive the output.
+    # Output that is read-only fails as a full disk does.
+    for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    elif type(sys.stderr) is io.TextIOWrapper:
+        encoding = sys.stderr.encoding
+        stream = _Unfailing(sys.stderr.detach(), encoding, "backslashreplace", line_buffering=True)
+        sys.stderr = sys.__stderr__ = stream  # type: ignore[misc]
+
+
+def _output_failed(error: OSError) -> bool:
+    """Return whether an error says that output takes nothing more, after which the end of the process says it no second
+    time.  An error that names a file is another one.
+    """
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+    if error.filename is not None or not (isinstance(error, BrokenPipeError) or error.errno in full):
+        return False
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End the process at once while it imports, which must not be cut off by an exception; else raise.
+
+    Raises:
+        KeyboardInterrupt: unless this process has been asked before, and now by another signal than Ctrl-C.
+    """
+    global _asked  # noqa: PLW0603
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            with contextlib.suppress(OSError):
+                os.write(2, f"{STOPPED}\n".encode())
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    if not _asked or number == signal.SIGINT:
+        _asked = True
+        raise KeyboardInterrupt

@@ -1,4 +1,7 @@
-"""Files that survive a kill and a full disk: whole or absent, and checked when read."""
+"""Files that survive a kill and a full disk, whole or absent and checked when read; where data files are; git's state.
+
+This module imports only the standard library and filelock: a worker reads git's state before it imports the rest.
+"""
 
 import contextlib
 import errno
@@ -6,11 +9,12 @@ import hashlib
 import math
 import os
 import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -18,6 +22,13 @@ DIGEST_SUFFIX = ".sha256"
 PART_SUFFIX = ".part"
 _SIDECAR_BYTES = 1_000
 _LOOK_SECONDS = 0.1
+DATA_VARIABLE = "PAPER_REPRO_DATA"
+DATA = Path(__file__).resolve().parents[2] / "data"
+"""The last place, in the repository itself; git ignores it."""
+_SECONDS = 10
+_CODE = ("paper_repro", "kernels", "datamodules", "lightning_modules", "scripts")
+_LIBRARIES = ("constraints.txt", "pyproject.toml", "setup.py")
+_READ = (".py", ".yaml")
 
 
 class CorruptFileError(ValueError):
@@ -237,3 +248,73 @@ def locked_unless(path: Path, stopping: Callable[[], bool]) -> Iterator[bool]:
 def disk_refuses(error: OSError) -> bool:
     """Return whether the disk is full, over its quota, read-only or closed to this user."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+# Data.
+
+
+def places(root: str | Path | None = None) -> list[tuple[str, Path | None]]:
+    """Return the folders that are looked in, in order, each with its name; None where it is not set."""
+    named = (
+        ("machine.data_root", root),
+        (f"${DATA_VARIABLE}", os.environ.get(DATA_VARIABLE)),
+        ("the repository", DATA),
+    )
+    return [(name, Path(folder).expanduser() if folder else None) for name, folder in named]
+
+
+def find_data(name: str, root: str | Path | None = None) -> Path | None:
+    """Return the file or folder ``name`` in the configured folder, $PAPER_REPRO_DATA or ``data/``; None if it is in
+    none.
+    """
+    paths = (folder / name for _, folder in places(root) if folder is not None)
+    return next((path for path in paths if path.exists()), None)
+
+
+def absent(name: str, root: str | Path | None = None, command: str = "") -> str:
+    """Say that ``name`` is in none of the places, name each place once, and give the command that mends it."""
+    found = places(root)
+    looked = [
+        f"{where} ({folder / name if folder else 'not set'})"
+        for number, (where, folder) in enumerate(found)
+        if folder is None or folder not in (later for _, later in found[number + 1 :])
+    ]
+    advice = f"put it there, or run: {command}" if command else "put it there"
+    return f"needs {name}; it is not in {' and not in '.join(looked)}, and nothing is downloaded; {advice}"
+
+
+# Code.
+
+
+class CodeState(NamedTuple):
+    """The commit of the checkout and whether it holds uncommitted changes; None where git could not say."""
+
+    commit: str | None
+    dirty: bool | None
+
+
+def read_code_state(root: Path | None = None) -> CodeState:
+    """Return the state of the checkout at ``root``, by default the one that this package lies in.
+
+    Only these count: changed files and new Python and YAML files below the folders of code, and what says which
+    libraries are installed.
+    """
+    root = root or Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return CodeState(None, None)
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *_CODE, *_LIBRARIES)
+    if not commit or changes is None:
+        return CodeState(None, None)
+    counting = [each for each in changes.split("\0") if each and (each[:2] != "??" or each.endswith(_READ))]
+    return CodeState(commit, bool(counting))
+
+
+def _git(root: Path, *words: str) -> str | None:
+    # Without its optional lock: a git that is killed while it holds that leaves it, and refuses the user's next commit.
+    command = ["git", "--no-optional-locks", "-C", str(root), *words]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip("\n")

@@ -1,25 +1,35 @@
-"""What makes a cell the cell that it is: one id for its weights, and one for each probe that measures them.
+"""What makes a cell the cell that it is: one id for its weights, one for each probe, and hashes of its code and data.
 
 Four things stay out of an id, so that a change of any of them costs no training:
 
 * what changes speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
 * a key at its neutral value, which is the default of the constructor that reads it;
-* the folder that a data file lies in, where its name is absolute: its content counts (``base.data_hashes``);
+* the folder that a data file lies in, where its name is absolute: its content counts (``data_hash``);
 * where a class lies: a class that moved counts under the name that it was first published with.
 
 ``identity.yaml`` beside this file holds these rules.  A record that an older version of the code has written is read by
 the same rules, so its id is today's id, whatever its config calls the classes.
+
+The code of a cell is a hash of each file of ours, or of the user, that its classes import.  A record names that list by
+its hash; the list itself lies in the folder ``code`` beside ``cells``.  Files are only read, nothing is imported.
 """
 
+import ast
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paper_repro.base import typed_yaml
+from paper_repro.base.configs import TARGET, modules, own_packages
+from paper_repro.base.files import read_regular, sha256_of_bytes, sha256_of_file, write_atomically
 
 RULES = Path(__file__).with_suffix(".yaml")
 MACHINE = "machine"
@@ -28,62 +38,27 @@ AUTO = "auto"
 """The value of ``machine.compile`` that leaves the choice to a trial."""
 PROBES = "probes"
 FILES = "files"
-TARGET = "_target_"
+CODE = "code"
+"""The folder of lists of modules."""
+IGNORED = -100
+"""The target of a place that no loss counts; PyTorch's default ``ignore_index``."""
 LENGTH = 16
+Hashes = dict[str, str]
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)
-class Timed:
-    """The keys of ``machine`` that a measured time depends on."""
-
-    always: list[str]
-    unless: dict[str, list[Any]]
-    """Keys that count at other values than these alone, of which the first stands for an absent key."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (*self.always, *self.unless)
-
-    def of(self, machine: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what counts of a machine section."""
-        found = {key: machine[key] for key in self.always if key in machine}
-        return found | {
-            key: machine[key] for key, usual in self.unless.items() if machine.get(key, usual[0]) not in usual
-        }
-
-
-@dataclass(frozen=True)
-class PublishedText:
-    """The text of published records that each user prepares anew."""
-
-    name: str
-    """What the manifest calls its source."""
-    of: str
-    """The programs whose text it is."""
-    manifests: dict[str, dict[str, Any]]
-    """The SHA-256 of a published manifest to its tokenizer and its shards."""
-
-
-@dataclass(frozen=True)
 class Rules:
-    """The content of ``identity.yaml``."""
+    """The content of ``identity.yaml``, which explains each part."""
 
     renamed: dict[str, str]
-    """Today's dotted name of a class to the name under which its first record was published."""
     between: dict[str, str]
-    """Other names that records hold of a class, to today's."""
     speed: frozenset[str]
-    """Arguments of models and optimisers that stand in ``machine`` today."""
     hints: frozenset[str]
-    """Other keys that change no result, wherever they stand."""
     unread: Mapping[str, frozenset[str]]
-    """Keys of older configs that no code reads, by class; under "config" those of the top level."""
-    published_text: PublishedText
-    timed: dict[str, "Timed"]
-    """A task that measures time, to the keys of ``machine`` that its result depends on."""
+    published_text: Mapping[str, Any]
+    timed: dict[str, dict[str, Any]]
     reads: dict[str, list[str]]
-    """A task that does not read its whole config, to the dotted keys that it reads."""
     neutral: dict[str, dict[str, Any]]
     """A class, or a section without a class, to its keys' neutral values."""
 
@@ -103,15 +78,15 @@ def rules() -> Rules:
     """Return the rules, read once."""
     content = typed_yaml.read(RULES).plain()
     neutral: dict[str, dict[str, Any]] = {}
-    for entry in content["neutral"]:
+    for entry in content.pop("neutral"):
         for name in entry["of"]:
             neutral.setdefault(name, {}).update(entry["values"])
-    speed, hints = (frozenset(content[key]) for key in ("speed", "hints"))
-    unread = {name: frozenset(keys) for name, keys in content["unread"].items()}
-    timed = {task: Timed(**node) for task, node in content["timed"].items()}
-    published = PublishedText(**content["published_text"])
-    names = (content["renamed"], content["between"])
-    return Rules(*names, speed, hints, unread, published, timed, content["reads"], neutral)
+    own: Any = {key: frozenset(content.pop(key)) for key in ("speed", "hints")}
+    unread = {name: frozenset(keys) for name, keys in content.pop("unread").items()}
+    return Rules(**{"between": {}, **content}, **own, unread=unread, neutral=neutral)
+
+
+# Ids.
 
 
 def settings(config: Mapping[str, Any]) -> str:
@@ -131,7 +106,7 @@ def weights(config: Mapping[str, Any], files: Mapping[str, str]) -> str:
 
 def with_files(own: str, files: Mapping[str, str]) -> str:
     """Return the id of a cell of these ``settings``; ``files`` as in ``weights``."""
-    return own if not files else hashlib.sha256(f"{own}/{canonical_json(dict(files))}".encode()).hexdigest()[:LENGTH]
+    return own if not files else sha256_of_bytes(f"{own}/{canonical_json(dict(files))}".encode())[:LENGTH]
 
 
 def probes(config: Mapping[str, Any]) -> dict[str, str]:
@@ -141,7 +116,7 @@ def probes(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record keeps of a config: all but ``machine``, of which it keeps what its id depends on."""
+    """Return the part of a config that a record keeps: all but ``machine``, of which it keeps the keys of its id."""
     timed = _timed(config)
     return {**{key: value for key, value in config.items() if key != MACHINE}, **({MACHINE: timed} if timed else {})}
 
@@ -155,9 +130,7 @@ def of_record(config: Mapping[str, Any], data: Mapping[str, str]) -> str | None:
         data: the SHA-256 of the data that the run has seen, by role, as the record gives them.
     """
     roles = files_of(config)
-    if not roles.keys() <= data.keys():
-        return None
-    return weights(config, {role: data[role] for role in sorted(roles)})
+    return weights(config, {role: data[role] for role in sorted(roles)}) if roles.keys() <= data.keys() else None
 
 
 def is_timed(config: Mapping[str, Any]) -> bool:
@@ -168,14 +141,12 @@ def is_timed(config: Mapping[str, Any]) -> bool:
 def timed_keys(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys of the machine section that a cell's result depends on; none but of one that measures time."""
     rule = rules().timed.get(_target(config.get("task")))
-    return () if rule is None else rule.keys
+    return () if rule is None else (*rule["always"], *rule["unless"])
 
 
 def files_of(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the files that a config's task reads, by role; what measures time works on random numbers."""
-    if is_timed(config):
-        return {}
-    found = reader_of(config).get(FILES)
+    """Return the files that a config's task reads, by role; a task that measures time works on random numbers."""
+    found = {} if is_timed(config) else reader_of(config).get(FILES)
     return found if isinstance(found, Mapping) else {}
 
 
@@ -194,10 +165,7 @@ def today(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = rules()
     result = {key: _renewed(value) for key, value in config.items() if key not in known.unread["config"]}
-    task = _target(result.get("task"))
-    machine = dict(result.get(MACHINE) or {})
-    if task in known.timed:
-        machine = {key: config[key] for key in known.timed[task].keys if key in config} | machine
+    machine = {key: config[key] for key in timed_keys(result) if key in config} | (result.get(MACHINE) or {})
     for key in known.speed & result.keys():
         del result[key]
     return {**result, MACHINE: machine} if machine else result
@@ -205,7 +173,7 @@ def today(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def fingerprint(value: Any) -> str:
     """Return a short SHA-256 of a JSON value; key order does not matter, 1 and 1.0 differ."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:LENGTH]
+    return sha256_of_bytes(canonical_json(value).encode())[:LENGTH]
 
 
 def canonical_json(value: Any) -> str:
@@ -213,8 +181,18 @@ def canonical_json(value: Any) -> str:
     return _CANONICAL.encode(value)
 
 
+def mix(*parts: int | str) -> int:
+    """Return a 63-bit seed for the stream that ``parts`` name, for example ``mix(seed, "batch", epoch)``.
+
+    It is the same on every machine and in every process.  Streams of different names are independent for all practical
+    purposes, so nothing has to be drawn in order: step t of a resumed run sees the numbers of an uninterrupted run.
+    """
+    digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
 def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a config a task's result depends on."""
+    """Return the part of a config that a task's result depends on."""
     task = _target(config.get("task"))
     found = {key: value for key, value in config.items() if key not in (MACHINE, PROBES)}
     if task in rules().reads:
@@ -224,9 +202,15 @@ def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a config's machine section counts."""
-    rule = rules().timed.get(_target(config.get("task")))
-    return {} if rule is None else rule.of(config.get(MACHINE) or {})
+    """Return the part of a config's machine section that counts: keys that always do, and others at rare values.
+
+    Of the usual values of a key the first stands for an absent key.
+    """
+    rule, machine = rules().timed.get(_target(config.get("task"))), config.get(MACHINE) or {}
+    if rule is None:
+        return {}
+    rare = (key for key, usual in rule["unless"].items() if machine.get(key, usual[0]) not in usual)
+    return {key: machine[key] for key in (*rule["always"], *rare) if key in machine}
 
 
 def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -235,25 +219,22 @@ def _selected(config: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[tupl
         section, _, rest = key.partition(".")
         sections.setdefault(section, []).append(rest)
     for section, rests in sections.items():
-        if section not in config:
-            continue
-        value = config[section]
-        if "" in rests or not isinstance(value, Mapping):
-            yield section, value
-        else:
-            yield section, dict(_selected(value, tuple(rests)))
+        if section in config:
+            value = config[section]
+            whole = "" in rests or not isinstance(value, Mapping)
+            yield section, value if whole else dict(_selected(value, tuple(rests)))
 
 
 def _canonical(node: Any, section: str) -> Any:
-    """Return a node without what does not count, its classes under their first names."""
+    """Return a node without the keys that do not count, its classes under their first names."""
     if isinstance(node, dict):
         known = rules()
         name = _target(node) or section
         neutral = known.neutral.get(name, {})
-        without = known.uncounted if section != MACHINE else ()
+        left_out = known.uncounted if section != MACHINE else ()
         result = {}
         for key, value in node.items():
-            if key in without:
+            if key in left_out:
                 continue
             found = _below_root(value) if section == FILES else _canonical(value, str(key))
             if key in neutral and canonical_json(found) == _neutral(name, key):
@@ -292,3 +273,226 @@ def _renewed(node: Any) -> Any:
 def _target(node: Any) -> str:
     found = node.get(TARGET) if isinstance(node, dict) else None
     return found if isinstance(found, str) else ""
+
+
+# Data.
+
+
+def data_hash(path: Path) -> str:
+    """Return the SHA-256 of a data file; of a manifest with the tokens of published records, the published one.
+
+    The published manifests name versions of Python and of packages, which do not change the tokens.
+    """
+    return _published(_tokens(path)) or sha256_of_file(path)
+
+
+def other_text(path: Path) -> str:
+    """Say that a manifest of the published records' kind of text and vocabulary has other tokens; empty if not."""
+    tokens, text = _tokens(path), rules().published_text
+    sizes = {known["tokenizer"]["vocabulary_size"] for known in text["manifests"].values()}
+    if tokens.get("name") != text["name"] or tokens["tokenizer"]["vocabulary_size"] not in sizes or _published(tokens):
+        return ""
+    return (
+        f"{path}: not the text of the published results, which is the {text['name']} of {text['of']}; results on it "
+        "are not comparable with the published ones"
+    )
+
+
+def _published(tokens: dict[str, Any]) -> str | None:
+    """Return the SHA-256 of the published manifest with these tokens."""
+    known = rules().published_text["manifests"].items()
+    return next((digest for digest, one in known if one.items() <= tokens.items()), None) if tokens else None
+
+
+def _tokens(path: Path) -> dict[str, Any]:
+    """Return the tokenizer, the shards and the source's name of a manifest; empty for any other file."""
+    if path.suffix == ".json":
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            content = json.loads(path.read_bytes())
+            keys = ("fingerprint", "vocabulary_size", "end_of_text")
+            return {
+                "name": content["source"]["name"],
+                "tokenizer": {key: content["tokenizer"][key] for key in keys},
+                "shards": [[shard["split"], shard["sha256"]] for shard in content["shards"]],
+            }
+    return {}
+
+
+def data_files(config: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return size, time of change and SHA-256 of each file that a config's data section names by its path, and of all
+    files of a folder that it names; those under ``files`` enter the cell's id.
+    """
+    return {text: [*_status(path), _digest(path)] for text, path in _paths(config)}
+
+
+def other_data(config: Mapping[str, Any], known: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the names of a config's data files that are not as in ``known``, which ``data_files`` returned.
+
+    A file or folder is read only where its size or time of change is another.
+    """
+    found = dict(_paths(config))
+
+    def is_same(text: str, state: Sequence[Any]) -> bool:
+        return text in found and (_status(found[text]) == list(state[:2]) or _digest(found[text]) == state[2])
+
+    return [text for text, state in known.items() if not is_same(text, state)]
+
+
+def _paths(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Yield each text of the data section that is the path of a file or folder, and that path."""
+    root = (config.get(MACHINE) or {}).get("data_root")
+    for text in sorted(_texts(config.get("data")) - {*files_of(config).values()}):
+        places = (Path(text).expanduser(), *((Path(root, text),) if root else ()))
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            if found := next((path for path in places if path.exists()), None):
+                yield text, found
+
+
+def _texts(node: Any) -> set[str]:
+    if isinstance(node, str):  # a separator, as "." and "/" are, names no data
+        return {node} if (os.sep in node or "." in node) and Path(node).name.strip(".") else set()
+    if isinstance(node, Mapping):
+        return set().union(*(_texts(value) for key, value in node.items() if key not in (TARGET, "prepare")))
+    return set().union(*map(_texts, node)) if isinstance(node, list | tuple) else set()
+
+
+def _status(path: Path) -> list[int]:
+    """Return size and time of change; of a folder the sum of its sizes, and a number for all names and times."""
+    if path.is_file():
+        status = path.stat()
+        return [status.st_size, status.st_mtime_ns]
+    inner = [(file.relative_to(path).as_posix(), _status(file)) for file in _files(path)]
+    return [sum(status[0] for _, status in inner), int(fingerprint(inner), 16) // 2]
+
+
+def _digest(path: Path) -> str:
+    if path.is_file():
+        return sha256_of_file(path)
+    return fingerprint([[file.relative_to(path).as_posix(), sha256_of_file(file)] for file in _files(path)])
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.is_file()]
+
+
+# Code.
+
+
+def code_of(config: Mapping[str, Any]) -> Hashes:
+    """Return a hash of each module of ours, or of the user, that a config's classes import; as this process first read
+    them.
+    """
+    return imported_by(modules(config))
+
+
+def imported_by(names: Iterable[str]) -> Hashes:
+    """Return a hash of each of these modules, and of each module of ours, or of the user, that they import."""
+    found: Hashes = {}
+    waiting = sorted(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and (read := _module(name)) is not None:
+            found[name], imported = read
+            waiting += imported
+    return dict(sorted(found.items()))
+
+
+def stamp(module: str) -> str:
+    """Return a hash of the code of a module and of all that it imports: a part of the names of its cached results."""
+    return fingerprint(imported_by([module]))
+
+
+def keep_code(root: Path, code: Hashes) -> str:
+    """Write a list of modules and hashes below ``root``, unless it is there; return its hash.
+
+    Raises:
+        OSError: the disk is full or the folder read-only.
+    """
+    name = fingerprint(code)
+    path = root / CODE / f"{name}.json"
+    if not path.is_file():
+        write_atomically(path, canonical_json(code).encode() + b"\n")
+    return name
+
+
+def read_code(root: Path, name: str) -> Hashes | None:
+    """Return the list of that hash; None where it is absent or damaged."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        code = json.loads(read_regular(root / CODE / f"{name}.json", 1_000_000))
+        if isinstance(code, dict) and fingerprint(code) == name and all(isinstance(one, str) for one in code.values()):
+            return code
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def other_code(root: Path, name: str) -> tuple[str, ...] | None:
+    """Return the files of the list of that hash, seen from the repository, that have changed or are gone; None where
+    there is no such list.
+    """
+    code = read_code(root, name)
+    if code is None:
+        return None
+    return tuple(
+        _shown(module) for module, known in code.items() if (now := _module(module)) is None or now[0] != known
+    )
+
+
+def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hashes or states of files that a run has read twice; where the two differ, a hash that no file has."""
+    mixed: dict[str, Any] = {}
+    for name, state in before.items():
+        digest = state if isinstance(state, str) else state[2]
+        other = now.get(name)
+        if other is None or (other if isinstance(other, str) else other[2]) != digest:
+            mixed[name] = fingerprint([digest]) if isinstance(state, str) else [0, 0, fingerprint([digest])]
+    return {**now, **mixed}
+
+
+@functools.cache
+def _module(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the hash of a module's file and the modules that it imports; None where no file of ours is it."""
+    path = _file(name)
+    if path is None:
+        return None
+    content = path.read_bytes()
+    parent = name.rpartition(".")[0]
+    imported = set() if name.startswith("paper_repro.") else {parent}
+    with contextlib.suppress(SyntaxError, ValueError):
+        imported |= {*_imports(ast.parse(content), name if path.name == "__init__.py" else parent)}
+    return sha256_of_bytes(content)[:LENGTH], tuple(sorted(imported - {""}))
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that code imports, and the names that may be modules; not those for type checkers alone."""
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        with contextlib.suppress(ImportError):  # above the package
+            home = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            yield from (home, *(f"{home}.{alias.name}" for alias in node.names))
+    elif isinstance(node, ast.stmt | ast.Module | ast.excepthandler):
+        for child in ast.iter_child_nodes(node):
+            yield from _imports(child, package)
+
+
+@functools.cache
+def _file(name: str) -> Path | None:
+    top, *rest = name.split(".")
+    if top == "paper_repro" and not rest:  # it only joins the folders, and names what a notebook asks for
+        return None
+    homes = sys.modules[top].__path__ if top == "paper_repro" else filter(None, [own_packages().get(top)])
+    for home in homes:
+        path = Path(home, *rest)
+        for found in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+            if found.is_file():
+                return found
+    return None
+
+
+def _shown(name: str) -> str:
+    root, path = Path(__file__).resolve().parents[2], _file(name)
+    if path is None:
+        return f"{name} (gone)"
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

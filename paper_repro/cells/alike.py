@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paper_repro.base.configs import without_seeds
 from paper_repro.base.identity import AUTO, MACHINE, fingerprint
-from paper_repro.base.seeds import without_seeds
 from paper_repro.cells.planned import PlannedCell
 
 _SHAPING = ("model", "module", "data")

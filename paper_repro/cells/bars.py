@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from paper_repro.base.durations import duration
+from paper_repro.base.errors import duration
 from paper_repro.cells.progress import RunningJob, Sweep
 
 REDRAW_SECONDS = 0.25

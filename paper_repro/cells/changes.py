@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from paper_repro.base import code_files
+from paper_repro.base import identity
 from paper_repro.cells import measurements, records
 from paper_repro.cells.leases import LeasedError, Leases
 from paper_repro.cells.measurements import Planned
@@ -21,8 +21,8 @@ def changed_files(root: Path, record: Record) -> list[str] | None:
     does not name them.
     """
     names = [each.get(measurements.LISTED) for each in measurements.code_of(record)]
-    code = [code_files.others(root, name) if name else None for name in names]
-    data = code_files.other_data(record.config, record.provenance.get("files") or {})
+    code = [identity.other_code(root, name) if name else None for name in names]
+    data = identity.other_data(record.config, record.provenance.get("files") or {})
     found = {path for one in code if one is not None for path in one} | {*data}
     return None if None in code and not found else sorted(found)
 

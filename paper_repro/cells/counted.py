@@ -14,12 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
+from paper_repro.base import configs, identity
+from paper_repro.base.configs import ROOMS, own_packages, without_seeds
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
-from paper_repro.base.packages import own_packages
-from paper_repro.base.seeds import without_seeds
-from paper_repro.base.targets import ROOMS
 from paper_repro.cells.planned import PlannedCell, file_hashes
 from paper_repro.cells.tasks import Cost
 

@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from paper_repro.base.durations import duration
+from paper_repro.base.errors import duration
 from paper_repro.cells.progress import Sweep
 
 if TYPE_CHECKING:

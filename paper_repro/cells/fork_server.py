@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.code_files import code_of
-from paper_repro.base.code_state import CodeState, read_code_state
-from paper_repro.base.entry import STOPPING
+from paper_repro.base.configs import modules
+from paper_repro.base.errors import STOPPING
+from paper_repro.base.files import CodeState, read_code_state
+from paper_repro.base.identity import code_of
 from paper_repro.base.processes import end_with_parent
-from paper_repro.base.targets import modules
 from paper_repro.cells.records import versions
 from paper_repro.cells.worker import be_worker
 

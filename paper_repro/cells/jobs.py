@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
+from paper_repro.base import configs, identity
 from paper_repro.cells.planned import PlannedCell
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.errors import UsageError
-from paper_repro.base.group import STRATEGIES
+from paper_repro.base.errors import STRATEGIES, UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.loggers import LOGGERS
 

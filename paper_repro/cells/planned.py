@@ -7,11 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.data_hashes import data_hash, other_text
-from paper_repro.base.identity import MACHINE
+from paper_repro.base import configs, identity
+from paper_repro.base.files import absent, find_data
+from paper_repro.base.identity import MACHINE, data_hash, other_text
 from paper_repro.cells.machine_section import check_machine
 from paper_repro.cells.training_section import check_training
 

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.code_state import read_code_state
-from paper_repro.base.files import disk_refuses
+from paper_repro.base.files import disk_refuses, read_code_state
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells import records
 from paper_repro.cells.disk import disk_message

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.code_state import CodeState
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes, write_atomically
+from paper_repro.base.files import CodeState, CorruptFileError, read_regular, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import canonical_json, fingerprint
 from paper_repro.cells.record_fields import check_fields
 from paper_repro.cells.tasks import (

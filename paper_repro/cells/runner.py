@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.errors import INTERRUPTED
-from paper_repro.base.group import check_started
+from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.cells import changes, measurements, records
 from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder

@@ -2,7 +2,7 @@
 
 import os
 
-from paper_repro.base.code_state import read_code_state
+from paper_repro.base.files import read_code_state
 
 if __name__ == "__main__":
     code = read_code_state()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paper_repro.base import identity
+from paper_repro.base.configs import instantiate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.base.targets import instantiate, require
 
 FINISHED = "finished"
 DIVERGED = "diverged"

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.identity import MACHINE, TARGET
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells.machine_section import share_batches
 
 TRAINING = "paper_repro.training.fit.Fit"

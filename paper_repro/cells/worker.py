@@ -19,11 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from paper_repro.base import code_files, identity
-from paper_repro.base.code_state import CodeState
-from paper_repro.base.entry import STOPPING
-from paper_repro.base.errors import INTERRUPTED, UsageError
-from paper_repro.base.files import disk_refuses, sha256_of_bytes, write_atomically
+from paper_repro.base import identity
+from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
+from paper_repro.base.files import CodeState, disk_refuses, sha256_of_bytes, write_atomically
 from paper_repro.cells import measurements, records
 from paper_repro.cells.disk import disk_message
 from paper_repro.cells.estimates import CannotBuildError, count_here
@@ -145,7 +143,7 @@ class Worker:
                     status, note = FAILED, f"probes.{name}: {_last_line(error)}"
                     continue
                 only = {**cell.config, identity.PROBES: {name: cell.config[identity.PROBES][name]}}
-                code = {measurements.LISTED: code_files.keep(self.runs, code_files.code_of(only))}
+                code = {measurements.LISTED: identity.keep_code(self.runs, identity.code_of(only))}
                 try:
                     self._keep(cell, name, findings, time.monotonic() - started, origin | code)
                 except ValueError as error:
@@ -203,15 +201,15 @@ class Worker:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 known = dict(json.loads(path.read_bytes()))
         for cell in batch:
-            code, files = code_files.code_of(cell.config), code_files.data_files(cell.config)
+            code, files = identity.code_of(cell.config), identity.data_files(cell.config)
             if goes_on:
                 begun = known.get(cell.id, {})
-                before = code_files.read(self.runs, str(begun.get(measurements.LISTED)))
+                before = identity.read_code(self.runs, str(begun.get(measurements.LISTED)))
                 if before is None:
                     found[cell.id] = {}
                     continue
-                code, files = code_files.joined(before, code), code_files.joined(begun.get("files", {}), files)
-            listed = {measurements.LISTED: code_files.keep(self.runs, code)}
+                code, files = identity.joined(before, code), identity.joined(begun.get("files", {}), files)
+            listed = {measurements.LISTED: identity.keep_code(self.runs, code)}
             found[cell.id] = listed | ({"files": files} if files else {})
         write_atomically(path, json.dumps(found).encode())
         return found

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from paper_repro.base.command_line import default_runs
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, default_runs
 from paper_repro.cells.records import Record, check_has_weights
 from paper_repro.cells.tasks import FINISHED
 from paper_repro.tables import view

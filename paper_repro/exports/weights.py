@@ -9,9 +9,9 @@ import safetensors.torch
 from torch import nn
 
 from paper_repro.base import identity
+from paper_repro.base.configs import instantiate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.base.targets import instantiate, require
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
 from paper_repro.exports import source

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.entry import STOPPING
-from paper_repro.base.errors import INTERRUPTED, UsageError
+from paper_repro.base.errors import INTERRUPTED, STOPPING, UsageError
 
 PATIENCE_SECONDS = 120.0
 """How long a job stays for cells that other jobs run: longer than a dead one's lease counts."""

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from paper_repro.base.group import place
+from paper_repro.base.errors import place
 
 
 def followed() -> int | None:

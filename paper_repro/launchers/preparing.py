@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells.planned import PlannedCell
 
 PREPARE = "--prepare"

@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from paper_repro.base.command_line import Words
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import locked, sha256_of_bytes, write_atomically
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.disk import open_runs_folder

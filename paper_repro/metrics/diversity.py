@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 from paper_repro.metrics.quantities import Quantity
 
 DISTINCT_1 = Quantity("distinct-1", "", higher_is_better=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED
 from paper_repro.metrics import quantities
 from paper_repro.metrics.pooled import PooledMean
 from paper_repro.metrics.quantities import Quantity

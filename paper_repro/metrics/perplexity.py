@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from paper_repro.base.data_files import DATA_VARIABLE, find_data
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import DATA_VARIABLE, find_data
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
 from paper_repro.metrics.quantities import Quantity
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 
 
 class PooledMean(Metric):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 
 CONFIDENCE = 0.95
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from paper_repro.base.arguments import one_of
+from paper_repro.base.errors import one_of
 from paper_repro.metrics.diversity import words_of
 from paper_repro.metrics.quantities import Quantity
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from paper_repro.base.arguments import one_of
+from paper_repro.base.errors import one_of
 from paper_repro.metrics.diversity import DISTINCT_1, DISTINCT_2, distinct_n
 from paper_repro.metrics.grammar import Engine, FixedRules, Grade, PaperRules, flesch_kincaid_grade, grammar_quality
 from paper_repro.metrics.grammar_checkers import NEEDS_LOCAL, Harper, LanguageTool, MissingCheckerError

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels import cem_mlp, tied_attention
 from paper_repro.kernels.cem_mlp import ACTIVATIONS
 from paper_repro.models.descent import Trajectory, descend

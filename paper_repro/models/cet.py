@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
-from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
 from paper_repro.kernels.preferences import speed
 from paper_repro.kernels.projected_step import image_step, project, projected_step

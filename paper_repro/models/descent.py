@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 
 State = TypeVar("State")
 StepRule = Callable[[State, int, Any], State]

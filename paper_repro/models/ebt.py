@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.qk_rotary import RotaryTables, rotate, rotate_queries_and_keys, textbook_tables
 from paper_repro.kernels.rms_norm import rms_norm

@@ -12,8 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import at_least
+from paper_repro.base.identity import mix
 from paper_repro.models.gpt import CausalLanguageModel
 from paper_repro.models.nrgpt import NRGPT
 

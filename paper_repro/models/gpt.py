@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, positive
+from paper_repro.base.errors import at_least, positive
 from paper_repro.kernels.causal_attention import causal_attention
 
 

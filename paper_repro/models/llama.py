@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.errors import nearest
+from paper_repro.base.errors import at_least, nearest, one_of, positive
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
 from paper_repro.kernels.qk_rotary import RotaryTables, published_tables, rotate_queries_and_keys, textbook_tables

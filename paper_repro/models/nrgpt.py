@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from paper_repro.base.arguments import at_least, one_of, positive
+from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels import nrgpt_block
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.nrgpt_block import gelu_slope

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.identity import IGNORED
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.documents import DocumentData

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.base.targets import instantiate
+from paper_repro.base.configs import instantiate
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.training.counting import count_flops, num_parameters
 

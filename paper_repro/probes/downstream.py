@@ -11,9 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.data_files import find_data
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.files import find_data
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules import continuations
 from paper_repro.datamodules.counter_based import CounterBasedDataModule

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from paper_repro.base.configs import built_by
 from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import built_by
 from paper_repro.cells.tasks import Cost, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.errors import at_least
+from paper_repro.base.identity import IGNORED
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.llama import Llama

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.data_files import absent, find_data
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.files import absent, find_data
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.pg19 import TEST, BookData

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import UsageError, at_least, one_of, positive
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Findings, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData

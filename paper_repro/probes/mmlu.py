@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.data_files import places
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.files import places
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.evaluation import mmlu

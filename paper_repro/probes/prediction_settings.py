@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.targets import instantiate
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.models.ebt import EBT
 from paper_repro.models.gpt import CausalLanguageModel

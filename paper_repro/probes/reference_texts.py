@@ -6,11 +6,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base.data_files import absent, find_data
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import sha256_of_bytes
-from paper_repro.base.seeds import mix
-from paper_repro.base.targets import instantiate
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 
 CORPUS = "text"

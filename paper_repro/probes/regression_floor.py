@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import one_of
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, one_of
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 

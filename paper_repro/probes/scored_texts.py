@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.question_answers import AbsentTextsError
 from paper_repro.datamodules.text import VAL, TextData

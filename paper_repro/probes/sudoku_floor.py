@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import one_of
+from paper_repro.base.errors import one_of
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import data_of
 from paper_repro.datamodules.sudoku import SudokuData

@@ -7,8 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least, one_of, positive
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import Tokenizer

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.errors import UsageError, at_least
+from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.question_answers import AbsentTextsError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of
+from paper_repro.base.errors import at_least, one_of
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.probes.floor_task import FloorTask

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from paper_repro.base import typed_yaml
-from paper_repro.base.command_line import RESULTS
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import measurements, records
 from paper_repro.cells.records import SEAL, Record

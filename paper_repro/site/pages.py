@@ -17,9 +17,8 @@ from xml.etree import ElementTree
 import jinja2
 from markupsafe import Markup
 
-from paper_repro.base import origins
-from paper_repro.base.durations import duration
-from paper_repro.base.errors import UsageError
+from paper_repro.base import configs
+from paper_repro.base.errors import UsageError, duration
 from paper_repro.cells.measurements import code_of
 from paper_repro.site.files import (
     Result,
@@ -172,7 +171,7 @@ class Site:
     def record(self, cell: str) -> bytes:
         kept, uses = self.source.records[cell], self.source.uses.get(cell, ())
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name, value in origins.leaves(kept.record.config):
+        for name, value in configs.leaves(kept.record.config):
             section, _, key = name.partition(".")
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             sections.setdefault(section if key else "", []).append((key or name, text))

@@ -11,10 +11,9 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paper_repro.base import overrides, typed_yaml
+from paper_repro.base import configs, typed_yaml
+from paper_repro.base.configs import LARGEST, Override
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.overrides import Override
-from paper_repro.base.seeds import LARGEST
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 
@@ -37,7 +36,7 @@ class Overrides:
 
     @classmethod
     def from_yaml(cls, node: Node) -> "Overrides":
-        return cls(overrides.read(node))
+        return cls(configs.read_overrides(node))
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def _axis_value(name: str, node: Node, sets: Node | None) -> AxisValue:
         value = entries.get("value")
     else:
         entries, label, value = {}, node.text(), node
-    own = overrides.read(entries["overrides"]) if "overrides" in entries else ()
+    own = configs.read_overrides(entries["overrides"]) if "overrides" in entries else ()
     if value is not None and sets is not None:
-        own += (overrides.single(sets.text(), value),)
+        own += (configs.override_of(sets.text(), value),)
     elif "value" in entries:
         raise entries["value"].error("'value' needs the key that the axis sets: give the axis 'sets'")
     at_scale = typed_yaml.convert(dict[str, Overrides], entries["at_scale"]) if "at_scale" in entries else {}

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import typed_yaml
+from paper_repro.base.configs import Override, override_of
 from paper_repro.base.errors import nearest
-from paper_repro.base.overrides import Override, single
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key, PlannedCell
 from paper_repro.cells.records import Record
@@ -88,7 +88,7 @@ class Baseline:
         if not values["metrics"] and values.get("judges") != NOTHING:
             raise node.error(f"baseline '{node.name}' bounds no metric: give it 'metrics', or judges: nothing")
         if "task" in entries:
-            values["task"] = (single("task", entries["task"]),)
+            values["task"] = (override_of("task", entries["task"]),)
         if "at" in entries:
             values["at"] = {axis: child.text() for axis, child in entries["at"].items().items()}
         return cls(**values)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
+from paper_repro.base import configs, identity
+from paper_repro.base.configs import Override, parse
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
-from paper_repro.base.overrides import Override, parse
 from paper_repro.cells.planned import Key, PlannedCell, plan_cell
 from paper_repro.cells.training_section import TRAINING
 from paper_repro.tables import spec
@@ -150,7 +149,7 @@ def _moved(key: Key, place: Mapping[str, str]) -> Key:
 
 
 def _is_trained(cell: PlannedCell) -> bool:
-    return bool(cell.config["task"][identity.TARGET] == TRAINING)
+    return bool(cell.config["task"][configs.TARGET] == TRAINING)
 
 
 def _refuse_twins(artifact: Artifact, cells: Sequence[PlannedCell], overrides: Sequence[str]) -> None:

@@ -10,14 +10,11 @@ from typing import Any
 
 from tabulate import tabulate
 
-from paper_repro.base import code_files
-from paper_repro.base.config import file_of
-from paper_repro.base.data_files import find_data
-from paper_repro.base.durations import duration
-from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.files import CorruptFileError, write_atomically
-from paper_repro.base.identity import MACHINE, TARGET
-from paper_repro.base.origins import explained
+from paper_repro.base import identity
+from paper_repro.base.configs import TARGET, explained, file_of
+from paper_repro.base.errors import UsageError, duration, nearest
+from paper_repro.base.files import CorruptFileError, find_data, write_atomically
+from paper_repro.base.identity import MACHINE
 from paper_repro.cells import changes, measurements, records
 from paper_repro.cells.estimates import estimate, processor_flags, slow_products, unmeasured_rate
 from paper_repro.cells.leases import holder, lease_path
@@ -186,7 +183,7 @@ def _refuse_unknown_code(found: Sequence[Record]) -> None:
 def _code_lists(found: Sequence[Record], runs: Path, results: Path) -> dict[Path, bytes]:
     """Return where the lists of files that records name go, and their content."""
     names = {each.get(measurements.LISTED) for record in found for each in measurements.code_of(record)} - {None}
-    paths = (Path(code_files.FOLDER, f"{name}.json") for name in sorted(map(str, names)))
+    paths = (Path(identity.CODE, f"{name}.json") for name in sorted(map(str, names)))
     return {results / path: (runs / path).read_bytes() for path in paths if (runs / path).is_file()}
 
 

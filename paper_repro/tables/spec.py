@@ -22,10 +22,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from paper_repro.base import typed_yaml
-from paper_repro.base.config import experiments, is_experiment
+from paper_repro.base.configs import Override, experiments, is_experiment, own_packages
 from paper_repro.base.errors import UsageError, nearest
-from paper_repro.base.overrides import Override
-from paper_repro.base.packages import own_packages
 from paper_repro.base.typed_yaml import Node
 from paper_repro.cells.planned import Key
 from paper_repro.tables import axes as axes_of

@@ -16,8 +16,8 @@ from typing import Any
 from tabulate import tabulate
 
 from paper_repro.base import typed_yaml
+from paper_repro.base.configs import TARGET
 from paper_repro.base.files import write_atomically
-from paper_repro.base.identity import TARGET
 from paper_repro.cells import changes, measurements
 from paper_repro.cells.planned import Key
 from paper_repro.cells.records import Record

@@ -12,10 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
-from paper_repro.base.command_line import RESULTS, default_runs
-from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base import configs, identity
+from paper_repro.base.errors import RESULTS, UsageError, default_runs, nearest
 from paper_repro.base.files import CorruptFileError, read_regular
 from paper_repro.cells import changes, measurements, records
 from paper_repro.cells.planned import Key, PlannedCell

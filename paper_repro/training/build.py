@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paper_repro.base.configs import instantiate, locate, require
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
-from paper_repro.base.targets import instantiate, locate, require
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Cell, Task
 from paper_repro.cells.training_section import TrainingSettings, read_training
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of

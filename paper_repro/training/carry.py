@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 from paper_repro.training.batches import map_tensors, tensors_of
 
 Ring = dict[str, Any]

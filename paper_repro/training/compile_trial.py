@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from paper_repro import kernels
+from paper_repro.base.configs import without_seeds
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import CorruptFileError, read_regular, write_atomically
 from paper_repro.base.identity import canonical_json, fingerprint
-from paper_repro.base.seeds import without_seeds
 from paper_repro.cells.tasks import Cell
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.compiled_code import first_line, of_full_disk, processor

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from paper_repro.base.configs import without_seeds
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import fingerprint
-from paper_repro.base.seeds import without_seeds
 from paper_repro.cells.tasks import Cell, Cost
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.batches import map_tensors

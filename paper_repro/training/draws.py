@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 
 
 class Distribution(Protocol):

@@ -20,9 +20,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from paper_repro.base.entry import STOPPING
-from paper_repro.base.errors import UsageError
-from paper_repro.base.group import check_started, place
+from paper_repro.base.errors import STOPPING, UsageError, check_started, place
 from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.training import nodes, single
 from paper_repro.training.build import build

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.batches import device_of, map_tensors, place
 from paper_repro.training.compiled_code import of_compiler

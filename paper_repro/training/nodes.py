@@ -25,9 +25,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from paper_repro.base.entry import STOPPING
-from paper_repro.base.errors import UsageError
-from paper_repro.base.group import BY_TORCHRUN, Place
+from paper_repro.base.errors import BY_TORCHRUN, STOPPING, Place, UsageError
 from paper_repro.cells.tasks import NODE_LOST, Cell, StopRequestedError
 from paper_repro.training import single
 from paper_repro.training.build import build

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from paper_repro.base.arguments import positive
+from paper_repro.base.errors import positive
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from paper_repro.base.targets import instantiate
+from paper_repro.base.configs import instantiate
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.counting import ATEN, flops_by_operation, num_parameters

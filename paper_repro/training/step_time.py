@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base.arguments import at_least, one_of, positive
-from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
-from paper_repro.base.targets import instantiate
+from paper_repro.base.configs import instantiate
+from paper_repro.base.errors import UsageError, at_least, one_of, positive
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
 from paper_repro.training.build import optimizer_of
 from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices

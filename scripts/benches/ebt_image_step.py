@@ -13,7 +13,7 @@ import torch
 from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
 from paper_repro.kernels.preferences import prefer

@@ -11,7 +11,7 @@ import torch
 from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.counting import count_flops
 from paper_repro.training.step_cost import added_memory

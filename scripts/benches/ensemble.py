@@ -7,7 +7,7 @@ import torch
 from side_by_side import ROUNDS, Comparison, interleaved, relative_error
 from torch import Tensor, nn
 
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps

@@ -28,7 +28,7 @@ from simulated import Actor, Process, Servers, Stage, prepare
 
 from paper_repro.base import identity
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.cells import pool, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task

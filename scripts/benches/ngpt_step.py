@@ -11,8 +11,7 @@ import torch
 from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 
-from paper_repro.base.config import compose
-from paper_repro.base.targets import instantiate
+from paper_repro.base.configs import compose, instantiate
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training.step_time import StepSettings, stepper
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import code_files, packages
-from paper_repro.base.config import compose
+from paper_repro.base import configs, identity
+from paper_repro.base.configs import compose
 
 SOURCES = {
     "__init__.py": "",
@@ -24,26 +24,26 @@ def test_every_import_counts_and_nothing_else(tmp_path: Path, monkeypatch: pytes
         path = tmp_path / "ours" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setenv(packages.VARIABLE, str(tmp_path / "ours"))
-    found = code_files.imported_by(["ours.a"])
+    monkeypatch.setenv(configs.PACKAGES, str(tmp_path / "ours"))
+    found = identity.imported_by(["ours.a"])
     assert {name.removeprefix("ours.") for name in found} == {"ours", "a", "b", "c", "d", "e", "e.f", *"hijk"}
 
 
 def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> None:
-    found = code_files.code_of(compose("ngpt/speedup", ["model=ngpt/ngpt"]))
-    named = ("models.ngpt", "kernels.sphere_step.triton", "training.single", "datamodules.text", "base.seeds")
+    found = identity.code_of(compose("ngpt/speedup", ["model=ngpt/ngpt"]))
+    named = ("models.ngpt", "kernels.sphere_step.triton", "training.single", "datamodules.text", "base.identity")
     assert {f"paper_repro.{name}" for name in named} <= found.keys()
     others = ("paper_repro.models.cet", "paper_repro.tables", "paper_repro.papers", "paper_repro.launchers")
     assert not [name for name in found if name.startswith(others)]
 
 
 def test_a_list_is_known_by_its_content_alone(tmp_path: Path) -> None:
-    code = code_files.imported_by(["paper_repro.base.seeds"])
-    name = code_files.keep(tmp_path, code)
-    assert code_files.read(tmp_path, name) == code and code_files.others(tmp_path, name) == ()
+    code = identity.imported_by(["paper_repro.base.typed_yaml"])
+    name = identity.keep_code(tmp_path, code)
+    assert identity.read_code(tmp_path, name) == code and identity.other_code(tmp_path, name) == ()
     path = tmp_path / "code" / f"{name}.json"
-    path.write_text(path.read_text().replace("seeds", "sudoku"))
-    assert code_files.read(tmp_path, name) is None
+    path.write_text(path.read_text().replace("errors", "sudoku"))
+    assert identity.read_code(tmp_path, name) is None
 
 
 def test_the_files_of_a_folder_are_data(tmp_path: Path) -> None:
@@ -51,10 +51,10 @@ def test_the_files_of_a_folder_are_data(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.txt").write_text("a")
     config = {"data": {"path": str(folder), "files": {"role": str(tmp_path / "other.txt")}, "kernel": "rbf"}}
-    known = code_files.data_files(config)
-    assert [*known] == [str(folder)] and code_files.other_data(config, known) == []
+    known = identity.data_files(config)
+    assert [*known] == [str(folder)] and identity.other_data(config, known) == []
     (folder / "b.txt").write_text("b")
-    assert code_files.other_data(config, known) == [str(folder)]
+    assert identity.other_data(config, known) == [str(folder)]
 
 
 def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
@@ -64,15 +64,15 @@ def test_a_folder_is_read_again_only_where_one_of_its_files_was_written(
     for name in "ab":
         (folder / f"{name}.txt").write_text(name)
     config = {"data": {"path": str(folder), "between": "/", "after": "..."}}
-    known = code_files.data_files(config)
+    known = identity.data_files(config)
     assert [*known] == [str(folder)]
-    read, whole = list[Path](), code_files.sha256_of_file
-    monkeypatch.setattr(code_files, "sha256_of_file", lambda path: read.append(path) or whole(path))
-    assert code_files.other_data(config, known) == [] and not read
+    read, whole = list[Path](), identity.sha256_of_file
+    monkeypatch.setattr(identity, "sha256_of_file", lambda path: read.append(path) or whole(path))
+    assert identity.other_data(config, known) == [] and not read
     (folder / "a.txt").touch()
-    assert code_files.other_data(config, known) == [] and len(read) == 2
+    assert identity.other_data(config, known) == [] and len(read) == 2
     (folder / "a.txt").write_text("c")
-    assert code_files.other_data(config, known) == [str(folder)]
+    assert identity.other_data(config, known) == [str(folder)]
 
 
 def test_a_run_that_has_read_two_files_of_one_name_comes_from_neither(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_run_that_has_read_two_files_of_one_name_comes_from_neither(tmp_path: 
     config, states = {"data": {"path": str(path)}}, []
     for text in "aba":
         path.write_text(text)
-        states.append(code_files.data_files(config))
+        states.append(identity.data_files(config))
     first, second, again = states
-    assert code_files.other_data(config, code_files.joined(first, again)) == []
-    assert code_files.other_data(config, code_files.joined(first, second)) == [str(path)]
-    assert code_files.other_data(config, code_files.joined(code_files.joined(first, second), again)) == [str(path)]
-    assert code_files.joined({"m": "1", "gone": "2"}, {"m": "1", "n": "3"}).items() >= {"m": "1", "n": "3"}.items()
+    assert identity.other_data(config, identity.joined(first, again)) == []
+    assert identity.other_data(config, identity.joined(first, second)) == [str(path)]
+    assert identity.other_data(config, identity.joined(identity.joined(first, second), again)) == [str(path)]
+    assert identity.joined({"m": "1", "gone": "2"}, {"m": "1", "n": "3"}).items() >= {"m": "1", "n": "3"}.items()

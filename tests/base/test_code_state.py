@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.code_state import CodeState, read_code_state
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
+from paper_repro.base.files import CodeState, read_code_state
 
 TRACKED = ("kernels/op/code.py", "paper_repro/conf/a.yaml", "constraints.txt", "README.md")
 

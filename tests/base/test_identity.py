@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import RESULTS
-from paper_repro.base.config import CONF, compose
-from paper_repro.base.targets import locate
+from paper_repro.base.configs import CONF, compose, locate
+from paper_repro.base.errors import RESULTS
 from paper_repro.cells import records
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
@@ -225,7 +224,7 @@ def test_a_task_that_measures_time_has_the_speed_in_its_id(task: str) -> None:
         other = {**auto, "machine": {**auto["machine"], key: value}}
         assert identity.settings(other) != identity.settings(auto), key
         assert identity.settings(identity.recorded(other)) == identity.settings(other)
-    for key, values in identity.rules().timed[task].unless.items():
+    for key, values in identity.rules().timed[task]["unless"].items():
         for value in values:
             assert identity.settings({**auto, "machine": {**auto["machine"], key: value}}) == identity.settings(auto)
     assert identity.settings(identity.recorded(auto)) == identity.settings(auto)

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base import typed_yaml
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.config import compose, experiments
-from paper_repro.base.errors import UsageError
-from paper_repro.base.origins import explained
+from paper_repro.base.configs import compose, experiments, explained
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.tables import spec
 from paper_repro.tables.publish import explain
 

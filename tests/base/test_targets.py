@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.config import compose, experiments
-from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import built_by, require
+from paper_repro.base.configs import built_by, compose, experiments, require
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Task
 from paper_repro.tests.support import sweeps
 

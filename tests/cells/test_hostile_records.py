@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base import code_state, identity
-from paper_repro.base.code_state import CodeState, read_code_state
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.base import files, identity
+from paper_repro.base.errors import ROOT, UsageError
+from paper_repro.base.files import CodeState, CorruptFileError, read_code_state, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records, runner
 from paper_repro.cells.pool import Pool
@@ -288,7 +286,7 @@ def test_the_state_of_the_code_is_git_s_or_none(tmp_path: Path, monkeypatch: pyt
     def killed(command: list[str], **_: Any) -> Any:
         raise subprocess.CalledProcessError(-9, command)
 
-    monkeypatch.setattr(code_state.subprocess, "run", killed)
+    monkeypatch.setattr(files.subprocess, "run", killed)
     assert read_code_state(tmp_path) == CodeState(None, None)
 
 
@@ -340,7 +338,7 @@ def test_a_job_that_begins_after_the_code_has_changed_is_called_uncommitted(
 
 def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
     program = (
-        "import sys, runpy, paper_repro.base.code_state as state\n"
+        "import sys, runpy, paper_repro.base.files as state\n"
         "def read():\n"
         "    print(sorted(name for name in sys.modules if name.startswith('paper_repro.')))\n"
         "    raise SystemExit(0)\n"
@@ -348,7 +346,7 @@ def test_the_state_of_the_code_is_read_before_the_code_is_imported() -> None:
         "runpy.run_module('paper_repro.cells.start_fork_server', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "['paper_repro.base', 'paper_repro.base.code_state', 'paper_repro.cells']\n"
+    assert done.stdout == "['paper_repro.base', 'paper_repro.base.files', 'paper_repro.cells']\n"
 
 
 def test_an_outcome_that_no_record_can_hold_fails_its_cell_alone(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import ROOT, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError, run_main
 from paper_repro.cells import planned, records, runner
 from paper_repro.cells.loggers import check_loggers
 from paper_repro.cells.records import record_path

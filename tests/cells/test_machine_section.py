@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.config import CONF, compose
-from paper_repro.base.errors import UsageError
+from paper_repro.base.configs import CONF, compose
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import machine_section, runner
 from paper_repro.cells.machine_section import check_machine
 from paper_repro.kernels import preferences

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paper_repro.base.durations import duration
+from paper_repro.base.errors import duration
 from paper_repro.cells import progress
 from paper_repro.cells.display import Display
 from paper_repro.cells.jobs import Job

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import CorruptFileError, sha256_of_bytes
+from paper_repro.base.files import CorruptFileError, read_code_state, sha256_of_bytes
 from paper_repro.base.identity import canonical_json
 from paper_repro.cells import records
 from paper_repro.cells.records import LIMIT_BYTES, Record, find, from_outcome, read, record_path, thin, write

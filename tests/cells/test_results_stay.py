@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.code_state import read_code_state
+from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
 from paper_repro.cells.ended import Ended
 from paper_repro.cells.leases import Leases

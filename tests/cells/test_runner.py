@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.code_state import read_code_state
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import read_code_state
 from paper_repro.cells import leases, records, runner
 from paper_repro.cells.jobs import jobs
 from paper_repro.cells.leases import lease_path

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from paper_repro.base import data_files
-from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.base import files
+from paper_repro.base.errors import RESULTS, ROOT
 from paper_repro.cells import verify
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import Record
@@ -125,7 +125,7 @@ def test_absent_and_other_data_are_reported_and_are_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PAPER_REPRO_DATA", str(tmp_path))
-    monkeypatch.setattr(data_files, "DATA", tmp_path)
+    monkeypatch.setattr(files, "DATA", tmp_path)
     assert reproduce(monkeypatch, "nrgpt/table4", "--verify") == 0
     found = capsys.readouterr().out
     assert found.count("not verified [1]") == 5, "one cell of each model"

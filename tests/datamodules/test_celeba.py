@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import celeba_preparation
 from paper_repro.datamodules.celeba import CelebAData
@@ -46,8 +46,8 @@ def celeba(photographs: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.Mo
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(celeba_preparation, "write", partial(celeba_preparation.write, shard_images=3))
     folder = tmp_path / "celeba"
     (folder / "img_align_celeba").mkdir(parents=True)

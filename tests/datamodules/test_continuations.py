@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import continuations
 from paper_repro.datamodules.shard_writing import write_shards
@@ -33,8 +33,8 @@ def corpus(root: Path, val: list[str]) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(continuations, "QUESTIONS", WANTED)
     corpus(tmp_path, VAL)
     return tmp_path

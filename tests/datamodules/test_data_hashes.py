@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base import data_files, identity
-from paper_repro.base.command_line import RESULTS
+from paper_repro.base import files, identity
+from paper_repro.base.errors import RESULTS
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells.planned import file_hashes, plan_cell
 from paper_repro.datamodules import docstrings, sudoku_files
@@ -49,8 +49,8 @@ PUBLISHED = {  # SHA-256 of the tokenizer, the training shard and the validation
 
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules import documents as documents_module
 from paper_repro.datamodules.documents import DocumentData, padded
 from paper_repro.datamodules.shard_writing import write_shards

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import encoded_images, image_preparation
 from paper_repro.datamodules.celeba import CelebAImages
@@ -52,8 +52,8 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(image_preparation, "SHARD_BYTES", 3 * SIZE * SIZE * 3 + 1)
 
 

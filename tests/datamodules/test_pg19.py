@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import pg19
 from paper_repro.datamodules.preparations import texts
@@ -104,7 +104,7 @@ def test_another_listing_is_refused(tmp_path: Path, content: bytes, message: str
 def test_the_command_downloads_into_a_folder_of_its_own(books: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = Bucket(few)
     monkeypatch.setattr(texts, "fetch", bucket)
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     to, tokenizer = books.parent / "out", books.parent / "tokenizer.json"
     assert prepare_data.main(["pg19", "--download", "--tokenizer", str(tokenizer), "--to", str(to)]) == 0
     assert len(list((to / "pg19-texts").glob("*.txt"))) == len(bucket.asked) == few

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import slimpajama
 from paper_repro.datamodules.stream_shards import Part, Rank, write_streams
@@ -36,9 +36,9 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
     monkeypatch.setattr(slimpajama, "HELD_OUT_DOCUMENTS", KEPT)
-    for name in (data_files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
+    for name in (files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 

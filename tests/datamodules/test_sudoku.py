@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import sudoku, sudoku_files
 from paper_repro.datamodules.sudoku import GeneratedSudoku, SATNetAndRRN, symmetric
@@ -233,8 +233,8 @@ def test_arguments_out_of_range_are_refused(options, said):
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files in the form of SATNet's and RRN's, of few boards."""
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(sudoku_files, "SATNET_BOARDS", 10)
     monkeypatch.setattr(sudoku, "SATNET_TRAIN", 9)
     boards = torch.tensor(np.array([puzzle(seed, 60) for seed in range(10)]))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base import data_files
+from paper_repro.base import files
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import instantiate
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED
 from paper_repro.datamodules import text_sets
 from paper_repro.datamodules.listops import ListOps
 from paper_repro.datamodules.question_answers import BRACKETS, DYCK_PROMPT, SOURCES, dyck_pair, dyck_texts
@@ -30,8 +30,8 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.tokenizers import (
     END_OF_TEXT,
@@ -89,8 +89,8 @@ def test_two_files_are_the_same_tokenizer_as_one(trained: BytePairTokenizer, tmp
 def test_gpt2_is_found_among_the_data_or_its_places_and_layout_are_told(
     trained: BytePairTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(data_files.DATA_VARIABLE, str(tmp_path / "shared"))
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "data")
+    monkeypatch.setenv(files.DATA_VARIABLE, str(tmp_path / "shared"))
+    monkeypatch.setattr(files, "DATA", tmp_path / "data")
     with pytest.raises(UsageError) as caught:
         known(GPT2, tmp_path / "root")
     for part in (tmp_path / "root" / "gpt2", tmp_path / "shared" / "gpt2", tmp_path / "data" / "gpt2"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import tokenizers, web_documents
 from paper_repro.datamodules.documents import DocumentData
@@ -30,10 +30,10 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
     monkeypatch.setattr(web_documents, "VAL_SHARE", SHARE)
     monkeypatch.setitem(tokenizers.SIZES, "gpt-neox", TOKENIZER.vocabulary_size)
-    for name in (data_files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
+    for name in (files.DATA_VARIABLE, "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.to_bytes())
 

@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 
 import paper_repro
-from paper_repro.base.command_line import ROOT, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError, run_main
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.records import Record, record_path
@@ -127,7 +126,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
 ) -> None:
     finished("ngpt")
     to, runs = ["--to", str(tmp_path / "out")], ["--runs", str(tmp_path)]
-    assert "--to DIR is needed" in refused([CELL, *runs], capsys)
+    assert "arguments are required: --to" in refused([CELL, *runs], capsys)
     assert f"did you mean '{CELL}'" in refused(["0123456789abcdee", *to, *runs], capsys)
     assert "--format onnx: expected paper-repro or huggingface" in refused(
         [CELL, *to, *runs, "--format", "onnx"], capsys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 MOST_SHARED = 227 << 10
 """Bytes of shared memory that a block can have on an H100."""

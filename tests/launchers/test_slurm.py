@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.launchers import options, slurm

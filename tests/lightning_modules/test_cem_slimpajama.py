@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from paper_repro.base.config import compose
-from paper_repro.base.targets import instantiate
+from paper_repro.base.configs import compose, instantiate
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
 from paper_repro.training.schedules import Constant
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
 from paper_repro.datamodules.image_sources import Digits

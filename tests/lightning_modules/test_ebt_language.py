@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
 from paper_repro.lightning_modules import ebt_language, prediction_descent

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome
 from paper_repro.lightning_modules.ebt_sudoku import EBTSudoku, SudokuClassifier, targets_of

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base import config as configs
-from paper_repro.base import identity
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base import configs, identity
+from paper_repro.base.identity import IGNORED
 from paper_repro.cells import records, runner
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import FINISHED

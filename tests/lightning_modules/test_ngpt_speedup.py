@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell
 from paper_repro.lightning_modules.ngpt_speedup import NGPTSpeedup

@@ -147,7 +147,7 @@ def test_what_cannot_be_counted_is_refused(root: Path) -> None:
 def test_sets_of_texts_are_floored_on_the_places_where_models_are_scored(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "nowhere")
+    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "nowhere")
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     sets = ["validation", "dyck-generated", "squad"]
     whole = config(root, sets=sets, num_texts=5)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from paper_repro.base.data_files import DATA_VARIABLE
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.cells.tasks import Findings
 from paper_repro.evaluation import harness
 from paper_repro.evaluation.causal import Evaluator

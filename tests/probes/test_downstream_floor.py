@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, task_of
 from paper_repro.datamodules import continuations
@@ -31,8 +31,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(continuations, "QUESTIONS", made.WANTED)
     made.corpus(tmp_path, made.VAL)
     return tmp_path
@@ -125,7 +125,7 @@ def test_what_is_lacking_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert reason.startswith("needs downstream/continuations-512: ") and reason.endswith(f"run: {COMMAND}")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.setattr(data_files, "DATA", root)
+    monkeypatch.setattr(files, "DATA", root)
     assert outcome(root).unavailable == dict.fromkeys(names, harness.INSTALL)
 
 
@@ -137,7 +137,7 @@ def test_altered_questions_are_refused_before_and_after_a_training(root: Path, m
     monkeypatch.setattr("paper_repro.probes.downstream._shipped_tasks", lambda: root)
     with pytest.raises(UsageError, match=message):
         Downstream(**COMMON).of_model(small_gpt(), data(root))
-    monkeypatch.setenv(data_files.DATA_VARIABLE, str(root))
+    monkeypatch.setenv(files.DATA_VARIABLE, str(root))
     with pytest.raises(UsageError, match=message):
         Downstream(**COMMON)
 

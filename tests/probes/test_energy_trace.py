@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.listops import ListOps, ListOpsData

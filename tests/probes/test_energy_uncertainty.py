@@ -9,8 +9,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.models.ebt import think

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
 from paper_repro.models.cem import CEMMLP, CEMAttention
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.shard_writing import write_shards
 from paper_repro.datamodules.text import TokenData
@@ -41,8 +41,8 @@ def prepare(folder: Path, splits: dict[str, list[str]], tokenizer: BytePairToken
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenData:
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     prepare(tmp_path / "corpus", {"train": TRAIN, "val": VAL})
     return TokenData({"manifest": "corpus/manifest.json"}, batch_size=2, window=WINDOW, data_root=tmp_path)
 

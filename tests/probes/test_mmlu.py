@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base.data_files import DATA_VARIABLE
 from paper_repro.base.errors import UsageError
+from paper_repro.base.files import DATA_VARIABLE
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.probes.mmlu import MMLU
 from paper_repro.tests.evaluation import doubles

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import instantiate
 from paper_repro.models import gpt, nrgpt
 from paper_repro.papers.nrgpt.conventions import fitting
 from paper_repro.probes.parameter_count import ParameterCount

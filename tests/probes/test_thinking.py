@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED, mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.documents import DocumentData
 from paper_repro.models.ebt import think
@@ -114,7 +113,7 @@ def test_texts_and_samples_follow_from_set_and_seed(data: DocumentData) -> None:
 def test_sets_without_files_are_not_available_and_the_reason_says_how_to_get_them(
     data: DocumentData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("paper_repro.base.data_files.DATA", tmp_path / "nowhere")
+    monkeypatch.setattr("paper_repro.base.files.DATA", tmp_path / "nowhere")
     monkeypatch.delenv("PAPER_REPRO_DATA", raising=False)
     probe = Thinking(("validation", "squad"), (2,), (1,), num_texts=2)
     found = findings(probe, ebt_module(num_steps=2), data)

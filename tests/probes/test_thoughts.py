@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.tokenizers import CharacterTokenizer
 from paper_repro.models.ebt import CODE, EBT, LISTING, ThinkingSettings, think

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.cells.tasks import Cell
 from paper_repro.probes.training_flops import TrainingFlops
 from paper_repro.training.build import build

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.code_state import CodeState, read_code_state
-from paper_repro.base.command_line import RESULTS, ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, ROOT, UsageError
+from paper_repro.base.files import CodeState, read_code_state
 from paper_repro.cells.records import SEAL, processor_name, seal
 
 BENCH = """

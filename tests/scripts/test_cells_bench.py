@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 from paper_repro.training import compile_trial
 from paper_repro.training.machine import Machine, settings
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 BENCHES = ROOT / "scripts" / "benches"
 CHILD = """

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import RESULTS, ROOT, run_main
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, ROOT, UsageError, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
 from paper_repro.tables import view

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 
 def test_time_memory_and_products_stand_beside_dits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 
 @pytest.fixture

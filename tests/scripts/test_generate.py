@@ -1,4 +1,4 @@
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import RESULTS, ROOT, run_main
+from paper_repro.base.errors import RESULTS, ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
@@ -32,15 +32,7 @@ CEM = {
 }
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("generate_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MAIN = script().main
+MAIN = importlib.import_module("paper_repro.scripts.generate").main
 
 
 def config(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
@@ -187,10 +179,10 @@ def test_a_prompt_longer_than_the_context(make: Callable[..., Path], capsys: Any
     ("words", "message"),
     [
         (["--promt", "x"], r"unknown option --promt (did you mean '--prompt'?)"),
-        (["--tokens", "many"], "argument --tokens: invalid int value: 'many'"),
-        (["--tokens", "0"], "--tokens 0: give 1 or more"),
+        (["--tokens", "many"], "--tokens: invalid int value: 'many'"),
+        (["--tokens", "0"], "--tokens: 0: give 1 or more"),
         (["--prompt", ""], "the prompt has no token, expected at least one: a blank prompt is two newlines"),
-        (["--prompt", "be", "--temperature", "-1"], "--temperature -1: give 0, which takes"),
+        (["--prompt", "be", "--temperature", "-1"], "--temperature: -1: give 0 or more"),
         (["--prompt", "xyz"], "the character 'x' (U+0078) at position 0"),
         (["--settle", "-1"], "tolerance must be a finite number of at least 0"),
         (["--inner-steps", "0"], "num_steps must be a whole number of at least 1"),
@@ -232,12 +224,12 @@ def test_a_temperature_at_which_logits_overflow_is_that_of_the_likeliest_token(
         assert capsys.readouterr().out == expected(folder, "be", 8, temperature=0.0) + "\n"
     for temperature in ("nan", "inf"):
         assert run(folder, "--prompt", "be", "--temperature", temperature) == 2
-        assert f"--temperature {temperature}: give 0" in capsys.readouterr().err
+        assert f"--temperature: {temperature}: give 0" in capsys.readouterr().err
 
 
-def test_help_is_the_scripts_own_text(capsys: Any) -> None:
+def test_help_names_the_options(capsys: Any) -> None:
     assert run_main(MAIN, ["--help"]) == 0 and run_main(MAIN, []) == 2
-    assert "--settle TOL" in capsys.readouterr().out
+    assert "--settle SETTLE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("script", ["generate", "inspect_model", "think"])

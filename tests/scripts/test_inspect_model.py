@@ -1,4 +1,4 @@
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.errors import ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
@@ -33,15 +33,7 @@ OWN = {"_target_": "paper_repro.models.ngpt.NGPT", "num_layers": 2}
 FIGURES = {f"{name}/figure.{end}" for name in ("embeddings", "matrices", "scales") for end in ("csv", "png", "svg")}
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("inspect_model_script", SCRIPTS / "inspect_model.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MAIN = script().main
+MAIN = importlib.import_module("paper_repro.scripts.inspect_model").main
 
 
 def config(model: dict[str, Any]) -> dict[str, Any]:
@@ -162,10 +154,10 @@ def test_what_is_damaged_or_unfinished(make: Callable[..., Path], capsys: Any, t
     ("words", "message"),
     [
         (["--layer", "1"], "unknown option --layer (did you mean '--layers'?)"),
-        (["--layers", "0"], "--layers 0: give whole numbers of 1 or more"),
-        (["--layers", "1,"], "--layers 1,: give whole numbers"),
+        (["--layers", "0"], "--layers: 0: give whole numbers of 1 or more"),
+        (["--layers", "1,"], "--layers: 1,: give whole numbers"),
         (["--layers", "2,3"], "--layers 2,3: the model has 2 layers"),
-        (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
+        (["--device", "tpu"], "--device: invalid choice: 'tpu'"),
     ],
 )
 def test_wrong_words(make: Callable[..., Path], capsys: Any, words: list[str], message: str) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import data_files
-from paper_repro.base.command_line import ROOT
+from paper_repro.base import files
+from paper_repro.base.errors import ROOT
 from paper_repro.datamodules import docstrings
 from paper_repro.datamodules.preparations import texts
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
@@ -36,8 +36,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(data_files, "DATA", tmp_path / "unused")
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path / "unused")
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
 
 
 def openwebtext(folder: Path, to: Path, *words: str, source: str = "corpus.jsonl") -> int:

@@ -2,7 +2,6 @@
 
 import csv
 import importlib
-import importlib.util
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.errors import ROOT, run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
@@ -58,15 +57,7 @@ BOARDS = {
 NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity", "num_steps": 2}
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("think_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-THINK = script()
+THINK = importlib.import_module("paper_repro.scripts.think")
 
 
 def config(model: dict[str, Any]) -> dict[str, Any]:
@@ -336,17 +327,17 @@ def test_texts_are_for_one_ebt_and_boards_for_the_other(trained: Path, player: P
         (["--prompt", ""], "the prompt is empty, expected at least one token"),
         (["--prompt", "the cat sat on th"], "has 17 tokens, the model's context holds 16: shorten it"),
         (["--prompt", "the dog"], "the character 'g' (U+0067) at position 6"),
-        (["--prompt", "a", "--steps", "0,2"], "--steps 0,2: give whole numbers of 1 or more with commas"),
-        (["--prompt", "a", "--steps", "two"], "--steps two: give whole numbers"),
+        (["--prompt", "a", "--steps", "0,2"], "--steps: 0,2: give whole numbers of 1 or more with commas"),
+        (["--prompt", "a", "--steps", "two"], "--steps: two: give whole numbers"),
         (["--prompt", "a", "--steps", "4,1"], "--steps 1: the model's predictions pass 2 landscapes"),
-        (["--prompt", "a", "--samples", "0"], "--samples 0: give 1 or more"),
-        (["--prompt", "a", "--samples", "x"], "argument --samples: invalid int value: 'x'"),
-        (["--prompt", "a", "--step-size", "0"], "--step-size 0: give a positive number"),
-        (["--prompt", "a", "--step-size", "-2"], "--step-size -2: give a positive number"),
-        (["--prompt", "a", "--step-size", "nan"], "--step-size nan: give a positive number"),
-        (["--prompt", "a", "--step-size", "1e39"], "--step-size 1e+39: give a positive number of at most 1e+30"),
-        (["--prompt", "a", "--noise", "-1"], "--noise -1: give 0 or a positive number"),
-        (["--prompt", "a", "--tokens", "-1"], "--tokens -1: give 0 or more"),
+        (["--prompt", "a", "--samples", "0"], "--samples: 0: give 1 or more"),
+        (["--prompt", "a", "--samples", "x"], "--samples: invalid int value: 'x'"),
+        (["--prompt", "a", "--step-size", "0"], "--step-size: 0: give a number from 1e-30"),
+        (["--prompt", "a", "--step-size", "-2"], "--step-size: -2: give a number from 1e-30"),
+        (["--prompt", "a", "--step-size", "nan"], "--step-size: nan: give a number"),
+        (["--prompt", "a", "--step-size", "1e39"], "--step-size: 1e39: give a number from 1e-30 to 1e+30"),
+        (["--prompt", "a", "--noise", "-1"], "--noise: -1: give 0 or more"),
+        (["--prompt", "a", "--tokens", "-1"], "--tokens: -1: give 0 or more"),
         (["--prompt", "a", "--out", "x.png"], "--out x.png: give a folder"),
         (["--promt", "a"], "unknown option --promt (did you mean '--prompt'?)"),
     ],
@@ -360,7 +351,10 @@ def test_wrong_words(trained: Path, tmp_path: Path, capsys: Any, words: list[str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: write(folder, TRANSFORMER), "a Transformer++ cannot think, it has no energy to descend"),
+        (
+            lambda folder: write(folder, TRANSFORMER),
+            "its model, TransformerPlusPlus, is no EBT and has no energy",
+        ),
         (lambda folder: write(folder, FEED_FORWARD), "its model, SudokuFeedForward, is no EBT"),
         (lambda folder: write(folder, NRGPT), "its model, NRGPT_H_FF1, is no EBT"),
         (lambda folder: write(folder, NRGPT), "; generate.py continues texts with this one"),
@@ -376,7 +370,7 @@ def test_what_cannot_think(tmp_path: Path, capsys: Any, change: Callable[[Path],
     assert message in found.err and found.err.count("\n") == 1 and found.out == ""
 
 
-def test_help_is_the_scripts_own_text(capsys: Any) -> None:
+def test_help_names_the_options(capsys: Any) -> None:
     assert run_main(THINK.main, ["--help"]) == 0 and run_main(THINK.main, []) == 2
     assert "--landscape" in capsys.readouterr().out
 

@@ -1,7 +1,7 @@
 """think.py with an EBT on images that the tests write: what it finds, draws and refuses."""
 
 import csv
-import importlib.util
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paper_repro.base.command_line import ROOT, run_main
+from paper_repro.base.errors import run_main
 from paper_repro.cells import records
 from paper_repro.cells.records import Record
 from paper_repro.cells.tasks import Cell
@@ -42,15 +42,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("think_script", ROOT / "scripts" / "think.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-THINK = script()
+THINK = importlib.import_module("paper_repro.scripts.think")
 
 
 def shaken(model: ImageEBT) -> ImageEBT:

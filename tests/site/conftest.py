@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 
 
 class Built(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base.command_line import RESULTS
+from paper_repro.base.errors import RESULTS
 from paper_repro.site.pages import build
 from paper_repro.tests.support import browser as browsers
 from paper_repro.tests.support import small_results

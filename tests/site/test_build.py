@@ -11,8 +11,7 @@ from urllib.parse import unquote
 import pytest
 from filelock import FileLock
 
-from paper_repro.base.command_line import RESULTS
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.cells import records
 from paper_repro.site.files import LOCK, adjusted, headlines, listed, misses, write
 from paper_repro.site.pages import MENU, build

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.files import CorruptFileError, read_with_digest, write_with_digest
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Cost, Outcome, Report, StopRequestedError, Task
 
 LOG_VARIABLE = "SLOW_TASK_LOG"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base import identity
-from paper_repro.base.command_line import ROOT
+from paper_repro.base.errors import ROOT
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.tests.support.slow_task import LOG_VARIABLE
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
 from paper_repro.tables import plan as plans
 from paper_repro.tables.view import build

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import RESULTS
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.base.identity import settings
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path

@@ -14,8 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from paper_repro.base.command_line import RESULTS
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.tables import figure, plan, plots, publish, spec, view
 from paper_repro.tables.figure import BaselineLine, Figure, PrintedNumber, Row
 from paper_repro.tables.view import View

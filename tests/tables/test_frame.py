@@ -6,8 +6,7 @@ from typing import Any
 import pandas
 import pytest
 
-from paper_repro.base.command_line import RESULTS, ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import RESULTS, ROOT, UsageError
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import RESULTS, ROOT
+from paper_repro.base.errors import RESULTS, ROOT
 from paper_repro.cells import records
 
 COUNT = 5000

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tests.support import synthetic

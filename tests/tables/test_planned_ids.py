@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import data_files
+from paper_repro.base import files
 from paper_repro.tables import plan, spec
 
 KNOWN = Path(__file__).with_name("planned_ids.json")
@@ -33,8 +33,8 @@ def few_collections() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_no_planned_cell_has_another_id(paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "DATA", tmp_path)
-    monkeypatch.delenv(data_files.DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(files, "DATA", tmp_path)
+    monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     found = {}
     for name in spec.matching(paper)[0]:
         artifact = spec.load(name)

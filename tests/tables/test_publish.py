@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.cells import measurements, records, runner
 from paper_repro.cells.planned import PlannedCell

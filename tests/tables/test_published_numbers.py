@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import RESULTS
+from paper_repro.base.errors import RESULTS
 
 KNOWN = Path(__file__).with_name("published_numbers.json")
 """By file below results/: four bytes of the hash of each row without ``WORDS``, sorted, in base 64."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base.command_line import RESULTS
+from paper_repro.base.errors import RESULTS
 from paper_repro.cells import records
 from paper_repro.tables import plan, spec
 from paper_repro.tables.publish import render

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base import identity
-from paper_repro.base.data_files import DATA_VARIABLE
-from paper_repro.base.files import sha256_of_bytes
+from paper_repro.base.files import DATA_VARIABLE, sha256_of_bytes
 from paper_repro.cells import records
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.records import record_path

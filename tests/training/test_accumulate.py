@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Cell
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.tests.training.doubles import DOUBLES_NAME as DOUBLES

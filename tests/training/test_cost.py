@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import counted, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate

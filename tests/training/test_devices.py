@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.training.fit import Fit

@@ -237,7 +237,7 @@ def test_cells_of_different_models_are_not_stacked(cell, recorder, tmp_path):
         ({"machine__accelerator": "abacus"}, "abacus"),
         ({"machine__threads": 0}, r"machine\.threads"),
         ({"module": {"_target_": "torch.optim.AdamW"}}, "AdamW"),
-        ({"data": {"_target_": "paper_repro.base.seeds.mix"}}, "is refused"),
+        ({"data": {"_target_": "paper_repro.base.identity.mix"}}, "is refused"),
         ({"data": {"_target_": "paper_repro.training.schedules.Constant"}}, "not a CounterBasedDataModule"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from paper_repro.base.config import compose, experiments, without
+from paper_repro.base.configs import compose, experiments, without
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.kernels.preferences import Speed, speed

@@ -18,9 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.base import group
-from paper_repro.base.command_line import ROOT
-from paper_repro.base.errors import UsageError
+from paper_repro.base import errors
+from paper_repro.base.errors import ROOT, UsageError
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.launchers.group import leading
@@ -245,7 +244,7 @@ def test_a_process_knows_its_place(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert group.place() == (place and group.Place(*place))
+    assert errors.place() == (place and errors.Place(*place))
 
 
 class Posted:
@@ -266,7 +265,7 @@ def test_a_node_without_the_shared_folder_says_so_where_errors_are_read(
 ) -> None:
     for name, value in {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    own = several_nodes.group(group.Place(group.BY_TORCHRUN, 3, 4))
+    own = several_nodes.group(errors.Place(errors.BY_TORCHRUN, 3, 4))
     hidden = tmp_path / "hidden" / "cells" / "c"
     assert several_nodes._follow(own, Posted(cell="c", folder=str(hidden))) == 1
     said = capsys.readouterr()

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.config import compose
-from paper_repro.base.seeds import mix
+from paper_repro.base.configs import compose
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.training.step_cost import StepCost
 from paper_repro.training.step_time import StepSettings, build_stepper, each_model

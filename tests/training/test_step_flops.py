@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.cells.tasks import Cell
 from paper_repro.kernels.preferences import prefer
 from paper_repro.training import step_flops

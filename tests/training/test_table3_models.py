@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from paper_repro.base.config import compose
+from paper_repro.base.configs import compose
 from paper_repro.cells.tasks import FINISHED, Cell
 from paper_repro.training.fit import Fit
 

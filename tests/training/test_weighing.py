@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paper_repro.base.tokens import IGNORED
+from paper_repro.base.identity import IGNORED
 from paper_repro.cells import planned
 from paper_repro.cells.tasks import Cell
 from paper_repro.datamodules.documents import DocumentData

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.tables import stats, table
 from paper_repro.tables.view import View
 

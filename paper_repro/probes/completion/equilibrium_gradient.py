@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import UsageError, at_least, one_of
+from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet import CET, PRECISIONS, CETState, Phases, equilibrium_propagation, full_backpropagation

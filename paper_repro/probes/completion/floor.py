@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.probes.completion.reconstructions import COMPLETED, ERRORS, IMAGES, MASKED

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet import Phases

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least, positive
+from paper_repro.base.errors import at_least, positive
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.cet import CET, CETClamped, CETState

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.base.arguments import at_least, one_of
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import data_of
 from paper_repro.datamodules.image_shards import TRAIN

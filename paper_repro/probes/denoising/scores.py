@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
 from paper_repro.metrics.denoising import new_errors, update_errors

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, at_least
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from paper_repro.base.arguments import at_least
+from paper_repro.base.errors import at_least
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.models.llama import GatedFeedForward, RotaryAttention

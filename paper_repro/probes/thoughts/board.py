@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paper_repro.base.terminal import Shader
 from paper_repro.metrics.sudoku import filled, solved
 from paper_repro.models.ebt_sudoku import SudokuEBT
 from paper_repro.probes.thoughts.surface import Surface, surfaces
+from paper_repro.probes.thoughts.terminal import Shader
 from paper_repro.probes.thoughts.trace import Manner, Trace, trace
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.datamodules.encoded_files import UnfitError, encoded
 from paper_repro.datamodules.image_decoding import CentralSquare
 from paper_repro.metrics.denoising import new_errors, update_errors

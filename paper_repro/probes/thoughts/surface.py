@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper_repro.base.seeds import mix
+from paper_repro.base.identity import mix
 from paper_repro.models.ebt import Energies, EnergyModel
 
 SPACES = ("candidates", "logits")

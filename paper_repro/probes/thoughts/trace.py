@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from paper_repro.base.arguments import at_least
-from paper_repro.base.seeds import mix
+from paper_repro.base.errors import at_least
+from paper_repro.base.identity import mix
 from paper_repro.models.ebt import EBT, Considered, EnergyModel, ThinkingSettings, landscape_of_step, think
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from paper_repro.base.code_state import CodeState
+from paper_repro.base.files import CodeState
 from paper_repro.cells import estimates, leases, pool, runner, worker
 from paper_repro.cells.tasks import Task
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.cells.tasks import Cell
 from paper_repro.probes.model_size import ModelSize, count
 from paper_repro.probes.optimisation_settings import OptimisationSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.probes.completion.settings import settings
 from paper_repro.tables.figure import figure_of
 from paper_repro.tests.support import made_up

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables.table import table_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Cell
 from paper_repro.probes.prediction_settings import PredictionSettings, settings

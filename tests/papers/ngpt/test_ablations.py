@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base.targets import instantiate
+from paper_repro.base.configs import instantiate
 from paper_repro.models.llama import Scale
 from paper_repro.models.ngpt import NGPT
 from paper_repro.papers.ngpt.bases.ablation import CHANGE, with_changes

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from paper_repro.base import config as configs
+from paper_repro.base import configs
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
-from paper_repro.base.targets import instantiate
 from paper_repro.cells import planned
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import Cell

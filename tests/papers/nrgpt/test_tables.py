@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from paper_repro.base import config as configs
-from paper_repro.base.targets import instantiate
+from paper_repro.base import configs
+from paper_repro.base.configs import instantiate
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome
 from paper_repro.papers.nrgpt.conventions import fitting
 from paper_repro.papers.nrgpt.flops import flops_by_formula

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from paper_repro.base.terminal import Shader, wants_color
+from paper_repro.probes.thoughts.terminal import Shader, wants_color
 
 
 class Terminal(io.StringIO):

@@ -1,0 +1,828 @@
+"""From an experiment's name and overrides to a resolved config, and from its ``_target_`` nodes to objects.
+
+Hydra composes the files, once for each choice of config groups; value overrides are then applied to that composition
+(``apply``), and references such as ``${data.window}`` are replaced by values (``resolve``).  A config is a plain dict.
+
+Only classes of listed rooms, of the user's own packages and of torch.optim are built, and no argument goes unread.
+Hydra and OmegaConf are imported where they compose, because their import takes a third of a second.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from paper_repro.base import typed_yaml
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.base.typed_yaml import Node
+
+CONF = Path(__file__).parents[1] / "conf"
+MOST_VALUES = 20_000
+LARGEST = 2**63 - 1
+"""The largest seed that a record can hold."""
+COMMAND = "the command line"
+TIMES, AXIS = "times", "axis"
+MISSING = "???"
+TARGET = "_target_"
+PACKAGES = "PAPER_REPRO_PACKAGES"
+"""The environment variable that names the user's packages, by name or by folder, several as in $PATH."""
+ROOMS = ("models", "lightning_modules", "datamodules", "probes", "training", "metrics", "papers", "tests")
+"""The parts of the package whose classes a config may name; what runs, reads and writes files is not among them."""
+FACTORIES = ("paper_repro.models.", "paper_repro.tests.")
+"""Where a function may be named, too, if its annotation says which class of ours it builds."""
+DIRECTIVES = (TARGET, "_partial_", "_args_", "_convert_", "_recursive_")
+"""The keys of a ``_target_`` node that are for hydra, not for the target."""
+HABITS = {
+    "trainer.max_steps": "training.steps",
+    "trainer.max_epochs": "training.steps",
+    "trainer.gradient_clip_val": "training.clip_norm",
+    "trainer.accumulate_grad_batches": "training.accumulate",
+    "trainer.num_nodes": "machine.nodes",
+    "learning_rate": "optimizer.lr",
+}
+"""Keys of Lightning's and Hydra's templates, each with the key that does the same here."""
+_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+_PATH = re.compile(r"(?P<key>\+{0,2}[A-Za-z_][\w./]*)=(?P<value>(?:/|~/|\.{1,2}/)[^\\]*)", re.DOTALL)
+_OF_SEVERAL_KINDS = ("machine.compile", "machine.devices")
+"""Keys whose values are of several kinds; ``cells.machine_section`` checks them."""
+
+
+# Configs.
+
+
+def compose(experiment: str, overrides: "Sequence[str | Override]" = (), seed: int = 0) -> dict[str, Any]:
+    """Return the resolved config of one cell: ``compose_seeds`` for a single seed."""
+    return compose_seeds(experiment, overrides, [seed])[0]
+
+
+def compose_seeds(experiment: str, overrides: "Sequence[str | Override]", seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the resolved configs of one experiment at several seeds.
+
+    Args:
+        experiment: a file under ``conf/experiment``, for example ``cem/gaussian_process``.
+        overrides: the words of a command or parsed ones; a later one wins over an earlier one.
+        seeds: each goes to the top-level key ``seed``, from where the config's references take it.
+
+    Raises:
+        UsageError: unknown experiment, group choice or key (with the nearest valid name), a value of another type than
+            the default's, a reference that leads nowhere, or a ``_target_`` outside paper_repro and torch.optim.
+    """
+    config = unresolved(experiment, parse_all(overrides))
+    found = []
+    for seed in seeds:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise UsageError(f"seed {seed!r} is not a whole number of 0 or above")
+        if seed > LARGEST:
+            raise UsageError(f"seed {seed} is above {LARGEST}, the largest that a record can hold: give a smaller one")
+        try:
+            found.append(resolve({**config, "seed": seed}))
+        except UsageError as error:
+            raise UsageError(f"experiment {experiment}: {error}") from error
+        check_targets(found[-1])
+    return found
+
+
+def unresolved(experiment: str, overrides: "Sequence[Override]") -> dict[str, Any]:
+    """Return the config with its references as written: group files, then the values in their order."""
+    config = dict(compose_files(experiment, chosen_groups(overrides)))
+    for item in overrides:
+        if not chooses(item):
+            apply(config, item)
+    return config
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a config in which each reference to a key, such as ``${seed}``, is that key's value.
+
+    OmegaConf would take a hundred times as long, and would resolve what a config must not hold: ``${oc.env:HOME}``.
+
+    Raises:
+        UsageError: a reference to an unknown key, to itself or of another form; a value that is missing (``???``); or
+            more than ``MOST_VALUES``, because some references double the values of others.
+    """
+    count = 0
+
+    def value(node: Any, place: str, within: tuple[str, ...]) -> Any:
+        nonlocal count
+        count += 1
+        if count > MOST_VALUES:
+            raise UsageError(f"references lead to more than {MOST_VALUES:,} values: write each value once")
+        if isinstance(node, Mapping):
+            return {str(key): value(child, f"{place}.{key}", within) for key, child in node.items()}
+        if isinstance(node, list):
+            return [value(child, f"{place}[{index}]", within) for index, child in enumerate(node)]
+        if not isinstance(node, str) or ("$" not in node and node != MISSING):
+            return node
+        if node == MISSING:
+            raise UsageError(f"{place} has no value: give {place}=...")
+        if "${" in _REFERENCE.sub("", node):
+            raise UsageError(f"{place}: {node!r} is refused: only plain references such as ${{seed}} are accepted")
+        if found := _REFERENCE.fullmatch(node):
+            return behind(found[1], place, within)
+        return _REFERENCE.sub(lambda found: str(behind(found[1], place, within)), node)
+
+    def behind(key: str, place: str, within: tuple[str, ...]) -> Any:
+        if key in within:
+            raise UsageError(f"{place}: ${{{key}}} leads back to itself")
+        try:
+            return value(lookup(config, key), key, (*within, key))
+        except KeyError:
+            raise UsageError(f"{place}: ${{{key}}}: there is no key {key!r}") from None
+
+    try:
+        return {key: value(node, key, ()) for key, node in config.items()}
+    except RecursionError:
+        raise UsageError("references lead from one to the next too often") from None
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value under a dotted key, for example ``optimizer.lr``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    node: Any = config
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            raise KeyError(key)
+        node = node[part]
+    return node
+
+
+def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of ``config`` without the given dotted keys (absent ones are ignored)."""
+    result = dict(config)
+    for key in keys:
+        first, _, rest = key.partition(".")
+        if not rest:
+            result.pop(first, None)
+        elif isinstance(result.get(first), dict):
+            result[first] = without(result[first], [rest])
+    return result
+
+
+def without_seeds(node: Any) -> Any:
+    """Return a part of a config without the keys ``seed`` at any depth."""
+    if isinstance(node, Mapping):
+        return {key: without_seeds(value) for key, value in node.items() if key != "seed"}
+    return [without_seeds(item) for item in node] if isinstance(node, list | tuple) else node
+
+
+# Files of configs.
+
+
+def folders() -> list[Path]:
+    """Return the folders of configs: ours, and ``conf`` of each package of the user."""
+    own = (folder / "conf" for folder in own_packages().values())
+    return [CONF, *(folder for folder in own if folder.is_dir())]
+
+
+def files_of(group: str) -> dict[str, Path]:
+    """Return the files of a group of configs by the name that chooses each.
+
+    Raises:
+        UsageError: two files have one name.
+    """
+    found: dict[str, Path] = {}
+    for root in folders():
+        for path in sorted((root / group).rglob("*.yaml")):
+            name = path.relative_to(root / group).with_suffix("").as_posix()
+            if name in found:
+                raise UsageError(f"{path}: {found[name]} has that name already; give it another")
+            found[name] = path
+    return found
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file of a config, named as in ``experiment/cem/slimpajama``; None where there is none."""
+    return next((path for root in folders() if (path := root / f"{name}.yaml").is_file()), None)
+
+
+def experiments() -> list[str]:
+    """Return the experiments that ``conf/experiment`` holds, ours and those of the user's packages."""
+    return sorted(files_of("experiment"))
+
+
+def experiment_titles() -> dict[str, str]:
+    """Return the title of each experiment: the first comment of its file."""
+    titles = {}
+    for name, path in sorted(files_of("experiment").items()):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comments = (line[1:].strip() for line in lines if line.startswith("#") and not line.startswith("# @package"))
+        titles[name] = next(comments, "")
+    return titles
+
+
+def is_experiment(name: str) -> bool:
+    """Return whether there is an experiment of that name; cheaper than to list them all."""
+    return file_of(f"experiment/{name}") is not None
+
+
+def experiment_named(words: Sequence[str]) -> str:
+    """Return the experiment that words of a command name: ``cem/slimpajama``, ``CEM Slimpajama`` or its file.
+
+    Raises:
+        UsageError: none, or several.
+    """
+    place = "/".join(words).rpartition("conf/experiment/")[2].removesuffix(".yaml").strip("/")
+    name = {name.casefold(): name for name in experiments()}.get(place.casefold())
+    if name is None and len(words) != 1:
+        raise UsageError("give one experiment, for example cem/gaussian_process; --list shows them all")
+    return name or place
+
+
+def chooses(override: "Override") -> bool:
+    """Return whether this names a config of a group, as ``machine=gpu`` does, and is no value for a key."""
+    return (
+        isinstance(override.value, str)
+        and override.key != "experiment"
+        and any((folder / override.key).is_dir() for folder in folders())
+    )
+
+
+def chosen_groups(overrides: "Sequence[Override]") -> tuple[tuple[str, str], ...]:
+    """Return the choice for each config group that the overrides name, sorted."""
+    return tuple(sorted({item.key: item.value for item in overrides if chooses(item)}.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Return what Hydra composes of an experiment's file and the files of its groups; callers must not change it."""
+    from hydra import compose as hydra_compose
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    for group, choice in (("experiment", experiment), *groups):
+        if choice not in (choices := files_of(group)):
+            own = [name for name in choices if name.startswith(f"{experiment.partition('/')[0].casefold()}/")]
+            said = f"unknown experiment {choice!r}"
+            if group != "experiment":
+                said = f"{group}={choice}: there is no such {group} config"
+            raise UsageError(f"{said}{nearest(choice, own or choices)}")
+    try:
+        with searched() as loader:
+            loader.repository.load_config = functools.partial(_read_once, loader.repository.load_config)
+            config = hydra_compose(f"experiment/{experiment}", [f"{group}={choice}" for group, choice in groups])
+    except HydraException as error:
+        raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
+    container: Any = OmegaConf.to_container(config, resolve=False)
+    return {str(key): value for key, value in container.items()}
+
+
+@contextlib.contextmanager
+def searched() -> Iterator[Any]:
+    """Let Hydra compose from all ``folders``; give its loader."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    with_own_folders()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+@functools.cache
+def with_own_folders() -> None:
+    """Let Hydra look for configs in the user's packages, too."""
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class Folders(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            for folder in folders()[1:]:
+                search_path.append("paper_repro", f"file://{folder}")
+
+    Plugins.instance().register(Folders)
+
+
+_READ: dict[Hashable, Any] = {}
+
+
+def _read_once(load: Callable[[str], Any], config_path: str) -> Any:
+    """Return Hydra's reading of a file, which it would otherwise repeat for each composition."""
+    path = file_of(config_path.removesuffix(".yaml"))
+    key = (config_path, path, path and path.stat().st_mtime_ns)
+    if key not in _READ:
+        _READ[key] = load(config_path)
+    return copy.deepcopy(_READ[key])
+
+
+# Overrides.
+
+
+@dataclass(frozen=True)
+class Override:
+    """The value of one key of a config, or with ``times`` the factor of the number below it.
+
+    A command gives overrides as words in Hydra's grammar (``optimizer.lr=0.003``), a YAML file as a mapping from dotted
+    keys to values.  In YAML alone, ``{times: 2}`` multiplies, and ``{axis: steps}`` is the number of an axis.
+    """
+
+    key: str
+    value: Any
+    said: str = field(compare=False)
+    """How a complaint about it begins: the words of a command, or the file, the line and the key."""
+    source: str = field(default=COMMAND, compare=False)
+    """Where the value comes from: the file and line, and the axis value or the scale that it belongs to."""
+    adds: bool = False
+    """Whether the key may be new (written ``+key``)."""
+    times: bool = False
+    axis: bool = False
+    """Whether ``value`` names an axis, whose number the value then is."""
+
+    def of(self, layer: str) -> "Override":
+        """Return the same with its layer, for example ``axis model=ff1``, in its source."""
+        return dataclasses.replace(self, source=f"{self.source} ({layer})")
+
+    def having(self, value: Any) -> "Override":
+        """Return the same with the number of the axis that it named."""
+        return dataclasses.replace(self, value=value, axis=False)
+
+    def error(self, message: str) -> UsageError:
+        return UsageError(f"{self.said}: {message}")
+
+    def touches(self, other: "Override") -> bool:
+        """Return whether both set the same key, or one a part of the other's section."""
+        return f"{self.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{self.key}.")
+
+
+def quoted(text: str) -> str:
+    """Return a word of a command as Hydra's grammar takes it: a path in quotes, with its commas and spaces."""
+    path = _PATH.fullmatch(text)
+    return text if path is None else "{}='{}'".format(path["key"], path["value"].replace("'", "\\'"))
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(text: str) -> Override:
+    """Parse one override in Hydra's grammar: ``key=value``, ``+key=value`` to add a key, or ``group=choice``.
+
+    Raises:
+        UsageError: it is not of the form key=value, or deletes or sweeps.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    said = f"override {text!r}"
+    try:
+        parsed = OverridesParser.create().parse_override(quoted(text))
+    except HydraException as error:
+        raise UsageError(f"{said} is not of the form key=value: {str(error).splitlines()[0]}") from error
+    key, value = parsed.key_or_group, text.partition("=")[2]
+    if not key:
+        raise UsageError(f"{said} is not of the form key=value: it has no key")
+    if parsed.is_delete():
+        raise UsageError(f"{said}: deleting is not supported; null turns off what is optional: {key}=null")
+    if parsed.package is not None:
+        raise UsageError(f"{said}: packages are not supported; write {key}={value}")
+    if parsed.is_sweep_override():
+        raise UsageError(
+            f"{said}: several values are for train.py -m; give one value, a list as {key}=[{value}], or name the "
+            "values as an axis (docs/add/ablation.md)"
+        )
+    return _checked(Override(key, parsed.value(), said, adds=parsed.is_add() or parsed.is_force_add()))
+
+
+def parse_all(overrides: Sequence[str | Override]) -> list[Override]:
+    """Return the same overrides, all parsed."""
+    return [parse(item) if isinstance(item, str) else item for item in overrides]
+
+
+def read_overrides(node: Node) -> tuple[Override, ...]:
+    """Return the overrides of a YAML mapping; a section stands before what refines it.
+
+    Raises:
+        UsageError: with file and line, it is no mapping, or a value is not finite.
+    """
+    if not node.is_mapping:
+        raise node.error(f"'{node.name}' is a mapping of keys to values, for example {{optimizer.lr: 0.008}}")
+    found = (override_of(name, child) for name, child in node.items().items())
+    return tuple(sorted(found, key=lambda item: item.key.count(".")))
+
+
+def override_of(name: str, node: Node) -> Override:
+    """Return the override of the key ``name`` (``+name`` to add it) by the value of a YAML node."""
+    where = f"{node.path}:{node.key_line or node.line}"
+    key, value = name.removeprefix("+"), node.plain()
+    special = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
+    times, axis = special == TIMES, special == AXIS
+    if times or axis:
+        value = value[special]
+    if times and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise node.error(f"'{key}': {TIMES} takes a number, not {value!r}")
+    return _checked(Override(key, value, f"{where}: override '{key}'", where, name != key, times, axis))
+
+
+def _checked(override: Override) -> Override:
+    if override.key == "seed":
+        raise override.error("seeds are given apart: seeds=0,1 for an artifact, seed=0 for one run")
+    if override.key == "experiment":
+        raise override.error(
+            f"unknown key 'experiment': an artifact has its own; train.py {override.value} trains that one"
+        )
+    try:
+        json.dumps(override.value, allow_nan=False, sort_keys=True)
+    except (ValueError, TypeError) as error:
+        raise override.error("a value must be finite, and keys in braces all words") from error
+    return override
+
+
+def apply(config: dict[str, Any], override: Override) -> None:
+    """Set the override's key in ``config``, whose sections are copied before they change.
+
+    Raises:
+        UsageError: the key is unknown (with the nearest), or the value is of another type than the one below it.
+    """
+    *parents, last = override.key.split(".")
+    node: Any = config
+    for depth, part in enumerate(parents):
+        if part not in node:
+            raise _unknown_key(override, parents[:depth], node, config)
+        if not isinstance(node[part], dict):
+            raise override.error(f"{'.'.join(parents[: depth + 1])} is a value, not a section")
+        node[part] = dict(node[part])
+        node = node[part]
+    if override.times:
+        node[last] = _product(override, node.get(last))
+    elif last in node:
+        node[last] = _fitting(override, node[last])
+    elif override.adds:
+        node[last] = override.value
+    else:
+        raise _unknown_key(override, parents, node, config)
+
+
+def _unknown_key(
+    override: Override, parents: Sequence[str], node: Mapping[str, Any], config: Mapping[str, Any]
+) -> UsageError:
+    """Name the key that does the same, else the keys of the same last part, else the nearest key of the section."""
+    said = f"unknown key {override.key!r}"
+    if override.key in ("ckpt_path", "resume", "trainer.resume_from_checkpoint"):
+        return override.error(f"{said}: a run goes on from its last checkpoint by itself: give the same command again")
+    wanted = HABITS.get(override.key, override.key)
+    last = wanted.rpartition(".")[2].casefold()
+    alike = [key for key, _ in _nodes(config, "") if key.rpartition(".")[2].casefold() == last]
+    if alike:
+        shown = wanted if wanted in alike else " or ".join(sorted(alike, key=lambda key: key.count("."))[:3])
+        return override.error(f"{said} (did you mean {shown}?)")
+    return override.error(f"{said}{nearest(override.key, ['.'.join([*parents, str(key)]) for key in node])}")
+
+
+def _product(override: Override, below: Any) -> int | float:
+    if isinstance(below, bool) or not isinstance(below, (int, float)):
+        raise override.error(f"{TIMES} multiplies a number, and the value below is {below!r}")
+    product: int | float = below * override.value
+    if isinstance(below, float):
+        return float(product)
+    if product != int(product):
+        raise override.error(f"{override.key} is a whole number, and {below} times {override.value} is {product}")
+    return int(product)
+
+
+def _fitting(override: Override, default: Any) -> Any:
+    value = override.value
+    is_open = isinstance(default, str) and (default.startswith("${") or default == MISSING)
+    if override.key in _OF_SEVERAL_KINDS or default is None or value is None or is_open:
+        return value
+    if type(value) is type(default) or (isinstance(value, str) and value.startswith("${")):
+        return value
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if isinstance(default, dict) and TARGET in default and isinstance(value, str):
+        raise override.error(
+            f"{override.key} takes a section, not a word: {override.key}.{TARGET}=... names another class (now "
+            f"{default[TARGET]}), and {override.key}.KEY=... changes a value"
+        )
+    section = override.key.rpartition(".")[0]
+    other = f"; where either is right, override the whole section {section}" if section else ""
+    raise override.error(f"{override.key} takes {_kind(default)} (default {default!r}), not {_kind(value)}{other}")
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", list: "a list"}
+    return kinds.get(type(value), "a section")
+
+
+# Origins of values.
+
+
+def explained(experiment: str, overrides: Sequence[str | Override], seed: int) -> str:
+    """Return one cell's resolved config as YAML; behind each value, as a comment, the place that it comes from.
+
+    A config is made of layers: the files that Hydra composes, then the overrides in their order.  A value's origin is
+    the last layer that sets it.
+
+    Raises:
+        UsageError: as ``compose``.
+    """
+    parsed = parse_all(overrides)
+    config, written = compose(experiment, parsed, seed), dict(leaves(unresolved(experiment, parsed)))
+    return "\n".join(_lines(config, written, _origins(experiment, parsed, seed)))
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of a nested mapping with its dotted key; an empty mapping is a value."""
+    if not isinstance(value, Mapping) or (not value and prefix):
+        yield prefix, value
+        return
+    for key, child in value.items():
+        yield from leaves(child, f"{prefix}.{key}".removeprefix("."))
+
+
+def _origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[str, str]:
+    """Return the origin of each value of a composed config, by its dotted key."""
+    choosers = {item.key: item.source for item in overrides if chooses(item)}
+    with searched() as loader:
+        from hydra.types import RunMode
+
+        choices = [f"{group}={choice}" for group, choice in chosen_groups(overrides)]
+        defaults = loader.compute_defaults_list(f"experiment/{experiment}", choices, RunMode.RUN).defaults
+    found: dict[str, str] = {}
+    for default in defaults:
+        if (path := file_of(str(default.config_path))) is not None:
+            group = str(default.config_path).partition("/")[0]
+            chosen = f", chosen by {choosers[group]}" if group in choosers else ""
+            for key, line in _places(typed_yaml.read(path), default.package or ""):
+                _clear(found, key)
+                found[key] = f"{path}:{line}{chosen}"
+    for item in overrides:
+        if not chooses(item):
+            factor = f"{item.value} times the value of {found.get(item.key)}, by " if item.times else ""
+            _clear(found, item.key)
+            found.update((key, f"{factor}{item.source}") for key, _ in leaves(item.value, item.key))
+    return {**found, "seed": f"the seed {seed}"}
+
+
+def _clear(found: dict[str, str], key: str) -> None:
+    """Drop the origins of a section that is replaced, and of an empty one that is filled."""
+    for known in [known for known in found if f"{known}.".startswith(f"{key}.") or key.startswith(f"{known}.")]:
+        del found[known]
+
+
+def _places(node: Node, prefix: str) -> Iterator[tuple[str, int]]:
+    """Yield the dotted key of each value of a file, and its line."""
+    for key, child in node.items().items():
+        name = f"{prefix}.{key}".removeprefix(".")
+        if child.is_mapping and child.items():
+            yield from _places(child, name)
+        elif name != "defaults":
+            yield name, child.key_line
+
+
+def _lines(
+    node: Mapping[str, Any], written: Mapping[str, Any], origins: Mapping[str, str], prefix: str = ""
+) -> Iterator[str]:
+    indent = "  " * prefix.count(".")
+    for key, value in node.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and name not in origins:
+            yield f"{indent}{_yaml(key)}:"
+            yield from _lines(value, written, origins, f"{name}.")
+            continue
+        raw = written.get(name)
+        reference = f"{raw}, " if isinstance(raw, str) and "${" in raw else ""
+        origin = origins.get(name, "not found in any layer").replace(f"{CONF.parents[1]}/", "")
+        yield f"{f'{indent}{_yaml(key)}: {_yaml(value)}':<56}  # {reference}{origin}"
+
+
+def _yaml(value: Any) -> str:
+    words_of_yaml = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII):
+        return value if value.lower() not in words_of_yaml else f'"{value}"'
+    return json.dumps(value, ensure_ascii=False)
+
+
+# Packages of a user.
+
+
+def own_packages() -> Mapping[str, Path]:
+    """Return the folder of each package of the user by its name; their modules can be imported from here on.
+
+    $PAPER_REPRO_PACKAGES names them, or an entry point of the group ``paper_repro.packages``.  Below a package's
+    folder, ``conf/`` holds configs in the layout of ours, and ``papers/`` artifacts.
+
+    Raises:
+        UsageError: the variable names what is no package, or one of Python's or of ours.
+    """
+    return _packages(os.environ.get(PACKAGES, ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _packages(given: str) -> Mapping[str, Path]:
+    found: dict[str, Path] = {}
+    for word in filter(None, given.split(os.pathsep)):
+        name, folder = _package(word, f"${PACKAGES}={given}")
+        found[name] = folder
+    for point in metadata.entry_points(group="paper_repro.packages"):
+        name, folder = _package(point.value, f"the entry point {point.name!r} of {point.dist and point.dist.name}")
+        found.setdefault(name, folder)
+    return found
+
+
+def _package(word: str, where: str) -> tuple[str, Path]:
+    path, name = Path(word).expanduser(), word.strip()
+    is_folder = path.is_dir() and (os.sep in word or not word.isidentifier())
+    if is_folder:
+        name = path.absolute().name  # a link gives the package its name
+        if str(path.absolute().parent) not in sys.path:
+            sys.path.append(str(path.absolute().parent))
+    if not name.isidentifier():
+        raise UsageError(f"{where}: {name!r} is neither a folder nor the name of a package; give for example mylab")
+    if name in sys.stdlib_module_names or name == "paper_repro":
+        raise UsageError(f"{where}: {name} is a package of Python or of this repository; give yours another name")
+    spec = importlib.util.find_spec(name)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if not places:
+        raise UsageError(
+            f"{where}: there is no package {name}; give its folder, /path/to/{name}, or install it with pip install -e"
+        )
+    if is_folder and Path(places[0]).resolve() != path.resolve():
+        raise UsageError(f"{where}: Python takes {name} from {places[0]}; give your package another name")
+    return name, Path(places[0]).resolve()
+
+
+# Targets.
+
+
+def check_targets(config: Any) -> None:
+    """Refuse a config that names anything outside the ``ROOMS``, the user's own packages and ``torch.optim``.
+
+    This reads the names alone and imports nothing; ``locate`` and ``require`` check the objects.
+
+    Raises:
+        UsageError: with the offending ``_target_`` and the key under which it stands.
+    """
+    for path, call in _calls(config, ""):
+        if not _may_be_named(call[TARGET]):
+            raise UsageError(f"{path or 'config'}: {_refusal(call[TARGET])}")
+
+
+def modules(config: Any) -> set[str]:
+    """Return the modules of the classes that a config may name; they are not imported."""
+    targets = [call[TARGET] for _, call in _calls(config, "")]
+    return {target.rpartition(".")[0] for target in targets if _may_be_named(target)}
+
+
+def instantiate(node: Mapping[str, Any], **extra: Any) -> Any:
+    """Build the object that ``node['_target_']`` names from the other keys of ``node`` and ``extra``.
+
+    Nested ``_target_`` nodes are built first; ``_partial_: true`` gives a ``functools.partial``.
+
+    Raises:
+        UsageError: an unknown key (with the nearest valid one), a refused or missing target, or a value that the
+            target's constructor refuses (ValueError, TypeError).
+    """
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate as build
+
+    check_targets(node)
+    for path, value in _nodes(node, ""):
+        if isinstance(value, str) and "${" in value:  # hydra would resolve it, and build the result unchecked
+            raise UsageError(f"{path}: {value!r} is not resolved; give a plain value")
+    for path, keys in _calls(node, ""):
+        _check_arguments(path, keys, extra if path == "" else {})
+    try:
+        return build(dict(node), **extra, _convert_="all")
+    except InstantiationException as error:
+        raise UsageError(f"{node.get(TARGET)}: {error.__cause__ or error}") from error
+
+
+def require(node: Any, section: str, expected: type, described: str, nested: bool = False) -> None:
+    """Check the class of a section's ``_target_``, before anything is built.
+
+    Args:
+        section: the key under which ``node`` stands, for the message.
+        expected: a base class, or a protocol of methods alone that is checkable at runtime.
+        described: ``expected`` in words, for example "a class that has run()".
+        nested: every ``_target_`` below must build an ``expected`` too, as the parts of a model do.
+
+    Raises:
+        UsageError: there is no ``_target_``, or it builds something else.
+    """
+    if not isinstance(node, Mapping) or TARGET not in node:
+        raise UsageError(f"{section}: found no {TARGET}, expected that of {described}")
+    for path, call in _calls(node, section):
+        if path == section or nested:
+            found = built_by(call[TARGET])
+            if not issubclass(found, expected):
+                builds = "" if found.__name__ == call[TARGET].rpartition(".")[2] else f", which is {found.__name__}"
+                raise UsageError(f"{path}.{TARGET} {call[TARGET]}{builds}: not {described}")
+
+
+def built_by(target: str) -> type:
+    """Return the class that a target builds: itself, or the one that a function's annotation names.
+
+    Raises:
+        UsageError: as ``locate``.
+    """
+    found = locate(target)
+    return found if isinstance(found, type) else _returned(found)
+
+
+def locate(target: str) -> Any:
+    """Return the class or function of that dotted name, a module and a name in it.
+
+    It must be defined in one of the ``ROOMS``, in a package that the user named or, as an optimizer, below torch.optim,
+    not merely be within reach of a module there: the ``os`` that some module imports is refused.  A function is
+    accepted where it is defined beside models, or in the user's package, and annotated with the class that it builds.
+
+    Raises:
+        UsageError: there is none, its module cannot be imported, it is defined elsewhere, or it is neither a class nor
+            such a function.
+    """
+    if not _may_be_named(target):
+        raise UsageError(_refusal(target))
+    home, _, name = target.rpartition(".")
+    try:
+        module = importlib.import_module(home)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{home}.".startswith(f"{error.name}."):
+            raise UsageError(_refusal(target)) from error
+        said = error if isinstance(error, ModuleNotFoundError) else repr(error)
+        raise UsageError(f"{TARGET} {target!r}: {home} cannot be imported: {said}") from error
+    if not hasattr(module, name):
+        known = [key for key in vars(module) if not key.startswith("_")]
+        raise UsageError(f"{TARGET} {target!r} does not exist{nearest(name, known)}")
+    found = getattr(module, name)
+    if not _may_be_built(found):
+        raise UsageError(_refusal(target))
+    return found
+
+
+def _may_be_built(found: Any) -> bool:
+    home = f"{getattr(found, '__module__', None)}."
+    if isinstance(found, type):
+        if home.startswith("torch.optim."):
+            return issubclass(found, importlib.import_module("torch.optim").Optimizer)
+        return home.startswith(_allowed())
+    is_factory = isinstance(found, FunctionType) and home.startswith((*FACTORIES, *_own()))
+    return is_factory and _may_be_built(_returned(found))
+
+
+def _own() -> tuple[str, ...]:
+    return tuple(f"{name}." for name in own_packages())
+
+
+def _allowed() -> tuple[str, ...]:
+    return (*(f"paper_repro.{room}." for room in ROOMS), "torch.optim.", *_own())
+
+
+def _returned(factory: FunctionType) -> Any:
+    return inspect.get_annotations(factory).get("return")
+
+
+def _may_be_named(target: Any) -> bool:
+    if not isinstance(target, str) or not target.startswith(_allowed()):
+        return False
+    return all(part.isidentifier() and not part.startswith("_") for part in target.split("."))
+
+
+def _refusal(target: Any) -> str:
+    first = str(target).partition(".")[0]
+    name = first if first.isidentifier() and first != "paper_repro" else "NAME"
+    own = "".join(f", {name}" for name in own_packages())
+    return (
+        f"{TARGET} {target!r} is refused: only classes of paper_repro.{{{', '.join(ROOMS)}}}{own} and torch's "
+        f"optimizers are accepted; a package of yours is named by {PACKAGES}={name}"
+    )
+
+
+def _check_arguments(path: str, node: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(locate(node[TARGET])).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in node:
+        if key not in parameters and key not in DIRECTIVES:
+            where = f"{path}.{key}".removeprefix(".")
+            raise UsageError(f"unknown key {where!r} for {node[TARGET]}{nearest(str(key), parameters)}")
+    for key in extra:
+        if key not in parameters:
+            raise UsageError(f"{node[TARGET]} takes no argument {key!r}")
+
+
+def _calls(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each node with a ``_target_``, and its place."""
+    return ((place, found) for place, found in _nodes(node, path) if isinstance(found, Mapping) and TARGET in found)
+
+
+def _nodes(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield a node and all nodes below it, each with its place."""
+    yield path, node
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _nodes(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        for index, value in enumerate(node):
+            yield from _nodes(value, f"{path}[{index}]")
