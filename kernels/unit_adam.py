@@ -60,7 +60,7 @@ def adam_(
     """
     if step < 1:
         raise ValueError(f"step must be 1 or more, got {step}")
-    taken, others = [], []
+    taken, others = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
     for four in zip(parameters, gradients, first_moments, second_moments, strict=True):
         if len({tensor.shape for tensor in four}) > 1:
             found = ", ".join(str(tuple(tensor.shape)) for tensor in four)
@@ -80,14 +80,15 @@ def adam_(
     options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     if taken:
         _by_torch(taken, step, unit_rows, options)
-    for four in others:
-        _by_definition(four, step, unit_rows, **options)
+    for some in others:
+        _by_definition(some, step, unit_rows, **options)
 
 
 def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
     steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
     tensors: Any = [list(some) for some in zip(*taken, strict=True)]
-    adamw(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, **options)
+    functional: Any = adamw  # the stubs know the class alone
+    functional(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, **options)
     for parameter, *_ in taken if unit_rows else []:
         # One reciprocal per row: a division of every number takes twice as long.
         parameter.mul_(torch.linalg.vector_norm(parameter, dim=-1, keepdim=True).reciprocal_())
