@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paper_repro.base import students_t
+from paper_repro.metrics import students_t
 
 CONFIDENCE = 0.95
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paper_repro.base import students_t
-from paper_repro.metrics import quantities
+from paper_repro.metrics import quantities, students_t
 from paper_repro.metrics.lines import fit_line
 from paper_repro.metrics.quantities import Quantity
 

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from paper_repro.base import students_t
-from paper_repro.metrics import quantities
+from paper_repro.metrics import quantities, students_t
 from paper_repro.metrics.quantities import Quantity
 
 Bound = Literal["=", ">", "<"]

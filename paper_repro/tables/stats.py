@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paper_repro.base import students_t
+from paper_repro.metrics import students_t
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-12
