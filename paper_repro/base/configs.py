@@ -354,10 +354,6 @@ class Override:
     def error(self, message: str) -> UsageError:
         return UsageError(f"{self.said}: {message}")
 
-    def touches(self, other: "Override") -> bool:
-        """Return whether both set the same key, or one a part of the other's section."""
-        return f"{self.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{self.key}.")
-
 
 def quoted(text: str) -> str:
     """Return a word of a command as Hydra's grammar takes it: a path in quotes, with its commas and spaces."""
