@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels import cem_mlp, tied_attention
-from paper_repro.kernels.cem_mlp.reference import ACTIVATIONS
+from paper_repro.kernels.cem_mlp import ACTIVATIONS
 from paper_repro.models.descent import Trajectory, descend
 from paper_repro.models.gpt import KeyValueCache, check_heads
 

@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
-from paper_repro.kernels.qk_rotary.tables import RotaryTables, textbook_tables
+from paper_repro.kernels.qk_rotary import RotaryTables, rotate, rotate_queries_and_keys, textbook_tables
 from paper_repro.kernels.rms_norm import rms_norm
 from paper_repro.kernels.self_slot_attention import self_slot_attention
 from paper_repro.kernels.swiglu import swiglu

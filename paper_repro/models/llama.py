@@ -19,8 +19,7 @@ from torch.nn import functional
 from paper_repro.base.errors import at_least, nearest, one_of, positive
 from paper_repro.kernels.causal_attention import causal_attention
 from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
-from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
-from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
+from paper_repro.kernels.qk_rotary import RotaryTables, published_tables, rotate_queries_and_keys, textbook_tables
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
 from paper_repro.models.gpt import CausalLanguageModel, KeyValueCache, attend_with_cache, check_heads
 

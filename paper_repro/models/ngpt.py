@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from paper_repro.base.errors import at_least, one_of
-from paper_repro.kernels.qk_rotary.tables import RotaryTables
-from paper_repro.kernels.sphere_step import riemannian_step, sphere_step
-from paper_repro.kernels.sphere_step.reference import unit
+from paper_repro.kernels.qk_rotary import RotaryTables
+from paper_repro.kernels.sphere_step import riemannian_step, sphere_step, unit
 from paper_repro.kernels.unit_adam import project_rows_
 from paper_repro.models.gpt import KeyValueCache, check_heads
 from paper_repro.models.llama import (

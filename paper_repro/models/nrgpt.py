@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.kernels import nrgpt_block
 from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.nrgpt_block.reference import gelu_slope
+from paper_repro.kernels.nrgpt_block import gelu_slope
 from paper_repro.kernels.preferences import speed
 from paper_repro.models.descent import Energy, Trajectory, descend
 from paper_repro.models.gpt import (

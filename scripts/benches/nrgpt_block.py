@@ -14,7 +14,7 @@ from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.nrgpt_block.reference import attention_energy
+from paper_repro.kernels.nrgpt_block import attention_energy
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models import nrgpt
 from paper_repro.training.counting import count_flops

@@ -31,7 +31,7 @@ def test_every_import_counts_and_nothing_else(tmp_path: Path, monkeypatch: pytes
 
 def test_an_experiment_counts_its_model_its_kernels_and_how_it_is_trained() -> None:
     found = identity.code_of(compose("ngpt/speedup", ["model=ngpt/ngpt"]))
-    named = ("models.ngpt", "kernels.sphere_step.fused", "training.single", "datamodules.text", "base.identity")
+    named = ("models.ngpt", "kernels.sphere_step.triton", "training.single", "datamodules.text", "base.identity")
     assert {f"paper_repro.{name}" for name in named} <= found.keys()
     others = ("paper_repro.models.cet", "paper_repro.tables", "paper_repro.papers", "paper_repro.launchers")
     assert not [name for name in found if name.startswith(others)]

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from paper_repro.kernels.causal_attention import WAYS, causal_attention, causal_attention_with_lse, reference
+from paper_repro.kernels.causal_attention import (
+    WAYS,
+    causal_attention,
+    causal_attention_reference,
+    causal_attention_with_lse,
+)
 from paper_repro.kernels.dispatch import choose, differentiable
 from paper_repro.kernels.preferences import prefer
 
@@ -81,7 +86,7 @@ def test_auto_takes_the_kernel_unless_a_second_derivative_may_be_asked_for() -> 
         taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
         with torch.no_grad():
             taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
-    assert [call is reference.causal_attention for call in taken] == [False, True, False]
+    assert [call is causal_attention_reference for call in taken] == [False, True, False]
     with prefer(implementation="reference"):  # torch's own kernel is no kernel of ours
         assert "FlashAttention" in str(causal_attention(*leaves).grad_fn)
     with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):  # why there is a definition

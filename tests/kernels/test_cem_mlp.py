@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.cem_mlp import closed_form, descend
+from paper_repro.kernels import cem_mlp
+from paper_repro.kernels.cem_mlp import descend
 
 NAMES = ("x", "gamma", "reading", "writing")
 
@@ -45,7 +46,7 @@ def _assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
 
 @pytest.fixture(params=["one by one", "as one"])
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(closed_form, "SMALL", 0 if request.param == "one by one" else 1 << 62)
+    monkeypatch.setattr(cem_mlp, "SMALL", 0 if request.param == "one by one" else 1 << 62)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     return str(request.param)
 

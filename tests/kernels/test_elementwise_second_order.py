@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from paper_repro.kernels import rms_norm as rms_module
+from paper_repro.kernels import swiglu as swiglu_module
 from paper_repro.kernels.dispatch import differentiable
-from paper_repro.kernels.rms_norm import closed_form as norm_by_hand
 from paper_repro.kernels.rms_norm import rms_norm
-from paper_repro.kernels.swiglu import closed_form as swiglu_by_hand
 from paper_repro.kernels.swiglu import swiglu
 from paper_repro.training.counting import peak_bytes
 
@@ -64,8 +64,8 @@ def test_auto_takes_the_ways_by_hand_for_second_derivatives_alone(monkeypatch: p
 
         return call
 
-    monkeypatch.setattr(norm_by_hand.Norm, "forward", watched("norm", norm_by_hand.Norm.forward))
-    monkeypatch.setattr(swiglu_by_hand.SwiGLU, "forward", watched("swiglu", swiglu_by_hand.SwiGLU.forward))
+    monkeypatch.setattr(rms_module.Norm, "forward", watched("norm", rms_module.Norm.forward))
+    monkeypatch.setattr(swiglu_module.SwiGLU, "forward", watched("swiglu", swiglu_module.SwiGLU.forward))
     x, weight = torch.randn(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
     rms_norm(x, weight, 1e-5).sum().backward()
     swiglu(x).sum().backward()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import choose
-from paper_repro.kernels.energy_attention import WAYS, closed_form, energy_attention, energy_attention_gradients, fused
+from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients, op, triton
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -17,7 +17,7 @@ FAST = ("fused", "closed_form")
 @pytest.fixture(autouse=True)
 def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-place way takes a few images at a time."""
-    monkeypatch.setattr(closed_form, "PIECE", 200)
+    monkeypatch.setattr(op, "PIECE", 200)
 
 
 def _inputs(images: int, heads: int, tokens: int, width: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -59,7 +59,7 @@ def test_values_are_those_of_loops_over_tokens_and_heads(implementation: str) ->
 def test_tokens_too_far_apart_for_offsets_of_32_bits_are_copied() -> None:
     def between(numbers: int) -> int:
         given = torch.empty_strided((1, 1, 128, 64), (1, 1, numbers, 1), device="meta")
-        return fused._rows(given).stride(2)
+        return triton._rows(given).stride(2)
 
     assert between((1 << 24) - 1) == (1 << 24) - 1
     assert between(1 << 24) == 64  # 128 tokens then span 2^31 numbers
@@ -90,7 +90,7 @@ def test_values_are_those_of_the_definition(
     shape: tuple[int, int, int, int], dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the interpreter products are exact, for which the kernel takes tiles: told to, it takes all tokens."""
-    monkeypatch.setattr(fused, "takes_whole", lambda *_: way == "whole")
+    monkeypatch.setattr(triton, "takes_whole", lambda *_: way == "whole")
     inputs = _inputs(*shape, dtype)
     expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
     found = energy_attention(*inputs, 0.25, implementation="closed_form" if way == "closed_form" else "fused")
@@ -103,7 +103,7 @@ def test_values_are_those_of_the_definition(
 def test_results_may_overwrite_the_inputs_and_nothing_beside_them(
     whole: bool, implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "takes_whole", lambda *_: whole)
+    monkeypatch.setattr(triton, "takes_whole", lambda *_: whole)
     inputs = _inputs(2, 2, 35, 3)
     expected = energy_attention(*inputs, 0.5, implementation="reference")
     query, key, rows = _apart(*inputs)
@@ -126,9 +126,9 @@ def test_the_gradients_alone_are_the_same(implementation: str) -> None:
 
 
 def test_matrix_units_take_all_tokens_of_the_papers_size_at_once() -> None:
-    assert fused.takes_whole(121, 64, 4, exact=False) and fused.takes_whole(128, 128, 2, exact=False)
-    assert not fused.takes_whole(121, 64, 4, exact=True)
-    assert not fused.takes_whole(129, 64, 4, exact=False) and not fused.takes_whole(121, 128, 4, exact=False)
+    assert triton.takes_whole(121, 64, 4, exact=False) and triton.takes_whole(128, 128, 2, exact=False)
+    assert not triton.takes_whole(121, 64, 4, exact=True)
+    assert not triton.takes_whole(129, 64, 4, exact=False) and not triton.takes_whole(121, 128, 4, exact=False)
 
 
 @pytest.mark.parametrize("implementation", FAST)
@@ -155,8 +155,8 @@ def test_auto_takes_the_definition_where_gradients_are_asked_for() -> None:
     query, key = _inputs(1, 2, 4, 3)
     assert energy_attention(query.requires_grad_(), key, 1.0)[2].requires_grad
     with torch.no_grad():
-        taken = choose("energy_attention", WAYS, "auto", (query, key))
-    assert taken is closed_form.energy_attention
+        taken = choose("energy_attention", op.WAYS, "auto", (query, key))
+    assert taken is op._closed_form
     for options in ({"implementation": "fused"}, {"implementation": "closed_form"}, {"out": (query, key)}):
         with pytest.raises(ValueError, match="has no gradient, and one is asked for"):
             energy_attention(query, key, 1.0, **options)  # type: ignore[arg-type]

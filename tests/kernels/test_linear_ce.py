@@ -14,14 +14,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paper_repro.kernels import linear_ce
-from paper_repro.kernels.linear_ce import (
-    chunk_sizes,
-    closed_form,
-    fused,
-    linear_cross_entropy,
-    negative_log_likelihoods,
-)
+from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods, op, triton
+from paper_repro.kernels.linear_ce.op import chunk_sizes
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 PIECES = [(None, None), (9, None), (11, 20), (100, 37)]
@@ -83,7 +77,7 @@ def test_values_and_gradients_are_those_of_the_definition(
     reduction: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(closed_form, "PIECE", 1)  # blocks of the fewest rows
+    monkeypatch.setattr(op, "PIECE", 1)  # blocks of the fewest rows
     inputs: dict[str, Any] = _inputs()
     inputs["scale"] = {"word by word": inputs["scale"], "by one number": inputs["scale"][:1], "not": None}[scaled]
     expected = _found(inputs, reduction=reduction, implementation="reference")
@@ -178,16 +172,14 @@ def test_large_logits_neither_overflow_nor_lose_the_target(
     _assert_same(found, _found(inputs, implementation="reference"), 1e-4)  # float32 logits of 1e4 are 1e-3 apart
 
 
-@pytest.mark.parametrize("piece", [closed_form.softmax_piece, fused.softmax_piece])
+@pytest.mark.parametrize("piece", [op.softmax_piece, triton.softmax_piece])
 @pytest.mark.parametrize("target", [40, -1, 1 << 40])
-def test_a_target_beyond_the_vocabulary_reads_nothing_and_makes_its_loss_nan(
-    piece: closed_form.Piece, target: int
-) -> None:
+def test_a_target_beyond_the_vocabulary_reads_nothing_and_makes_its_loss_nan(piece: op.Piece, target: int) -> None:
     z = torch.randn(2, 64, dtype=torch.float64)
     expected = z[0, :37].softmax(-1)
     targets = torch.tensor([[target], [3]])
     values = (torch.full((2, 1), value, dtype=z.dtype) for value in (-torch.inf, 0, torch.nan))
-    rows = closed_form.Rows(targets, targets != -100, *values)
+    rows = op.Rows(targets, targets != -100, *values)
     piece(z[:, :37], rows, 0, True, True)
     assert rows.losses().isnan().tolist() == [True, False]
     torch.testing.assert_close(z[0, :37], expected)
@@ -195,10 +187,8 @@ def test_a_target_beyond_the_vocabulary_reads_nothing_and_makes_its_loss_nan(
 
 def test_gradients_that_nobody_wants_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     products: list[torch.Size] = []
-    multiply = closed_form.add_product
-    monkeypatch.setattr(
-        closed_form, "add_product", lambda into, *of: (products.append(into.shape), multiply(into, *of))
-    )
+    multiply = op.add_product
+    monkeypatch.setattr(op, "add_product", lambda into, *of: (products.append(into.shape), multiply(into, *of)))
 
     def shapes(*names: str) -> list[torch.Size]:
         products.clear()
@@ -244,8 +234,8 @@ def test_second_and_forward_mode_derivatives_are_refused(implementation: str, of
 
 
 def test_transforms_of_torch_func_take_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_ce, "SMALL", 0)
-    monkeypatch.setattr(linear_ce, "LEAST_WORDS", 0)
+    monkeypatch.setattr(op, "SMALL", 0)
+    monkeypatch.setattr(op, "LEAST_WORDS", 0)
     inputs = _inputs()
 
     def loss(h: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -263,8 +253,8 @@ def test_transforms_of_torch_func_take_the_definition(monkeypatch: pytest.Monkey
 
 def test_auto_takes_pieces_where_there_is_something_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    compute = closed_form.softmax_piece
-    monkeypatch.setattr(closed_form, "softmax_piece", lambda *a: (taken.append(1), compute(*a)))
+    compute = op.softmax_piece
+    monkeypatch.setattr(op, "softmax_piece", lambda *a: (taken.append(1), compute(*a)))
     for words, tokens, expected in ((1 << 11, 1 << 9, 1), (1 << 11, (1 << 9) - 1, 0), (255, 1 << 13, 0)):
         taken.clear()
         linear_cross_entropy(torch.zeros(tokens, 1), torch.zeros(words, 1), torch.zeros(tokens, dtype=torch.long))
@@ -328,7 +318,7 @@ def test_no_array_is_larger_than_a_piece_or_the_weights(chunks: tuple[int, int |
 @pytest.mark.parametrize("vocabulary", [1, 65, 32000, 50304, 262144, 1 << 22])
 @pytest.mark.parametrize("tokens", [1, 300, 4096, 16384, 1 << 20])
 def test_chunk_sizes(tokens: int, vocabulary: int, on_cpu: bool) -> None:
-    limits = linear_ce.CPU if on_cpu else linear_ce.ELSEWHERE
+    limits = op.CPU if on_cpu else op.ELSEWHERE
     rows, words = chunk_sizes(tokens, vocabulary, on_cpu)
     assert 1 <= rows <= tokens
     assert 1 <= words <= vocabulary

@@ -10,12 +10,19 @@ import torch
 from torch import Tensor
 
 from paper_repro.kernels import nrgpt_block
-from paper_repro.kernels.nrgpt_block import closed_form, reference
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 VARIANTS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "one_layer": (nrgpt_block.one_layer_gradient, reference.one_layer_energy, reference.one_layer_gradient),
-    "two_weight": (nrgpt_block.two_weight_gradient, reference.two_weight_energy, reference.two_weight_gradient),
+    "one_layer": (
+        nrgpt_block.one_layer_gradient,
+        nrgpt_block.one_layer_energy,
+        nrgpt_block.one_layer_gradient_reference,
+    ),
+    "two_weight": (
+        nrgpt_block.two_weight_gradient,
+        nrgpt_block.two_weight_energy,
+        nrgpt_block.two_weight_gradient_reference,
+    ),
 }
 
 
@@ -47,9 +54,9 @@ def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float) 
 
 @pytest.fixture(params=["as one", "by model", "in pieces"])
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(closed_form, "SMALL", 1 << 40 if request.param == "as one" else 0)
-    monkeypatch.setattr(closed_form, "PIECE", 1 if request.param == "in pieces" else 1 << 40)
-    monkeypatch.setattr(closed_form, "LEAST_TOKENS", 4)
+    monkeypatch.setattr(nrgpt_block, "SMALL", 1 << 40 if request.param == "as one" else 0)
+    monkeypatch.setattr(nrgpt_block, "PIECE", 1 if request.param == "in pieces" else 1 << 40)
+    monkeypatch.setattr(nrgpt_block, "LEAST_TOKENS", 4)
     return str(request.param)
 
 

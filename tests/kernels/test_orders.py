@@ -26,7 +26,7 @@ from paper_repro.kernels import (
 )
 from paper_repro.kernels.dispatch import ANY_ORDER, Way, differentiable
 from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
-from paper_repro.kernels.qk_rotary.tables import textbook_tables
+from paper_repro.kernels.qk_rotary import textbook_tables
 
 TARGETS = torch.tensor([[0, 2, 1], [4, 4, 3]])
 TABLES = textbook_tables(3, 4, dtype=torch.float64)
@@ -108,7 +108,7 @@ WAYS: dict[str, tuple[Way[object], ...]] = {
         tied_attention,
         unit_adam,
     )
-    for name, value in vars(module).items()
+    for name, value in vars(getattr(module, "op", module)).items()
     if isinstance(value, tuple) and value and all(isinstance(item, Way) for item in value)
 }
 

@@ -12,8 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.qk_rotary import closed_form, fused, rotate, rotate_queries_and_keys
-from paper_repro.kernels.qk_rotary.tables import RotaryTables, published_tables, textbook_tables
+from paper_repro.kernels.qk_rotary import (
+    RotaryTables,
+    op,
+    published_tables,
+    rotate,
+    rotate_queries_and_keys,
+    textbook_tables,
+    triton,
+)
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 FAST = ("fused", "closed_form")
@@ -23,9 +30,9 @@ TABLES = {"textbook": textbook_tables, "published": published_tables}
 @pytest.fixture(autouse=True)
 def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The closed form works in small pieces, and the kernel's programs are few: each takes several tokens."""
-    monkeypatch.setattr(closed_form, "PIECE", 350)
+    monkeypatch.setattr(op, "PIECE", 350)
     for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
-        monkeypatch.setattr(fused, name, 3)
+        monkeypatch.setattr(triton, name, 3)
 
 
 def _inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -248,9 +255,8 @@ def test_a_scale_of_zero_has_a_gradient_and_a_row_of_zeros_has_no_direction(fast
 def test_auto_takes_the_closed_form_where_gradients_are_asked_for_in_one_dtype(
     trained: bool, double: bool, chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called = []
-    original = closed_form.rotate
-    monkeypatch.setattr(closed_form, "rotate", lambda *given: (called.append(1), original(*given))[1])
+    called, original = [], op.Rotation.apply
+    monkeypatch.setattr(op.Rotation, "apply", lambda *given: (called.append(1), original(*given))[1])
     packed, scale = (value.requires_grad_(trained) for value in _inputs(1, 3, 2, 4, dtype=torch.float32))
     rotate(packed[:, :, 0], textbook_tables(3, 4), scale.double() if double else scale, True)
     assert bool(called) is chosen

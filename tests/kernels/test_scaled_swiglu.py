@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.scaled_swiglu import fused, reference, scaled_swiglu, scaled_swiglu_of_product
+from paper_repro.kernels.scaled_swiglu import op, scaled_swiglu, scaled_swiglu_of_product, triton
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 SCALES = {"both": ("M", "M"), "u": ("M", None), "nu": (None, "M"), "numbers": ("1", "1"), "neither": (None, None)}
@@ -52,7 +52,7 @@ def _wide(inputs: list[Tensor | None]) -> list[Tensor | None]:
 def test_values_and_gradients_are_those_of_the_definition(
     shape: tuple[int, ...], half: int, dtype: torch.dtype, scales: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "PROGRAMS", 4)  # several tokens a program
+    monkeypatch.setattr(triton, "PROGRAMS", 4)  # several tokens a program
     inputs = _inputs(shape, half, scales, dtype)
     found = _found(inputs, "fused")
     assert all(value.dtype == dtype for value in found)
@@ -118,8 +118,8 @@ def test_weights_of_half_precision_are_not_folded(
     dtype: torch.dtype, is_folded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tensor | None] = []
-    define = reference.scaled_swiglu
-    monkeypatch.setattr(reference, "scaled_swiglu", lambda *given: (seen.extend(given[1:]), define(*given))[1])
+    define = op.scaled_swiglu_reference
+    monkeypatch.setattr(op, "scaled_swiglu_reference", lambda *given: (seen.extend(given[1:]), define(*given))[1])
     x, weight = (torch.ones(shape, dtype=dtype) for shape in ((2, 3), (8, 3)))
     scaled_swiglu_of_product(x, weight, torch.ones(4), torch.ones(1))
     assert [scale is None for scale in seen] == [is_folded] * 2

@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels import self_slot_attention as package
 from paper_repro.kernels.causal_attention import causal_attention, causal_attention_with_lse
 from paper_repro.kernels.dispatch import differentiable
-from paper_repro.kernels.self_slot_attention import closed_form, second_order, self_slot_attention_with_lse
+from paper_repro.kernels.self_slot_attention import op, self_slot_attention_with_lse
 from paper_repro.training.counting import peak_bytes
 
 TOLERANCE = 1e-12
@@ -27,8 +26,8 @@ Attend = Callable[..., tuple[Tensor, Tensor]]
 @pytest.fixture(autouse=True)
 def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The closed form works in small pieces, of several heads and not of all tokens."""
-    monkeypatch.setattr(closed_form, "ROWS", 5)
-    monkeypatch.setattr(closed_form, "PIECE", 400)
+    monkeypatch.setattr(op, "ROWS", 5)
+    monkeypatch.setattr(op, "PIECE", 400)
 
 
 class Size(NamedTuple):
@@ -169,7 +168,7 @@ def test_a_third_derivative_is_refused(implementation: str, own: bool) -> None:
 
 
 def test_forward_mode_is_refused_or_the_definition_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "LEAST_SCORES", (0, 0, 0))
+    monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
     leaves = [leaf.detach() for leaf in SMALL.leaves()]
     tangents = tuple(leaf.cos() for leaf in leaves)
 
@@ -191,7 +190,7 @@ def test_forward_mode_is_refused_or_the_definition_s(monkeypatch: pytest.MonkeyP
 
 
 def test_under_vmap_auto_is_the_definition_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "LEAST_SCORES", (0, 0, 0))
+    monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
     leaves = SMALL.leaves()
     stacked = [torch.stack([leaf, 0.5 * leaf]).detach().requires_grad_() for leaf in leaves]
 
@@ -206,7 +205,7 @@ def test_under_vmap_auto_is_the_definition_and_others_are_refused(monkeypatch: p
 
 
 def test_the_compiler_traces_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "LEAST_SCORES", (0, 0, 0))
+    monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
     leaves = SMALL.leaves()
     compiled = torch.compile(SMALL.attend("auto"), backend="eager", fullgraph=True)
     _assert_same([v.detach() for v in compiled(*leaves)], [v.detach() for v in SMALL.attend("reference")(*leaves)])
@@ -215,7 +214,7 @@ def test_the_compiler_traces_the_definition(monkeypatch: pytest.MonkeyPatch) -> 
 def test_auto_takes_the_closed_form_on_a_cpu_where_scores_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     leaves, causal = SMALL.leaves(), SMALL._replace(own=False, lead=0).leaves()
     taken: list[str] = []
-    monkeypatch.setattr(closed_form, "PASSES", dataclasses.replace(closed_form.PASSES, forward=_noted(taken)))
+    monkeypatch.setattr(op, "PASSES", dataclasses.replace(op.PASSES, forward=_noted(taken)))
 
     def call() -> list[str]:
         """Without derivatives, with first and with second ones; returns what was taken by the closed form."""
@@ -228,16 +227,16 @@ def test_auto_takes_the_closed_form_on_a_cpu_where_scores_are_many(monkeypatch: 
         return taken
 
     scores, causal_scores = 2 * 7 * 8, 2 * 7 * 7
-    monkeypatch.setattr(package, "LEAST_SCORES", (scores, scores + 1, causal_scores))
+    monkeypatch.setattr(op, "LEAST_SCORES", (scores, scores + 1, causal_scores))
     assert call() == ["self slot", "self slot", "causal"]
-    monkeypatch.setattr(package, "LEAST_SCORES", (scores + 1, scores, causal_scores + 1))
+    monkeypatch.setattr(op, "LEAST_SCORES", (scores + 1, scores, causal_scores + 1))
     assert call() == ["self slot", "self slot"]
 
 
-def _noted(taken: list[str]) -> Callable[[second_order.Observed], tuple[Tensor, Tensor]]:
-    def forward(given: second_order.Observed) -> tuple[Tensor, Tensor]:
+def _noted(taken: list[str]) -> Callable[[op.Observed], tuple[Tensor, Tensor]]:
+    def forward(given: op.Observed) -> tuple[Tensor, Tensor]:
         taken.append("self slot" if given.lead else "causal")
-        return closed_form.forward(given)
+        return op.forward(given)
 
     return forward
 
@@ -248,9 +247,9 @@ def test_what_is_captured_gets_no_gradient_in_the_first_pass(monkeypatch: pytest
 
     def gradient(*given: object) -> tuple[Tensor | None, ...]:
         asked.append(given[-1])  # type: ignore[arg-type]
-        return closed_form.gradient(*given)  # type: ignore[arg-type]
+        return op.gradient(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(closed_form, "PASSES", dataclasses.replace(closed_form.PASSES, gradient=gradient))
+    monkeypatch.setattr(op, "PASSES", dataclasses.replace(op.PASSES, gradient=gradient))
     leaves = [leaf.detach() if index < 3 else leaf for index, leaf in enumerate(SMALL.leaves())]
     first = _first(SMALL.attend("closed_form"), leaves, 3, "torch.func")
     assert asked == [(True, False, False)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.sphere_step import closed_form, fused, reference, riemannian_step, sphere_step
+from paper_repro.kernels.sphere_step import op, riemannian_step, sphere_step, triton, unit
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -19,9 +19,9 @@ FAST = ("fused", "closed_form")
 @pytest.fixture(autouse=True)
 def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The closed form works in small pieces, and the kernel's programs are few: each takes several tiles."""
-    monkeypatch.setattr(closed_form, "PIECE", 64)
+    monkeypatch.setattr(op, "PIECE", 64)
     for name in ("WARPS_FORWARD", "WARPS_BACKWARD"):
-        monkeypatch.setattr(fused, name, 8)
+        monkeypatch.setattr(triton, name, 8)
 
 
 def _inputs(*shape: int, rates: int | None = None, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -178,8 +178,8 @@ def test_auto_takes_the_closed_form_where_gradients_are_asked_for(
     trained: bool, chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = []
-    forward = closed_form.SphereStep.apply
-    monkeypatch.setattr(closed_form.SphereStep, "apply", lambda *given: (called.append(1), forward(*given))[1])
+    forward = op.SphereStep.apply
+    monkeypatch.setattr(op.SphereStep, "apply", lambda *given: (called.append(1), forward(*given))[1])
     inputs = [value.requires_grad_(trained) for value in _inputs(3, 4)]
     sphere_step(*inputs)
     assert bool(called) is chosen
@@ -216,7 +216,7 @@ def test_no_tokens_and_rows_of_zeros() -> None:
 def test_the_step_stays_on_the_sphere_and_unit_has_norm_one() -> None:
     for step in (sphere_step, riemannian_step):
         torch.testing.assert_close(step(*_inputs(7, 30)).norm(dim=-1), torch.ones(7, dtype=torch.float64))
-    torch.testing.assert_close(reference.unit(_inputs(7, 30)[1]).norm(dim=-1), torch.ones(7, dtype=torch.float64))
+    torch.testing.assert_close(unit(_inputs(7, 30)[1]).norm(dim=-1), torch.ones(7, dtype=torch.float64))
 
 
 @pytest.mark.skipif(

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels import tied_attention as package
-from paper_repro.kernels.tied_attention import closed_form, descend, tied_attention
-from paper_repro.kernels.tied_attention.descent import Descent
+from paper_repro.kernels.tied_attention import descend, op, tied_attention
+from paper_repro.kernels.tied_attention.op import Descent
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -24,8 +23,8 @@ FAST = ("fused", "closed_form")
 @pytest.fixture(autouse=True)
 def small_pieces(poisoned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The closed form works in small pieces."""
-    monkeypatch.setattr(closed_form, "ROWS", 5)
-    monkeypatch.setattr(closed_form, "PIECE", 400)
+    monkeypatch.setattr(op, "ROWS", 5)
+    monkeypatch.setattr(op, "PIECE", 400)
 
 
 @dataclass(frozen=True)
@@ -305,14 +304,14 @@ def test_auto_takes_the_closed_form_for_gradients_of_many_scores(
 ) -> None:
     called, apply = [], Descent.apply
     monkeypatch.setattr(Descent, "apply", lambda *given: (called.append(1), apply(*given))[1])
-    monkeypatch.setattr(package, "LEAST_SCORES", least)
+    monkeypatch.setattr(op, "LEAST_SCORES", least)
     inputs = _inputs(SMALL)  # 2 sequences, 2 heads, 5 x 5 pairs, 2 steps
     _descended(SMALL, [inputs[0].requires_grad_(trained), *inputs[1:]], "auto")
     assert bool(called) is chosen
 
 
 def test_autocast_takes_the_definition_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "LEAST_SCORES", 0)
+    monkeypatch.setattr(op, "LEAST_SCORES", 0)
     inputs = [value.requires_grad_() for value in _inputs(Size(2, 9, 2, 8, 16), torch.float32)]
     size = Size(2, 9, 2, 8, 16)
     with torch.autocast("cpu", torch.bfloat16):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.tied_attention import closed_form, descend
+from paper_repro.kernels.tied_attention import descend, op
 
 B, J, D, K = 2, 48, 32, 4
 
@@ -61,8 +61,8 @@ def test_a_further_step_keeps_at_most_a_quarter_of_what_autograd_keeps_of_the_de
 
 
 def test_no_tensor_holds_the_scores_of_all_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closed_form, "ROWS", 8)
-    monkeypatch.setattr(closed_form, "PIECE", 8 * J * K)
+    monkeypatch.setattr(op, "ROWS", 8)
+    monkeypatch.setattr(op, "PIECE", 8 * J * K)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each has a piece of its own
     made: list[int] = []
     original = Tensor.new_empty

@@ -2,7 +2,7 @@
 
 import itertools
 
-from paper_repro.kernels.tied_attention.tiles import LEAST, ROW_BYTES, tiles
+from paper_repro.kernels.tied_attention.triton import LEAST, ROW_BYTES, tiles
 
 
 def test_heads_take_two_powers_of_two_where_these_are_less_than_one() -> None:

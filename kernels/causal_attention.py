@@ -1,0 +1,190 @@
+"""Causal attention: torch's fused kernel where first derivatives are enough, also for models that vmap stacks; ours
+where second ones may be asked for.
+
+Legend: B sequences, H heads, T tokens, Y channels of a head, Z channels of its values, E stacked models.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import TransformType, peek_interpreter_stack
+from torch.autograd import Function
+from torch.nn import functional
+
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.self_slot_attention import op as attention
+
+
+def causal_attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float
+) -> Tensor:
+    """softmax_j(scale q_i . k_j) v_j over j <= i, (B, H, T, Z); shapes as in ``kernels.causal_attention``."""
+    probabilities = torch.softmax(_scores(query, key, scale), -1)  # (B, H, T, T)
+    if dropout:
+        probabilities = functional.dropout(probabilities, dropout)
+    return torch.matmul(probabilities.to(value.dtype), value)  # (B, H, T, Z)
+
+
+def causal_attention_with_lse_reference(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the same without dropout, and log sum_j exp(scale q_i . k_j), (B, H, T)."""
+    scores = _scores(query, key, scale)  # (B, H, T, T)
+    return torch.matmul(torch.softmax(scores, -1).to(value.dtype), value), scores.logsumexp(-1)
+
+
+def _scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = torch.matmul(query, key.mT).to(dtype)  # (B, H, T, T)
+    scores = scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
+    return scores.masked_fill(future, -math.inf)
+
+
+def causal_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    implementation: str = "auto",
+) -> Tensor:
+    """Compute sum_B p_AB v_B with p_AB = softmax over B <= A of scale * q_A . k_B: causal scaled_dot_product_attention.
+
+    "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused" is
+    torch's scaled_dot_product_attention, which has first derivatives only (pytorch#116350) and then raises torch's own
+    "derivative ... is not implemented".  "auto" takes it unless a second or forward-mode derivative may be asked for
+    (``kernels.dispatch.derivative_order``), whatever the process prefers.  Where a second one may be, and there is no
+    dropout, "fused" is a Triton kernel with first and second derivatives in reverse mode, and "auto" takes it on CUDA;
+    on a CPU it takes "closed_form" (PyTorch, some rows at a time) where scores are many.  Both hold no T^2 scores.
+
+    torch has no batching rule for the CPU's fused attention: under ``torch.func.vmap`` it would loop over the models.
+    Here the stacked dimension joins the batch, and derivatives are recorded below it, as plain autograd does; with
+    ``torch.func.grad`` inside ``vmap``, and with dropout, torch's own rules serve.
+
+    Args:
+        query, key: (B, H, T, Y).
+        value: (B, H, T, Z).
+        scale: 1/sqrt(Y) if None.
+        dropout: on the probabilities; 0 outside training.
+
+    Returns:
+        (B, H, T, Z).
+
+    Raises:
+        ValueError: a tensor is not four-dimensional, an unknown implementation, or one that is not possible.
+        NotImplementedError: a third or forward-mode derivative through the Triton kernel or the closed form.
+    """
+    tensors, order = (query, key, value), derivative_order(query, key, value)
+    _check(*tensors)
+    ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
+    way = choose(OP, ways, implementation, tensors, preferable=order > 1, **_size(*tensors, order))
+    return way(query, key, value, scale, dropout)
+
+
+def causal_attention_with_lse(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, implementation: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Compute ``causal_attention`` without dropout, and lse_A = log sum_{B <= A} exp(scale q_A . k_B).
+
+    Both have derivatives of the same orders.  "fused" is the Triton kernel, and "auto" takes it and the closed form
+    also where first derivatives are enough.
+
+    Returns:
+        (B, H, T, Z), and lse (B, H, T) in float32 (float64 where the inputs are).
+
+    Raises:
+        ValueError, NotImplementedError: as ``causal_attention``.
+    """
+    _check(query, key, value)
+    tensors = query, key, value
+    way = choose(OP, LSE_WAYS, implementation, tensors, **_size(*tensors, derivative_order(*tensors)))
+    return way(query, key, value, scale)  # (B, H, T, Z), (B, H, T)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+    if dropout == 0 and _inside_vmap():
+        attended: Tensor = _Folded.apply(query, key, value, scale)
+        return attended
+    return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
+
+
+def _triton_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    return attention.attend(attention.fused_passes(), query, None, None, key, value, 0, _scale(query, scale))
+
+
+def _triton(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+    return _triton_with_lse(query, key, value, scale)[0]
+
+
+def _closed_form_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    return attention.attend(attention.PASSES, query, None, None, key, value, 0, _scale(query, scale))
+
+
+def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
+    return _closed_form_with_lse(query, key, value, scale)[0]
+
+
+OP = "causal_attention"
+WAYS = (
+    Way("fused", _fused, order=1),
+    triton_way(_triton, order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
+    closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
+    Way("reference", causal_attention_reference),
+)
+"""All but the first and the last are without dropout."""
+LSE_WAYS = (
+    triton_way(_triton_with_lse, order=2, widest=attention.WIDEST, transforms=True),
+    closed_form_way(_closed_form_with_lse, order=2, auto_on=("cpu",), auto_large=True),
+    Way("reference", causal_attention_with_lse_reference),
+)
+
+
+def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, Any]:
+    """Return the order, the longest row of a head, and whether there are many scores."""
+    width = max(query.shape[3], value.shape[3])
+    return {"order": order, "width": width, "large": attention.many_scores(query, key, order)}
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
+    if not query.ndim == key.ndim == value.ndim == 4:
+        found = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
+        raise ValueError(f"query, key and value must have the shape (B, H, T, Y), got {found}")
+
+
+def _inside_vmap() -> bool:
+    """Return whether the innermost transform is vmap; a compiler traces the plain call."""
+    if torch.compiler.is_compiling():
+        return False
+    innermost = peek_interpreter_stack()
+    return innermost is not None and innermost.key() == TransformType.Vmap
+
+
+class _Folded(Function):
+    """The batching rule.  It runs one level below ``vmap`` and calls the kernel there."""
+
+    @staticmethod
+    def forward(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        return _fused(query, key, value, scale, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    ) -> tuple[Tensor, int]:
+        folded = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)  # (E, B, H, T, Y)
+            for tensor, dim in zip((query, key, value), in_dims, strict=False)
+        ]
+        query, key, value = (tensor.flatten(0, 1) for tensor in folded)  # (E B, H, T, Y)
+        out = _fused(query, key, value, scale, 0.0)  # (E B, H, T, Z)
+        return out.unflatten(0, (info.batch_size, -1)), 0  # (E, B, H, T, Z)

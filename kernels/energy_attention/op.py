@@ -1,0 +1,142 @@
+"""CET's attention, which is the gradient of an energy: every token is read as a key and as a query.
+
+Legend: B images, H heads, T tokens, Y head width.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.dispatch import Way, choose, derivative_order, triton_way, wide
+
+
+def energy_attention_reference(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute P K, P^T Q and lse; shapes as in ``kernels.energy_attention``."""
+    dtype = wide(query, key)
+    scores = gamma * torch.matmul(query, key.mT).to(dtype)
+    weights = torch.softmax(scores, -1).to(key.dtype)
+    return torch.matmul(weights, key), torch.matmul(weights.mT, query), torch.logsumexp(scores, -1)
+
+
+PIECE = 1 << 17
+"""Scores at once, 512 kB in float32, or those of one image where these are more."""
+
+
+def _closed_form(
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute P K, P^T Q and lse; as ``kernels.energy_attention``.
+
+    Without ``normaliser`` the third result has no numbers.
+    """
+    by_query, by_key = out if out is not None else (torch.empty_like(query), torch.empty_like(key))
+    lse = torch.empty(query.shape[:3] if normaliser else 0, dtype=wide(query), device=query.device)
+    images = max(1, PIECE // (query.shape[1] * query.shape[2] ** 2))
+    for first in range(0, len(query), images):
+        piece = slice(first, first + images)
+        q, k = query[piece].flatten(0, 1), key[piece].flatten(0, 1)  # (N H, T, Y)
+        scores = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=gamma).to(lse.dtype)  # (N H, T, T)
+        weights = torch.softmax(scores, -1).to(key.dtype)  # not in place, which takes longer
+        read, read_back = torch.bmm(weights, k), torch.bmm(weights.mT, q)  # (N H, T, Y), before either is written
+        by_query[piece] = read.view(query[piece].shape)
+        by_key[piece] = read_back.view(query[piece].shape)
+        if normaliser:
+            lse[piece] = torch.logsumexp(scores, -1).view(lse[piece].shape)
+    return by_query, by_key, lse
+
+
+WIDEST = 128
+"""The fused kernel holds whole rows of heads in registers."""
+OP = "energy_attention"
+
+
+def energy_attention(
+    query: Tensor,
+    key: Tensor,
+    gamma: float,
+    *,
+    out: tuple[Tensor, Tensor] | None = None,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute P K, P^T Q and lse_n = log sum_m exp(gamma q_n . k_m), with P = softmax(gamma Q K^T) over keys, one's own
+    too.
+
+    With E = -1/gamma sum_hn lse_hn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
+    with Equilibrium Propagation, equations 11 to 14).
+
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
+    and "closed_form" (PyTorch, the scores of some images at a time) have no gradient.  "auto" takes the
+    definition where a gradient is asked for, within torch.func or torch.compile and on the meta device, else the kernel
+    on CUDA and the closed form on a CPU.
+
+    Args:
+        query, key: (B, H, T, Y), of one dtype; rows of Y may lie apart.
+        gamma: the inverse temperature, above 0.
+        out: where to write the first two results instead of new tensors; these may be ``query`` and ``key``
+            themselves.  Not where a gradient is asked for.
+
+    Returns:
+        P K and P^T Q, (B, H, T, Y), in the inputs' dtype, and lse (B, H, T) in float32 (float64 for float64).
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, a gamma that is not positive, an unknown implementation, or one
+            that is not possible.
+    """
+    _check(query, key, gamma, out)
+    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
+    return attend(query, key, float(gamma), out, True)
+
+
+def energy_attention_gradients(
+    query: Tensor, key: Tensor, gamma: float, *, out: tuple[Tensor, Tensor] | None = None, implementation: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Compute P K and P^T Q alone, -dE/dQ and -dE/dK; see ``energy_attention``."""
+    _check(query, key, gamma, out)
+    attend = choose(OP, WAYS, implementation, (query, key), width=query.shape[3])
+    by_query, by_key, _ = attend(query, key, float(gamma), out, False)
+    return by_query, by_key
+
+
+def _check(query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None) -> None:
+    if query.ndim != 4 or query.shape != key.shape or query.dtype != key.dtype:
+        raise ValueError(
+            f"query and key must have one shape (B, H, T, Y) and one dtype; got {tuple(query.shape)} {query.dtype} and "
+            f"{tuple(key.shape)} {key.dtype}"
+        )
+    if not (math.isfinite(gamma) and gamma > 0):
+        raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
+    if out is not None and derivative_order(query, key) > 0:
+        raise ValueError(f"{OP}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")
+
+
+def _fused(
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from paper_repro.kernels.energy_attention import triton
+
+    return triton.energy_attention(query, key, gamma, out)
+
+
+def _definition(
+    query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_query, by_key, lse = energy_attention_reference(query, key, gamma)  # (B, H, T, Y) twice, (B, H, T)
+    if out is not None:
+        by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
+    return by_query, by_key, lse
+
+
+WAYS = (
+    triton_way(_fused, order=0, widest=WIDEST),
+    Way(
+        "closed_form",
+        _closed_form,
+        order=0,
+        transforms=False,
+        compiler=False,
+        empty=False,
+        auto_on=("cpu", "cuda"),
+    ),
+    Way("reference", _definition),
+)

@@ -1,0 +1,333 @@
+"""The feed-forward part of NRGPT's update direction, dE/dg in closed form with a backward pass of its own.
+
+The attention part is ``kernels.causal_attention`` with the keys as values.  The closed form takes few passes over
+pieces in the cache.  With G the gradient of what ``forward`` returned, s = gelu'(z), w = gelu''(z) = (2 - z^2) pdf(z)
+and a = gelu(z), the backward passes are
+
+    FF1   dz = -2 (W1 G) * (s^2 + a w),                  dW1 = dz^T g - 2 (a s)^T G,     dg = W1^T dz
+    FF2W  dz = -(W2^T G) * s - (W1 G) * v * w,           dW1 = dz^T g - (v s)^T G,       v = W2^T g
+          dv = -(W1 G) * s,                              dW2 = g^T dv - G^T a,           dg = W1^T dz + W2 dv
+
+The forward pass keeps g and the pre-activations z and v.  erf and exp are computed once for s, w and a, which are held
+doubled (``_doubled``); the halves are factors of the matrix products.
+
+Legend: B sequences, T tokens, H heads, E models, N tokens of a model, D width, M hidden width.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.dispatch import Way, choose
+from paper_repro.kernels.first_order import FirstOrder
+
+
+def gelu_slope(factor: Tensor, z: Tensor) -> Tensor:
+    """Compute factor * gelu'(z), gelu'(z) = Phi(z) + z pdf(z) of the exact GELU, in one pass; autograd goes through
+    both.
+    """
+    return torch.ops.aten.gelu_backward(factor, z)
+
+
+def attention_energy(query: Tensor, key: Tensor, beta: float) -> Tensor:
+    """Compute -1/beta sum_h log sum_{B <= A} exp(beta q_A . k_Bh), (B, T), of q (B, T, D), k (B, H, T, D) (NRGPT,
+    equation 11).
+
+    Holds H T^2 scores per sequence.  For the mask B < A give queries 1 ... T-1 and keys 0 ... T-2.
+    """
+    scores = beta * torch.matmul(query.unsqueeze(1), key.mT)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+    return -scores.masked_fill(future, -math.inf).logsumexp(-1).sum(1) / beta
+
+
+def one_layer_energy(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute FF1's energy -|gelu(W1 g + b1)|^2, (...,), of g (..., D), W1 (M, D)."""
+    return -functional.gelu(functional.linear(g, weight, bias)).square().sum(-1)
+
+
+def one_layer_gradient_reference(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute -2 W1^T (gelu(z) * gelu'(z)) with z = W1 g + b1; (..., D)."""
+    z = functional.linear(g, weight, bias)
+    return -2 * torch.matmul(gelu_slope(functional.gelu(z), z), weight)
+
+
+def two_weight_energy(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+    """Compute FF2W's energy -g . (W2 gelu(W1 g + b1) + b2), (...,), of g (..., D), W1 (M, D), W2 (D, M)."""
+    hidden = functional.gelu(functional.linear(g, up, up_bias))
+    return -(g * functional.linear(hidden, down, down_bias)).sum(-1)
+
+
+def two_weight_gradient_reference(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+    """Compute -(W2 gelu(z) + b2 + W1^T (gelu'(z) * W2^T g)) with z = W1 g + b1; (..., D)."""
+    z = functional.linear(g, up, up_bias)
+    through = torch.matmul(gelu_slope(torch.matmul(g, down), z), up)
+    return -(functional.linear(functional.gelu(z), down, down_bias) + through)
+
+
+SMALL = 1 << 14
+"""Models whose (N, M) arrays have fewer entries are computed as one: the calls would take longer than the work."""
+PIECE, LEAST_TOKENS = 1 << 16, 256
+"""Entries of a (tokens, M) piece per thread on a CPU: half a dozen such float32 buffers fit in 2 MB of cache.  A piece
+has at least so many tokens, below which the matrix products slow down."""
+
+_TWO_PDF = 2 / math.sqrt(2 * math.pi)
+
+
+class _Stackable(FirstOrder):
+    @classmethod
+    def stacked(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
+        """Return the batching rule: the dimension of vmap joins the models, dimension 0 of every argument and
+        result.
+        """
+        moved = [
+            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip(arguments, in_dims, strict=True)
+        ]
+        found = cls.apply(*(value.flatten(0, 1) for value in moved))
+        return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
+
+
+class OneLayer(_Stackable):
+    """FF1 of g (E, N, D), W1 (E, M, D), b1 (E, M): the gradient (E, N, D), and z (E, N, M) for the backward pass."""
+
+    @staticmethod
+    def forward(g: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], weight.shape[1])
+        for (piece, into, before), (w, b) in _models((g, out, z), (weight, bias.unsqueeze(1))):
+            _product(piece, w.mT, into=before, start=b)  # (N, M)
+            hidden = torch.ops.aten.gelu(before)
+            torch.ops.aten.gelu_backward.grad_input(hidden, before, grad_input=hidden)
+            _product(hidden, w, into=into, factor=-2)  # (N, D)
+        return out, z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[0], inputs[1], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return (None,) * 3 if gradients[0] is None else OneLayerGradient.apply(gradients[0], *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
+        return OneLayer.stacked(info, in_dims, *arguments)
+
+
+class OneLayerGradient(_Stackable):
+    """The gradients of g, W1 and b1, given G (E, N, D), g, W1 and z."""
+
+    @staticmethod
+    def forward(gradient: Tensor, g: Tensor, weight: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        dg, dweight, dbias = torch.empty_like(g), torch.zeros_like(weight), z.new_zeros(z.shape[0], 1, z.shape[2])
+        for (G, piece, before, into), (w, dw, db) in _pieces((gradient, g, z, dg), (weight, dweight, dbias)):
+            activation, slope, bend = _doubled(before)
+            dz = bend.mul_(activation).mul_(_TWO_PDF).addcmul_(slope, slope)
+            dz.mul_(torch.matmul(G, w.mT))  # (N, M)
+            _product(activation.mul_(slope).mT, G, into=dw, factor=-0.5, start=dw)
+            _product(dz.mT, piece, into=dw, factor=-0.5, start=dw)  # (M, D)
+            _product(dz, w, into=into, factor=-0.5)
+            db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
+        return dg, dweight, dbias.squeeze(1)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
+        return OneLayerGradient.stacked(info, in_dims, *arguments)
+
+
+class TwoWeights(_Stackable):
+    """FF2W of g (E, N, D), W1 (E, M, D), b1 (E, M), W2 (E, D, M), b2 (E, D): the gradient (E, N, D), and z and v."""
+
+    @staticmethod
+    def forward(
+        g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, z = torch.empty_like(g), g.new_empty(*g.shape[:2], up.shape[1])
+        v = torch.empty_like(z)
+        weights = (up, up_bias.unsqueeze(1), down, down_bias.unsqueeze(1))
+        for (piece, into, before, gate), (w1, b1, w2, b2) in _models((g, out, z, v), weights):
+            _product(piece, w1.mT, into=before, start=b1)  # (N, M)
+            _product(piece, w2, into=gate)  # (N, M)
+            hidden = torch.ops.aten.gelu(before)
+            _product(hidden, w2.mT, into=into, factor=-1, start=b2, keep=-1)  # (N, D)
+            torch.ops.aten.gelu_backward.grad_input(gate, before, grad_input=hidden)
+            _product(hidden, w1, into=into, factor=-1, start=into)
+        return out, z, v
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs[0], inputs[1], inputs[3], *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return (None,) * 5 if gradients[0] is None else TwoWeightsGradient.apply(gradients[0], *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
+        return TwoWeights.stacked(info, in_dims, *arguments)
+
+
+class TwoWeightsGradient(_Stackable):
+    """The gradients of g, W1, b1, W2 and b2, given G (E, N, D), g, W1, W2, z and v."""
+
+    @staticmethod
+    def forward(gradient: Tensor, g: Tensor, up: Tensor, down: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        dg, dup, ddown = torch.empty_like(g), torch.zeros_like(up), torch.zeros_like(down)
+        dup_bias = z.new_zeros(z.shape[0], 1, z.shape[2])
+        weights = (up, down, dup, ddown, dup_bias)
+        for (G, piece, before, gate, into), (w1, w2, dw1, dw2, db) in _pieces((gradient, g, z, v, dg), weights):
+            activation, slope, bend = _doubled(before)
+            _product(G.mT, activation, into=dw2, factor=-0.5, start=dw2)
+            dv = torch.matmul(G, w1.mT, out=activation)  # (N, M)
+            bend.mul_(dv).mul_(gate)
+            _product(piece.mT, dv.mul_(slope), into=dw2, factor=-0.5, start=dw2)
+            _product(dv, w2.mT, into=into, factor=-0.5)  # (N, D)
+            dz = torch.matmul(G, w2, out=dv).mul_(slope).add_(bend, alpha=_TWO_PDF)
+            _product(dz, w1, into=into, factor=-0.5, start=into)
+            _product(dz.mT, piece, into=dw1, factor=-0.5, start=dw1)
+            db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
+            _product(slope.mul_(gate).mT, G, into=dw1, factor=-0.5, start=dw1)
+        return dg, dup, dup_bias.squeeze(1), ddown, -gradient.sum(1)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
+        return TwoWeightsGradient.stacked(info, in_dims, *arguments)
+
+
+def _doubled(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute 2 gelu(z), 2 gelu'(z), and gelu''(z) without the factor 1/sqrt(2 pi) of the density."""
+    squared = z * z
+    density = (squared * -0.5).exp_()
+    twice_phi = (z * math.sqrt(0.5)).erf_().add_(1)
+    bend = squared.neg_().add_(2).mul_(density)
+    activation = z * twice_phi
+    return activation, twice_phi.addcmul_(z, density, value=_TWO_PDF), bend
+
+
+def _product(
+    one: Tensor, two: Tensor, *, into: Tensor, factor: float = 1, start: Tensor | None = None, keep: float = 1
+) -> None:
+    """Compute into = factor one two + keep start; matrices, or stacks of them."""
+    add = torch.addmm if one.ndim == 2 else torch.baddbmm
+    if start is None:
+        add(into, one, two, beta=0, alpha=factor, out=into)
+    else:
+        add(start, one, two, beta=keep, alpha=factor, out=into)
+
+
+def _models(
+    by_token: tuple[Tensor, ...], by_model: tuple[Tensor, ...]
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """Yield one model after the other on a CPU; elsewhere, and where models are too small for that, the stack at once.
+
+    The third of ``by_token`` is z, whose size decides.
+    """
+    hidden = by_token[2]
+    if hidden.device.type != "cpu" or hidden[0].numel() < SMALL:
+        yield by_token, by_model
+    else:
+        yield from zip(zip(*by_token, strict=True), zip(*by_model, strict=True), strict=True)
+
+
+def _pieces(
+    by_token: tuple[Tensor, ...], by_model: tuple[Tensor, ...]
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """Yield as ``_models`` does, and on a CPU some tokens at a time: a pass then finds in the cache what the last one
+    left.
+    """
+    for tensors, weights in _models(by_token, by_model):
+        if tensors[0].ndim == by_token[0].ndim:
+            yield tensors, weights
+            continue
+        tokens = max(LEAST_TOKENS, PIECE * torch.get_num_threads() // tensors[2].shape[-1])
+        for rows in zip(*(value.split(tokens) for value in tensors), strict=True):
+            yield rows, weights
+
+
+def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: str = "auto") -> Tensor:
+    """Compute FF1's dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
+
+    "reference" is the definition, which autograd differentiates to any order; "closed_form" has first derivatives in
+    reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes the closed form where first
+    derivatives are asked for in one dtype, outside autocast and torch.compile.
+
+    Args:
+        g: (..., D).
+        weight, bias: W1 (M, D), b1 (M,).
+
+    Returns:
+        (..., D).
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or a closed form that is not possible.
+        NotImplementedError: a second or forward-mode derivative through the closed form.
+    """
+    _check_shapes(g, weight, bias)
+    return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
+
+
+def _one_layer(g: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    out, _ = OneLayer.apply(g.reshape(1, -1, g.shape[-1]), weight.unsqueeze(0), bias.unsqueeze(0))
+    return out.reshape(g.shape)  # (1, N, D) -> (..., D)
+
+
+def two_weight_gradient(
+    g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, implementation: str = "auto"
+) -> Tensor:
+    """Compute FF2W's dE/dg of E = -g . (W2 gelu(W1 g + b1) + b2) (NRGPT, section 3, model variant 2).
+
+    Args:
+        g: (..., D).
+        up, up_bias: W1 (M, D), b1 (M,).
+        down, down_bias: W2 (D, M), b2 (D,).
+        implementation: see ``one_layer_gradient``.
+
+    Returns:
+        (..., D).
+
+    Raises:
+        ValueError, NotImplementedError: as ``one_layer_gradient``.
+    """
+    _check_shapes(g, up, up_bias, down, down_bias)
+    given = (g, up, up_bias, down, down_bias)
+    return choose("two_weight_gradient", TWO_WEIGHTS_WAYS, implementation, given)(*given)
+
+
+def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor) -> Tensor:
+    weights = (value.unsqueeze(0) for value in (up, up_bias, down, down_bias))
+    out, *_ = TwoWeights.apply(g.reshape(1, -1, g.shape[-1]), *weights)
+    return out.reshape(g.shape)  # (1, N, D) -> (..., D)
+
+
+ONE_LAYER_WAYS = (
+    Way("closed_form", _one_layer, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1),
+    Way("reference", one_layer_gradient_reference),
+)
+TWO_WEIGHTS_WAYS = (
+    Way(
+        "closed_form", _two_weights, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1
+    ),
+    Way("reference", two_weight_gradient_reference),
+)
+
+
+def _check_shapes(g: Tensor, up: Tensor, up_bias: Tensor, *down: Tensor) -> None:
+    expected = [up.shape[::-1], up.shape[1:]][: len(down)]
+    fitting = (
+        up.ndim == 2
+        and g.ndim >= 1
+        and (g.shape[-1:], up_bias.shape) == (up.shape[1:], up.shape[:1])
+        and [value.shape for value in down] == expected
+    )
+    if not fitting:
+        found = ", ".join(str(tuple(value.shape)) for value in (g, up, up_bias, *down))
+        raise ValueError(
+            f"shapes must be g (..., D), W1 (M, D), b1 (M,) and, if given, W2 (D, M), b2 (D,); got {found}"
+        )

@@ -1,0 +1,219 @@
+"""CET's step (Training a Convergent Energy Transformer with Equilibrium Propagation, equations 1 to 3): its two rows.
+
+Legend: B images, D token width, n^2 patches of k x k blocks of C numbers, S = n + k - 1 blocks to a side.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
+
+PROJECTION_EPS = 1e-12
+"""Under the root, as in the golden records: a constant token would divide by zero."""
+
+
+def project(z: Tensor) -> Tensor:
+    """Return the nearest tokens of mean 0 and population standard deviation 1: of each row of (..., D) (equation 2)."""
+    centred = z - z.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
+
+
+def projected_step_reference(z: Tensor, target: Tensor, step_size: float) -> Tensor:
+    """Compute z'; shapes as in ``kernels.projected_step``."""
+    return project(torch.lerp(z, target.to(z.dtype), step_size))
+
+
+def image_step_reference(
+    y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
+) -> Tensor:
+    """Compute y'; shapes as in ``kernels.projected_step``."""
+    target = fold(patches.to(y.dtype), y) + bias
+    if wanted is not None and beta is not None:
+        target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
+    return torch.lerp(y, target, step_size)
+
+
+def fold(patches: Tensor, y: Tensor) -> Tensor:
+    """Add up patches (B, n^2, k^2 C) where they overlap, as blocks like y, (B, n + k - 1, n + k - 1, C)."""
+    (reach, side), own = reach_and_side(patches, y), y.shape[3]
+    out = torch.zeros_like(y)
+    for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
+        i, j = divmod(index, reach)
+        out[:, i : i + side, j : j + side] += part
+    return out
+
+
+def reach_and_side(patches: Tensor, y: Tensor) -> tuple[int, int]:
+    """Return k and n of ``fold``."""
+    reach, side = (round(count**0.5) for count in (patches.shape[2] / y.shape[3], patches.shape[1]))
+    return reach, side
+
+
+def _fast_step(z: Tensor, target: Tensor, step_size: float) -> Tensor:
+    """Compute z'; shapes as in ``kernels.projected_step``."""
+    target = target.to(z.dtype)
+    reached = target if step_size == 1 else torch.lerp(z, target, step_size)
+    return functional.layer_norm(reached, z.shape[-1:], eps=PROJECTION_EPS)
+
+
+def _fast_image_step(
+    y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
+) -> Tensor:
+    """Compute y'; shapes as in ``kernels.projected_step``."""
+    (reach, side), own = reach_and_side(patches, y), y.shape[3]
+    target = torch.empty_like(y, memory_format=torch.contiguous_format).copy_(bias)
+    for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
+        i, j = divmod(index, reach)
+        target[:, i : i + side, j : j + side] += part
+    if wanted is not None and beta is not None:
+        target.addcmul_(y - wanted, beta.view(-1, 1, 1, 1), value=-2)
+    return target if step_size == 1 else torch.lerp(y, target, step_size)
+
+
+__all__ = ["LONGEST_ROW", "PROJECTION_EPS", "image_step", "project", "projected_step"]
+
+Step = Callable[..., tuple[Tensor, Tensor]]
+
+LONGEST_ROW = 8192
+"""The fused kernels hold whole rows in registers."""
+
+
+def projected_step(
+    z: Tensor,
+    target: Tensor,
+    step_size: float,
+    *,
+    out: Tensor | None = None,
+    changes: bool = True,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute z' = Proj(z + eps (t - z)), each row of mean 0 and population standard deviation 1, and max |z' - z| of
+    each row.
+
+    With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
+
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton, one pass over rows) and
+    "closed_form" (PyTorch, fewer passes) have no gradient; "auto" takes the one on CUDA and the other on a CPU where
+    none is asked for, else the definition.
+
+    Args:
+        z, target: (..., D); z's dtype is that of the result and of the computation.
+        step_size: eps.
+        out: where to write z', which may be z itself.  Not where a gradient is asked for.
+        changes: False: the second result is not asked for, and has no numbers where it takes passes of its own.
+
+    Returns:
+        (..., D) and (...).
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+    """
+    if z.ndim < 1 or z.shape != target.shape:
+        raise ValueError(f"z and target must have one shape (..., D); got {tuple(z.shape)} and {tuple(target.shape)}")
+    _check_out("projected_step", out, z, target)
+    step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
+    return step(z, target, float(step_size), out=out, changes=changes)
+
+
+def image_step(
+    y: Tensor,
+    patches: Tensor,
+    bias: Tensor,
+    step_size: float,
+    wanted: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    changes: bool = True,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute y' = y + eps (t - y), t = fold(patches) + bias - 2 beta (y - wanted), and max |y' - y| of each block.
+
+    ``fold`` adds patches up where they overlap.  With patches z W_dec, t = y - dE/dy of E, nudged towards ``wanted``
+    (equations 1, 5 and 15).  For implementations see ``projected_step``.
+
+    Args:
+        y, wanted: blocks, (B, S, S, C).
+        patches: (B, n^2, k^2 C); rows may lie apart.
+        bias: (C,).
+        beta: (B,), with ``wanted`` or not at all.
+        out: where to write y', which may be y itself.  Not where a gradient is asked for.
+        changes: as in ``projected_step``.
+
+    Returns:
+        (B, S, S, C) and (B, S, S).
+
+    Raises:
+        ValueError: as ``projected_step``.
+    """
+    fitting = y.ndim == 4 and patches.ndim == 3 and y.shape[1] == y.shape[2] and bias.shape == y.shape[3:]
+    if fitting:
+        reach, side = reach_and_side(patches, y)
+        shape = y.shape[0], side**2, reach**2 * y.shape[3]  # (B, n^2, k^2 C)
+        fitting = reach > 0 and patches.shape == shape and side + reach - 1 == y.shape[1]
+    if wanted is not None and beta is not None:
+        fitting = fitting and wanted.shape == y.shape and beta.shape == y.shape[:1]
+    if not fitting or (wanted is None) != (beta is None):
+        found = ", ".join("None" if x is None else str(tuple(x.shape)) for x in (y, patches, bias, wanted, beta))
+        raise ValueError(
+            "shapes must be y (B, n + k - 1, n + k - 1, C), patches (B, n^2, k^2 C), bias (C,), and both or neither of "
+            f"wanted, as y, and beta (B,); got {found}"
+        )
+    given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
+    _check_out("image_step", out, *given)
+    step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
+    return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
+
+
+def _fused(z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+    from paper_repro.kernels.projected_step import triton
+
+    return triton.projected_step(z, target, step_size, out)
+
+
+def _fused_image(
+    y: Tensor,
+    patches: Tensor,
+    bias: Tensor,
+    step_size: float,
+    wanted: Tensor | None,
+    beta: Tensor | None,
+    *,
+    out: Tensor | None,
+    changes: bool,
+) -> tuple[Tensor, Tensor]:
+    from paper_repro.kernels.projected_step import triton
+
+    return triton.image_step(y, patches, bias, step_size, wanted, beta, out)
+
+
+def _by(compute: Callable[..., Tensor]) -> Step:
+    """Return a way that takes the step by ``compute``, and measures its changes afterwards."""
+
+    def step(before: Tensor, *given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+        after = compute(before, *given)  # (..., D)
+        change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (...)
+        return after if out is None else out.copy_(after), change
+
+    return step
+
+
+def _ways(fused: Step, fast: Callable[..., Tensor], definition: Callable[..., Tensor]) -> tuple[Way[Step], ...]:
+    return (
+        triton_way(fused, order=0, widest=LONGEST_ROW),
+        closed_form_way(_by(fast), order=0, transforms=False, auto_on=("cpu",)),
+        Way("reference", _by(definition)),
+    )
+
+
+WAYS = _ways(_fused, _fast_step, projected_step_reference)
+IMAGE_WAYS = _ways(_fused_image, _fast_image_step, image_step_reference)
+
+
+def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:
+    if out is not None and derivative_order(*given) > 0:
+        raise ValueError(f"{op}: out has no gradient, and one is asked for: give no out, or use torch.no_grad()")

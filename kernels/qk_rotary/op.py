@@ -1,0 +1,379 @@
+"""Queries and keys as attention reads them: turned by their position, on the unit sphere, scaled.
+
+The closed form takes some tokens at a time: the next pass finds them in the cache.  With J (a, b) = (-b, a) on pairs
+(a + ib times i), C = (cos, cos), S = (sin_first, sin_second) and G the gradient of y,
+
+    r = C x + S J x,   n = r / |r|,   y = s n,
+    ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   dx = C dr - J S dr
+
+where the sum goes over tokens, queries and keys.  The forward pass keeps the inputs and 1 / |r|.  Where both sines are
+the same, C + S J is the complex number cos + i sin: one pass instead of three.
+
+Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way, wide
+from paper_repro.kernels.first_order import FirstOrder
+
+
+class RotaryTables(NamedTuple):
+    """Factors for the pair (a, b) = (x_2i, x_2i+1) at position t: a' = cos a - sin_first b, b' = sin_second a + cos b.
+
+    Each (P, Y/2).
+    """
+
+    cos: Tensor
+    sin_first: Tensor
+    sin_second: Tensor
+
+
+def textbook_tables(
+    length: int,
+    width: int,
+    base: float = 10000.0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> RotaryTables:
+    """Compute rotations by the angles t base^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
+
+    Args:
+        length: P.
+        width: Y, of a head.
+
+    Raises:
+        ValueError: an odd or empty head, or no position.
+    """
+    angles = _angles(length, width, base)
+    cos, sin = (table.to(device=device, dtype=dtype) for table in (angles.cos(), angles.sin()))
+    return RotaryTables(cos, sin, sin)
+
+
+def published_tables(
+    length: int,
+    width: int,
+    base: float = 10000.0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> RotaryTables:
+    """Return what nGPT's published code computes, which is no rotation (NVIDIA/ngpt, issue 10): a' = -E_Y/2+i b, b' =
+    E_i a.
+
+    E is the table of one position with sines and cosines in turn, E_2j = sin, E_2j+1 = cos of t base^(-2j/Y), read as
+    if it had all sines before all cosines; the identity term is missing.
+
+    Args, Raises: as for ``textbook_tables``.
+    """
+    angles = _angles(length, width, base)
+    interleaved = torch.stack([angles.sin(), angles.cos()], -1).flatten(1).to(device=device, dtype=dtype)
+    second, first = (half.contiguous() for half in interleaved.chunk(2, -1))
+    return RotaryTables(torch.zeros_like(first), first, second)
+
+
+def check_width(width: int) -> None:
+    """
+    Raises:
+        ValueError: an odd or empty head.
+    """
+    if width < 2 or width % 2:
+        raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
+
+
+def _angles(length: int, width: int, base: float) -> Tensor:
+    """Compute the angles t base^(-2i/Y), (P, Y/2)."""
+    check_width(width)
+    if length < 1:
+        raise ValueError(f"length must be 1 or more, got {length}")
+    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.arange(length, dtype=torch.float64)[:, None] * rates
+
+
+def rotate_reference(x: Tensor, tables: RotaryTables, scale: Tensor | None, normalize: bool) -> Tensor:
+    """Rotate x (B, T, H, Y) to (B, H, T, Y), a view of (B, T, H, Y)."""
+    given = [x, *tables] if scale is None else [x, *tables, scale]
+    dtype = wide(*given)
+    a, b = x.to(dtype).unflatten(-1, (-1, 2)).unbind(-1)
+    cos, first, second = (table[: x.shape[1], None].to(dtype) for table in tables)
+    out = torch.stack([cos * a - first * b, second * a + cos * b], -1).flatten(-2)
+    if normalize:
+        out = out / torch.linalg.vector_norm(out, dim=-1, keepdim=True)
+    if scale is not None:
+        out = out * scale.to(dtype)
+    return out.to(x.dtype).transpose(1, 2)
+
+
+PIECE = 1 << 16
+"""Entries of a piece per thread: a float32 buffer of that size is 256 kB."""
+
+Factors = tuple[Tensor, ...]
+
+
+def _closed_form(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
+    """See ``kernels.qk_rotary.rotate``; one or two inputs (B, T, H, Y), all of one dtype."""
+    found = Rotation.apply(*tables, scale, normalize, *inputs)
+    return tuple(out.transpose(1, 2) for out in found[: len(inputs)])
+
+
+class Rotation(FirstOrder):
+    """Maps the tables, scale, ``normalize`` and inputs (B, T, H, Y) to as many results, then 1 / |r| of each (B, T, H,
+    1), if ``normalize``.
+    """
+
+    @staticmethod
+    def forward(
+        cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        factors = _factors(cos, first, second, inputs[0])
+        outputs = [x.new_empty(x.shape) for x in inputs]  # (B, T, H, Y) each
+        inverses = [x.new_empty(*x.shape[:3], 1) for x in inputs] if normalize else []
+        for x, out, *inverse in zip(inputs, outputs, *([inverses] if normalize else []), strict=True):
+            for near, (piece, into, *norm) in _pieces(factors, _paired(x), out, *inverse):
+                _turn(piece, near, into)
+                if normalize:
+                    torch.linalg.vector_norm(into, dim=-1, keepdim=True, out=norm[0])
+                    into.mul_(norm[0].reciprocal_())
+                if scale is not None:
+                    into.mul_(scale)
+        return *outputs, *inverses
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        count = len(inputs) - 5
+        ctx.mark_non_differentiable(*output[count:])
+        ctx.save_for_backward(*inputs[:4], *inputs[5:], *output[count:])
+        ctx.count = count
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        tables_and_scale, given = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        dscale, *dinputs = RotationGradient.apply(*tables_and_scale, ctx.count, *gradients[: ctx.count], *given)
+        return None, None, None, dscale, None, *dinputs
+
+
+class RotationGradient(FirstOrder):
+    """The gradients of scale and the inputs, given G of each input, the inputs, and 1 / |r| of each if normalised."""
+
+    @staticmethod
+    def forward(
+        cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, count: int, *given: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        gradients, inputs, inverses = given[:count], given[count : 2 * count], given[2 * count :]
+        factors = _factors(cos, first, second, inputs[0])
+        dinputs = [x.new_empty(x.shape) for x in inputs]  # (B, T, H, Y) each
+        dscale = None if scale is None else torch.zeros_like(scale)
+        for index, (G, x, dx) in enumerate(zip(gradients, inputs, dinputs, strict=True)):
+            by_row = (_paired(G), _paired(x), dx, *inverses[index : index + 1])
+            for near, (g, piece, into, *inverse) in _pieces(factors, *by_row):
+                dr = g
+                if inverse or dscale is not None:
+                    r = _turn(piece, near, piece.new_empty(piece.shape))
+                    dr = _through_scale_and_norm(g, r, scale, dscale, *inverse)
+                _turn_back(dr, near, into)
+        return dscale, *dinputs
+
+
+def _through_scale_and_norm(
+    G: Tensor, r: Tensor, scale: Tensor | None, dscale: Tensor | None, inverse: Tensor | None = None
+) -> Tensor:
+    """Compute dr, given r, which is overwritten; adds to ``dscale``."""
+    n = r if inverse is None else r.mul_(inverse)
+    product = n * G
+    if scale is not None and dscale is not None:
+        dscale += product.sum((0, 1))  # (H, Y)
+        product.mul_(scale)
+        G = G * scale
+    if inverse is None:
+        return G
+    along = product.sum(-1, keepdim=True)  # (B, T, H, 1)
+    return torch.addcmul(G, n, along, value=-1, out=product).mul_(inverse)
+
+
+def _turn(x: Tensor, factors: Factors, out: Tensor) -> Tensor:
+    """Write C x + S J x into ``out``."""
+    if len(factors) == 1:
+        torch.mul(_complex(x), factors[0], out=_complex(out))
+        return out
+    C, S = factors
+    return torch.mul(x, C, out=out).addcmul_(_real(_complex(x) * 1j), S)
+
+
+def _turn_back(g: Tensor, factors: Factors, out: Tensor) -> None:
+    """Write C g - J S g into ``out``."""
+    if len(factors) == 1:
+        torch.mul(_complex(g), factors[0].conj(), out=_complex(out))
+    else:
+        C, S = factors
+        torch.mul(g, C, out=out).add_(_real(_complex(g * S) * -1j))
+
+
+def _factors(cos: Tensor, first: Tensor, second: Tensor, x: Tensor) -> Factors:
+    """Return C and S, (T, 1, Y), or the complex number that stands for both, (T, 1, Y/2); of each head if they are
+    small.
+    """
+    tokens, heads = x.shape[1:3]
+    cos, first, second = (table[:tokens, None] for table in (cos, first, second))  # (T, 1, Y/2) each
+    factors: Factors = (torch.complex(cos, second),)
+    if not torch.equal(first, second):
+        factors = _real(torch.complex(cos, cos)), _real(torch.complex(first, second))
+    if _tokens_of_a_piece(x) < tokens:
+        return factors
+    return tuple(factor.expand(-1, heads, -1).contiguous() for factor in factors)
+
+
+def _complex(x: Tensor) -> Tensor:
+    """View pairs as complex numbers."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+def _real(z: Tensor) -> Tensor:
+    """View complex numbers as pairs."""
+    return torch.view_as_real(z).flatten(-2)
+
+
+def _paired(x: Tensor) -> Tensor:
+    """Return x, or a copy whose pairs can be viewed as complex numbers."""
+    fits = x.stride(-1) == 1 and all(place % 2 == 0 for place in (x.storage_offset(), *x.stride()[:-1]))
+    return x if fits else x.contiguous()
+
+
+def _tokens_of_a_piece(x: Tensor) -> int:
+    return max(1, PIECE * torch.get_num_threads() // (x.shape[2] * x.shape[3]))
+
+
+def _pieces(factors: Factors, *by_row: Tensor) -> Iterator[tuple[Factors, tuple[Tensor, ...]]]:
+    """Yield pieces of tensors (B, T, H, ...), with the factors that belong to it: tokens of one sequence, or whole
+    sequences.
+    """
+    tokens, many = by_row[0].shape[1], _tokens_of_a_piece(by_row[0])
+    if many >= tokens:
+        yield from ((factors, some) for some in zip(*(tensor.split(many // tokens) for tensor in by_row), strict=True))
+        return
+    near = [*zip(*(factor.split(many) for factor in factors), strict=True)]
+    for sequence in zip(*(tensor.split(1) for tensor in by_row), strict=True):
+        yield from zip(near, zip(*(tensor.split(many, 1) for tensor in sequence), strict=True), strict=True)
+
+
+WIDEST = 1024
+"""The fused kernel holds whole rows in registers."""
+
+
+def rotate(
+    x: Tensor,
+    tables: RotaryTables,
+    scale: Tensor | None = None,
+    normalize: bool = False,
+    implementation: str = "auto",
+) -> Tensor:
+    """Return each row's pairs (2i, 2i+1) turned, then unit norm if ``normalize``, then times ``scale`` (nGPT, eq. 15,
+    16).
+
+    The norm has no epsilon.  Computed in float32 (float64 where an input is).  Gradients reach ``x`` and ``scale``.
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form"
+    (PyTorch, in pieces that fit in a CPU's cache) have first derivatives in reverse mode only; "auto" takes the kernel
+    on CUDA, the closed form on a CPU where gradients are asked for in one dtype outside torch.func and torch.compile,
+    else, and where second derivatives may be asked for, the definition.
+
+    Args:
+        x: (B, T, H, Y), of any strides: a view of a packed projection is not copied.
+        tables: of at least T positions; the first T are read.
+        scale: s_qk, (H, Y).
+        implementation: see above.
+
+    Returns:
+        (B, H, T, Y) in x's dtype: a view of contiguous (B, T, H, Y), the layout of flash attention.
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
+    """
+    return _rotate((x,), tables, scale, normalize, implementation)[0]
+
+
+def rotate_queries_and_keys(
+    query: Tensor,
+    key: Tensor,
+    tables: RotaryTables,
+    scale: Tensor | None = None,
+    normalize: bool = False,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Apply ``rotate`` to both with one ``scale``; the fused kernel takes them in one launch.
+
+    Args:
+        query, key: (B, T, H, Y); the rest as for ``rotate``.
+
+    Returns:
+        Two (B, H, T, Y).
+
+    Raises:
+        ValueError, NotImplementedError: as ``rotate``.
+    """
+    if query.shape != key.shape:
+        raise ValueError(f"query and key must have one shape, got {tuple(query.shape)} and {tuple(key.shape)}")
+    turned_query, turned_key = _rotate((query, key), tables, scale, normalize, implementation)
+    return turned_query, turned_key
+
+
+def _rotate(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
+) -> tuple[Tensor, ...]:
+    _check_shapes(inputs[0], tables, scale)
+    given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
+    turn = choose("qk_rotary", WAYS, implementation, given, width=inputs[0].shape[-1])
+    return turn(inputs, tables, scale, normalize)
+
+
+def _fused(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
+    from paper_repro.kernels.qk_rotary import triton
+
+    return triton.rotate(inputs, tables, scale, normalize)
+
+
+def _definition(
+    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
+) -> tuple[Tensor, ...]:
+    return tuple(rotate_reference(x, tables, scale, normalize) for x in inputs)
+
+
+WAYS = (
+    triton_way(_fused, widest=WIDEST),
+    Way(
+        "closed_form",
+        _closed_form,
+        order=1,
+        dtypes=EXACT,
+        one_dtype=True,
+        transforms=False,
+        compiler=False,
+        empty=False,
+        auto_on=("cpu",),
+        auto_order=1,
+    ),
+    Way("reference", _definition),
+)
+
+
+def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:
+    if x.ndim != 4:
+        raise ValueError(f"queries and keys must have shape (B, T, H, Y), got {tuple(x.shape)}")
+    tokens, heads, width = x.shape[1:]  # x is (B, T, H, Y)
+    check_width(width)
+    shapes = {tuple(table.shape) for table in tables}
+    if len(shapes) > 1 or tables.cos.ndim != 2 or tables.cos.shape[1] * 2 != width:
+        found = ", ".join(str(tuple(table.shape)) for table in tables)
+        raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {found}")
+    if tokens > len(tables.cos):
+        raise ValueError(
+            f"{tokens} tokens are more than the {len(tables.cos)} positions of the tables: make longer ones"
+        )
+    if scale is not None and scale.shape != (heads, width):
+        raise ValueError(f"scale must have shape (H, Y) = ({heads}, {width}), got {tuple(scale.shape)}")

@@ -1,0 +1,154 @@
+"""RMSNorm for losses that contain a gradient: its second derivatives by hand.
+
+With r = 1 / sqrt(mean(x^2) + eps), w the weight, G the gradient of y = r x w, h = G w, s = <h, x> and k = r^2 / D,
+
+    dx = r (h - k s x),   dw = sum r G x
+
+where <., .> goes over a row and the sum over all rows.  Let a and b be the cotangents of dx and dw, t = <a, x>,
+u = <a, h> and m = <G b, x>.  The derivatives of <a, dx> + <b, dw> are, with e = r (a - k t x),
+
+    by G: e w + r b x
+    by w: sum e G
+    by x: r k ((3 k s t - u) x - t h - s a) + r (G b - k m x)
+
+Legend: D width, the last dimension.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way
+from paper_repro.kernels.first_order import SecondOrder
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Compute x / sqrt(mean(x^2) + eps) * weight, (..., D)."""
+    return functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def _closed_form(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See ``kernels.rms_norm.rms_norm``; (..., D) and (D,) of one dtype."""
+    out: Tensor = Norm.apply(x, weight, eps)[0]
+    return out
+
+
+class Norm(SecondOrder):
+    """Maps x (..., D), w (D,) and eps to y (..., D) and r (..., 1)."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        r = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
+        return torch.mul(x, r).mul_(weight), r
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, _ = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if gradients[0] is None:
+            return None, None, None
+        return *NormGradient.apply(gradients[0], *ctx.saved_tensors, ctx.needs_input_grad[1]), None
+
+
+class NormGradient(SecondOrder):
+    """Maps G, x (..., D), w (D,) and r (..., 1) to dx (..., D) and, if needed, dw (D,)."""
+
+    @staticmethod
+    def forward(G: Tensor, x: Tensor, weight: Tensor, r: Tensor, needs_weight: bool) -> tuple[Tensor, Tensor | None]:
+        h = G * weight  # (..., D)
+        minus_ks = torch.linalg.vecdot(h, x).unsqueeze(-1).mul_(r).mul_(r).div_(-x.shape[-1])  # (..., 1)
+        dx = torch.addcmul(h, x, minus_ks, out=h).mul_(r)
+        return dx, _over_rows((G * x).mul_(r)) if needs_weight else None
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:4])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        if cotangents == (None, None):
+            return (None,) * 5
+        found = NormCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.needs_input_grad[:3])
+        return *found, None, None  # what r depends on is in the derivative by x
+
+
+class NormCurvature(SecondOrder):
+    """Maps a (..., D) and b (D,), or None, with G, x, w and r, to the derivatives by G, x and w that are needed."""
+
+    @staticmethod
+    def forward(
+        a: Tensor | None,
+        b: Tensor | None,
+        G: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        r: Tensor,
+        needs: tuple[bool, ...],
+    ) -> tuple[Tensor | None, ...]:
+        k = r.square().div_(x.shape[-1])  # (..., 1)
+        by_G = by_x = by_weight = None
+        if a is not None:
+            h = G * weight  # (..., D)
+            s, t, u = (torch.linalg.vecdot(*pair).unsqueeze(-1) for pair in ((h, x), (a, x), (a, h)))  # (..., 1) each
+            if needs[0] or needs[2]:
+                e = torch.addcmul(a, x, -k * t).mul_(r)  # (..., D)
+                by_weight = _over_rows(e * G) if needs[2] else None  # (D,)
+                by_G = e.mul_(weight) if needs[0] else None  # (..., D)
+            if needs[1]:
+                rk = r * k
+                by_x = h.mul_(-rk * t).addcmul_(a, -rk * s).addcmul_(x, rk * (3 * k * s * t - u))  # (..., D)
+        if b is not None:
+            if needs[0]:
+                by_G = _sum(by_G, (x * b).mul_(r))
+            if needs[1]:
+                scaled = G * b  # (..., D)
+                m = torch.linalg.vecdot(scaled, x).unsqueeze(-1)  # (..., 1)
+                by_x = _sum(by_x, scaled.addcmul_(x, -k * m).mul_(r))
+        return by_G, by_x, by_weight
+
+
+def _over_rows(by_row: Tensor) -> Tensor:
+    return by_row.flatten(0, -2).sum(0) if by_row.ndim > 1 else by_row
+
+
+def _sum(total: Tensor | None, term: Tensor) -> Tensor:
+    return term if total is None else total.add_(term)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto") -> Tensor:
+    """Compute x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv 1910.07467).
+
+    "reference" is torch's own, which autograd differentiates to any order.  "closed_form" (PyTorch) has first and
+    second derivatives in reverse mode, by autograd and by torch.func.grad in any nesting of two; for them it keeps its
+    inputs and one number for each row.  "auto" takes it where second derivatives may be asked for, outside of vmap,
+    torch.compile and autocast; there autograd keeps several tensors of the size of x for each derivative.
+
+    Args:
+        x: (..., D).
+        weight: (D,).
+        eps: above 0.
+
+    Returns:
+        (..., D).
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+        NotImplementedError: a third or forward-mode derivative of the closed form.
+    """
+    if x.ndim == 0 or weight.shape != x.shape[-1:]:
+        raise ValueError(f"shapes must be x (..., D) and weight (D,), got {tuple(x.shape)} and {tuple(weight.shape)}")
+    return choose("rms_norm", WAYS, implementation, (x, weight))(x, weight, eps)
+
+
+WAYS = (
+    closed_form_way(_closed_form, order=2, auto_order=2),
+    Way("reference", rms_norm_reference),
+)

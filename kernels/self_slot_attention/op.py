@@ -1,0 +1,690 @@
+"""EBT's attention of candidates: each row reads what was observed before it, and itself as one more column.
+
+Its gradient, and the gradient of that, are written by hand; the own column is one more, or absent.  With
+s_ij = c q_i . k_j, p = softmax_j(s), G and g the gradients of o and lse, D_i = G_i . o_i - g_i, dp_ij = G_i . v_j,
+
+    ds = p (dp - D),   dq = c ds k,   dk = c ds^T q,   dv = p^T G
+
+Let a, b, d be the cotangents of dq, dk, dv, and t_ij = c (a_i . k_j + q_i . b_j), w_ij = G_i . d_j, T_i = sum_j p t,
+u = t - T, R_i = sum_j (ds u + p w), r = ds u + p (w - R).  The derivatives of dq . a + dk . b + dv . d are
+
+    by G: (p u) v + p d    by g: T    by v: (p u)^T G    by q: c (r k + ds b)    by k: c (r^T q + ds^T a)
+
+Sums over j include one's own column.  Its numbers, one for each row, are made here; ``Passes`` go over the observed
+ones, j <= i + lead: "closed_form" some rows of some heads at a time, never holding anything of the size T x T.
+
+Legend: B sequences, N samples, H heads, T tokens, R = N T rows, Y channels of a head, Z channels of its values; of a
+piece: h heads, m rows, and the n columns that they see.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way, wide
+from paper_repro.kernels.first_order import SecondOrder
+
+
+def self_slot_attention_reference(
+    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Compute o (N B, H, T, Z) and lse (N B, H, T); shapes as in ``kernels.self_slot_attention``."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    tokens, columns = query.shape[2], keys.shape[2]
+    rows = samples_to_rows(query, keys)  # (B, H, N T, Y)
+    future = torch.full((tokens, columns), -math.inf, dtype=query.dtype, device=query.device).triu(1 + lead)
+    future = future.repeat(rows.shape[2] // max(tokens, 1), 1).expand(*rows.shape[:2], -1, -1)  # (B, H, N T, T + lead)
+    observed = torch.baddbmm(future.flatten(0, 1), rows.flatten(0, 1), keys.flatten(0, 1).mT, alpha=scale)
+    own = (rows.to(dtype) * samples_to_rows(own_key, keys)).sum(-1, keepdim=True) * scale  # (B, H, N T, 1)
+    scores = torch.cat((observed.view_as(future).to(dtype), own), -1)  # (B, H, N T, T + lead + 1)
+    probabilities = torch.softmax(scores, -1).to(values.dtype)
+    to_observed, to_own = probabilities.split((columns, 1), -1)
+    out = torch.matmul(to_observed, values) + to_own * samples_to_rows(own_value, keys)  # (B, H, N T, Z)
+    return rows_to_samples(out, query), rows_to_samples(scores.logsumexp(-1, keepdim=True), query).squeeze(-1)
+
+
+def samples_to_rows(of_samples: Tensor, keys: Tensor) -> Tensor:
+    """Return (N B, H, T, Y) as (B, H, N T, Y): all queries that read the same keys; a view where N is 1."""
+    if of_samples.shape[0] == keys.shape[0]:
+        return of_samples
+    by_sample = of_samples.unflatten(0, (-1, keys.shape[0]))  # (N, B, H, T, Y)
+    return by_sample.permute(1, 2, 0, 3, 4).flatten(2, 3)  # (B, H, N T, Y)
+
+
+def rows_to_samples(rows: Tensor, query: Tensor) -> Tensor:
+    """Return (B, H, N T, Y) as (N B, H, T, Y), for queries of that shape; the inverse of ``samples_to_rows``."""
+    if rows.shape[0] == query.shape[0]:
+        return rows
+    by_sample = rows.unflatten(2, (-1, query.shape[2]))  # (B, H, N, T, Y)
+    return by_sample.permute(2, 0, 1, 3, 4).flatten(0, 1)  # (N B, H, T, Y)
+
+
+class Observed(NamedTuple):
+    """The observed columns, and the rows that read them."""
+
+    query: Tensor
+    """(B, H, R, Y)."""
+    keys: Tensor
+    """(B, H, T + lead, Y)."""
+    values: Tensor
+    """(B, H, T + lead, Z)."""
+    lead: int
+    scale: float
+
+
+class Cotangents(NamedTuple):
+    """What dq, dk and dv of the observed columns are multiplied with: a, b and d; None for zeros."""
+
+    query: Tensor
+    keys: Tensor | None
+    values: Tensor | None
+
+
+class OwnRows(NamedTuple):
+    """What one's own column adds to the sums over a row, each (B, H, R, 1): ds, t, p t and p w."""
+
+    ds: Tensor
+    t: Tensor
+    pt: Tensor
+    pw: Tensor
+
+
+class Curvature(NamedTuple):
+    """The derivatives by G, q, k and v, without what the own column adds, and T and R (B, H, R, 1) of each row."""
+
+    direction: Tensor | None
+    query: Tensor | None
+    keys: Tensor | None
+    values: Tensor | None
+    T: Tensor
+    R: Tensor
+
+
+@dataclass(frozen=True)
+class Passes:
+    """One way to go over the observed columns; results are in the inputs' dtype or wider.
+
+    No tuple, as ``Setting``: torch.func takes those apart in every call.
+    """
+
+    forward: Callable[[Observed], tuple[Tensor, Tensor]]
+    """o (B, H, R, Z) and lse (B, H, R, 1) of the observed columns alone."""
+    gradient: Callable[[Observed, Tensor, Tensor, Tensor, tuple[bool, ...]], tuple[Tensor | None, ...]]
+    """dq, dk and dv, those that are needed, given G (B, H, R, Z), and lse and D (B, H, R, 1) of all columns."""
+    curvature: Callable[[Observed, Tensor, Tensor, Tensor, Cotangents, OwnRows | None, tuple[bool, ...]], Curvature]
+    """The derivatives by G, q, k and v, those that are needed, given the same, and what the own column adds."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is no tensor."""
+
+    lead: int
+    scale: float
+    passes: Passes
+
+
+def attend(
+    passes: Passes,
+    query: Tensor,
+    own_key: Tensor | None,
+    own_value: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    lead: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute o (N B, H, T, Z) and lse (N B, H, T), as ``kernels.self_slot_attention``; without own ones too."""
+    rows = (None if tensor is None else samples_to_rows(tensor, keys) for tensor in (query, own_key, own_value))
+    out, lse = Attention.apply(*rows, keys, values, Setting(lead, scale, passes))  # (B, H, N T, Z), (B, H, N T)
+    return rows_to_samples(out, query), rows_to_samples(lse.unsqueeze(-1), query).squeeze(-1)
+
+
+class Attention(SecondOrder):
+    """o (B, H, R, Z) and lse (B, H, R) of q, own k, own v, keys and values; both or neither own ones are None."""
+
+    @staticmethod
+    def forward(
+        query: Tensor,
+        own_key: Tensor | None,
+        own_value: Tensor | None,
+        keys: Tensor,
+        values: Tensor,
+        setting: Setting,
+    ) -> tuple[Tensor, Tensor]:
+        scale = setting.scale
+        out, lse = setting.passes.forward(Observed(query, keys, values, setting.lead, scale))
+        if own_key is not None and own_value is not None:
+            own = _dot(query, own_key) * scale  # (B, H, R, 1)
+            out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
+            lse = torch.logaddexp(lse, own)
+        return out.to(values.dtype), lse.squeeze(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.setting = inputs[5]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:5], *output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if gradients == (None, None):
+            return (None,) * 6
+        found = AttentionGradient.apply(*gradients, *ctx.saved_tensors, ctx.setting, ctx.needs_input_grad[:5])
+        return *found, None
+
+
+class AttentionGradient(SecondOrder):
+    """The gradients of q, own k, own v, keys and values, those that are needed, of gradients of o and lse."""
+
+    @staticmethod
+    def forward(
+        direction: Tensor | None,
+        by_lse: Tensor | None,
+        query: Tensor,
+        own_key: Tensor | None,
+        own_value: Tensor | None,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        setting: Setting,
+        needs: tuple[bool, ...],
+    ) -> tuple[Tensor | None, ...]:
+        G, lse, D = _given(direction, by_lse, out, lse)
+        scale = setting.scale
+        observed = Observed(query, keys, values, setting.lead, scale)
+        wanted = needs[0], needs[3], needs[4]
+        dquery, dkeys, dvalues = setting.passes.gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
+        dkey = dvalue = None
+        if own_key is not None and own_value is not None:
+            own = _own(query, own_key, own_value, G, lse, D, scale)
+            dquery = _added(dquery, (own.ds * scale, own_key))  # (B, H, R, Y)
+            dkey = (own.ds * scale) * query if needs[1] else None  # (B, H, R, Y)
+            dvalue = own.p * G if needs[2] else None  # (B, H, R, Z)
+        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), (query, own_key, own_value, keys, values))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        ctx.setting = inputs[9]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:9])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(cotangent is None for cotangent in cotangents):
+            return (None,) * 11
+        needs = ctx.needs_input_grad[:7]
+        found = AttentionCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.setting, needs)
+        # What o and lse, which were kept, depend on is in the other derivatives.
+        return *found, *(None for _ in range(4))
+
+
+class AttentionCurvature(SecondOrder):
+    """The derivatives of ``AttentionGradient`` along cotangents of its results; they have none themselves."""
+
+    @staticmethod
+    def forward(
+        a: Tensor | None,
+        own_b: Tensor | None,
+        own_d: Tensor | None,
+        b: Tensor | None,
+        d: Tensor | None,
+        direction: Tensor | None,
+        by_lse: Tensor | None,
+        query: Tensor,
+        own_key: Tensor | None,
+        own_value: Tensor | None,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        setting: Setting,
+        needs: tuple[bool, ...],
+    ) -> tuple[Tensor | None, ...]:
+        G, lse, D = _given(direction, by_lse, out, lse)
+        a = torch.zeros_like(query) if a is None else a  # (B, H, R, Y)
+        scale, curvature = setting.scale, setting.passes.curvature
+        observed, along = Observed(query, keys, values, setting.lead, scale), Cotangents(a, b, d)
+        wanted = needs[0], needs[2], needs[5], needs[6]
+        if own_key is None or own_value is None:
+            found = curvature(observed, G, lse, D, along, None, wanted)
+            by_key = by_value = None
+            by_direction, by_query = found.direction, found.query  # (B, H, R, Z), (B, H, R, Y)
+        else:
+            own = _own(query, own_key, own_value, G, lse, D, scale)
+            t = _sum(_dot(a, own_key), None if own_b is None else _dot(query, own_b)) * scale  # (B, H, R, 1)
+            w = torch.zeros_like(t) if own_d is None else _dot(G, own_d)  # (B, H, R, 1)
+            rows = OwnRows(own.ds, t, own.p * t, own.p * w)
+            found = curvature(observed, G, lse, D, along, rows, wanted)
+            pu = own.p * (t - found.T)  # (B, H, R, 1)
+            r = (own.ds * (t - found.T) + own.p * (w - found.R)) * scale  # (B, H, R, 1)
+            ds = own.ds * scale
+            by_direction = _added(found.direction, (pu, own_value), (own.p, own_d))  # (B, H, R, Z)
+            by_query = _added(found.query, (r, own_key), (ds, own_b))  # (B, H, R, Y)
+            by_key = (r * query).addcmul_(ds, a) if needs[3] else None  # (B, H, R, Y)
+            by_value = pu * G if needs[4] else None  # (B, H, R, Z)
+        T = found.T.squeeze(-1) if needs[1] else None  # (B, H, R)
+        gradients = by_direction, T, by_query, by_key, by_value, found.keys, found.values
+        return _as_given(gradients, (direction, by_lse, query, own_key, own_value, keys, values))
+
+
+class _Own(NamedTuple):
+    """The numbers of one's own column, (B, H, R, 1)."""
+
+    p: Tensor
+    ds: Tensor
+
+
+def _own(q: Tensor, key: Tensor, value: Tensor, G: Tensor, lse: Tensor, D: Tensor, scale: float) -> _Own:
+    p = torch.exp(_dot(q, key) * scale - lse)
+    return _Own(p, p * (_dot(G, value) - D))
+
+
+def _given(direction: Tensor | None, by_lse: Tensor | None, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return G (B, H, R, Z), lse and D (B, H, R, 1)."""
+    if direction is None:
+        direction, D = torch.zeros_like(out), torch.zeros_like(lse).unsqueeze(-1)
+    else:
+        D = _dot(direction, out)
+    return direction, lse.unsqueeze(-1), D if by_lse is None else D - by_lse.unsqueeze(-1)
+
+
+def _dot(one: Tensor, two: Tensor) -> Tensor:
+    """Return the products of rows, (B, H, R, 1), in float32 at least."""
+    return (one.to(wide(one)) * two).sum(-1, keepdim=True)
+
+
+def _sum(one: Tensor, two: Tensor | None) -> Tensor:
+    return one if two is None else one + two
+
+
+def _added(total: Tensor | None, *terms: tuple[Tensor, Tensor | None]) -> Tensor | None:
+    for factor, rows in terms:
+        if total is not None and rows is not None:
+            total.addcmul_(factor, rows)
+    return total
+
+
+def _as_given(found: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Return each in the dtype of what it is the gradient of; none where that was not given."""
+    return tuple(
+        None if tensor is None or like is None else tensor.to(like.dtype)
+        for tensor, like in zip(found, given, strict=True)
+    )
+
+
+PIECE = 1 << 16
+"""Scores of a piece per thread: 256 kB in float32."""
+ROWS = 64
+"""Tokens of a piece: fewer see fewer columns in vain, more repay the calls."""
+LOG2_E = math.log2(math.e)
+"""Torch computes powers of two many times faster than those of e where these are tiny."""
+
+
+def forward(given: Observed) -> tuple[Tensor, Tensor]:
+    """Compute o (B, H, N T, Z) and lse (B, H, N T, 1)."""
+    pieces = _Pieces(given)
+    out, lse = pieces.empty(given.values.shape[3]), pieces.empty(1)  # (B H, N, T, Z or 1)
+    for piece in pieces:
+        (scores,) = piece.space(1)
+        piece.scores(scores)
+        piece.hide_future(scores)
+        largest = scores.amax(-1, keepdim=True)
+        total = scores.sub_(largest).exp2_().sum(-1, keepdim=True)
+        piece.write(out, torch.bmm(scores, piece.seen(pieces.values)).div_(total))
+        piece.write(lse, total.log2_().add_(largest).div_(LOG2_E))
+    return pieces.as_given(out), pieces.as_given(lse)
+
+
+def gradient(given: Observed, G: Tensor, lse: Tensor, D: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """Compute dq, dk and dv, those that are needed."""
+    pieces = _Pieces(given)
+    G, D, lse2 = pieces.by_row(G), pieces.by_row(D), pieces.by_row(lse * LOG2_E)  # (B H, N, T, Z or 1)
+    dquery = pieces.empty(given.query.shape[3]) if needs[0] else None  # (B H, N, T, Y)
+    dkeys = torch.empty_like(pieces.keys) if needs[1] else None  # (B H, T + lead, Y)
+    dvalues = torch.empty_like(pieces.values) if needs[2] else None  # (B H, T + lead, Z)
+    for piece in pieces:
+        p, ds = piece.space(2)
+        G_rows = piece.rows(G)  # (h, m, Z)
+        piece.probabilities(lse2, p)
+        torch.bmm(G_rows, piece.seen(pieces.values).mT, out=ds)
+        ds.sub_(piece.rows(D)).mul_(p)
+        if dquery is not None:
+            piece.multiply(ds, piece.seen(pieces.keys), given.scale, dquery)
+        if dkeys is not None:
+            piece.add(dkeys, ds, piece.rows(pieces.query), given.scale)
+        if dvalues is not None:
+            piece.add(dvalues, p, G_rows)
+    dquery = None if dquery is None else pieces.as_given(dquery)  # (B, H, N T, Y)
+    return dquery, *(None if found is None else found.unflatten(0, given.keys.shape[:2]) for found in (dkeys, dvalues))
+
+
+def curvature(
+    given: Observed,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    along: Cotangents,
+    own: OwnRows | None,
+    needs: tuple[bool, ...],
+) -> Curvature:
+    """Compute the derivatives by G, q, k and v, those that are needed, and T and R."""
+    return _Curvature(given, G, lse, D, along, own, needs).computed()
+
+
+PASSES = Passes(forward, gradient, curvature)
+
+
+class _Piece:
+    """Some heads, and some tokens of each sample, which see the first ``seeing`` columns."""
+
+    def __init__(self, pieces: "_Pieces", heads: slice, tokens: slice) -> None:
+        self.pieces, self.heads, self.tokens = pieces, heads, tokens
+        self.seeing = tokens.stop + pieces.lead
+        self.whole = tokens.stop - tokens.start == pieces.tokens
+
+    def rows(self, by_row: Tensor) -> Tensor:
+        """Return the rows (h, m, ...) of (B H, N, T, ...); a view where N is 1."""
+        found = by_row[self.heads]
+        return (found if self.whole else found[:, :, self.tokens]).flatten(1, 2)
+
+    def seen(self, by_column: Tensor) -> Tensor:
+        """Return the columns (h, n, ...) that the rows see of (B H, T + lead, ...)."""
+        return by_column[self.heads] if self.whole else by_column[self.heads, : self.seeing]
+
+    def write(self, by_row: Tensor, rows: Tensor) -> None:
+        """Write the rows (h, m, ...) into (B H, N, T, ...)."""
+        by_row[self.heads, :, self.tokens] = rows.unflatten(1, (by_row.shape[1], -1))
+
+    def multiply(self, weights: Tensor, columns: Tensor, factor: float, by_row: Tensor) -> None:
+        """Write factor * weights (h, m, n) @ columns (h, n, ...) into (B H, N, T, ...)."""
+        out = self.rows(by_row) if self.whole else by_row.new_empty(*weights.shape[:2], columns.shape[2])
+        torch.baddbmm(out, weights, columns, beta=0, alpha=factor, out=out)
+        if not self.whole:
+            self.write(by_row, out)
+
+    def add(self, by_column: Tensor, weights: Tensor, rows: Tensor, factor: float = 1.0) -> None:
+        """Add factor * weights^T (n, m) @ rows (h, m, ...) to (B H, T + lead, ...); the last tokens' write."""
+        out = by_column[self.heads]
+        if self.tokens.stop == self.pieces.tokens:
+            torch.baddbmm(out, weights.mT, rows, beta=0, alpha=factor, out=out)
+        else:
+            out[:, : self.seeing].add_(torch.bmm(weights.mT, rows), alpha=factor)
+
+    def space(self, count: int) -> list[Tensor]:
+        """Return so many buffers (h, m, n)."""
+        rows = self.pieces.samples * (self.tokens.stop - self.tokens.start)
+        shape = self.heads.stop - self.heads.start, rows, self.seeing
+        return [part[: shape[0] * shape[1] * shape[2]].view(shape) for part in self.pieces.buffers(count)]
+
+    def scores(self, out: Tensor) -> None:
+        """Write log2(e) s (h, m, n), those of columns after a row too."""
+        q, k = self.rows(self.pieces.query), self.seen(self.pieces.keys)  # (h, m, Y), (h, n, Y)
+        torch.baddbmm(out, q, k.mT, beta=0, alpha=self.pieces.scale * LOG2_E, out=out)
+
+    def hide_future(self, scores: Tensor) -> None:
+        """Make the scores (h, m, n) of columns after a row minus infinity."""
+        width = self.tokens.stop - self.tokens.start
+        last = scores.unflatten(1, (self.pieces.samples, width))[..., self.seeing - width :]
+        last += self.pieces.future[:width, :width]
+
+    def probabilities(self, lse2: Tensor, out: Tensor) -> None:
+        """Write p (h, m, n), given log2(e) lse."""
+        self.scores(out)
+        out.sub_(self.rows(lse2)).exp2_()
+        by_sample = out.unflatten(1, (self.pieces.samples, -1)) if self.pieces.samples > 1 else out
+        by_sample.tril_(self.tokens.start + self.pieces.lead)
+
+
+class _Pieces:
+    """All pieces.  The last tokens come first: they see all columns, so what they write there needs no zeros before."""
+
+    def __init__(self, given: Observed) -> None:
+        self.given, self.scale, self.lead = given, given.scale, given.lead
+        self.keys, self.values = given.keys.flatten(0, 1), given.values.flatten(0, 1)  # (B H, T + lead, Y or Z)
+        self.heads, columns = self.keys.shape[:2]
+        self.tokens = columns - given.lead
+        self.samples = given.query.shape[2] // self.tokens
+        self.query = self.by_row(given.query)  # (B H, N, T, Y)
+        self.rows = min(self.tokens, ROWS)
+        threads = torch.get_num_threads() if given.query.device.type == "cpu" else 1
+        longest = self.samples * self.rows * columns
+        self.group = min(self.heads, max(1, PIECE * threads // longest))
+        self._longest, self._buffers = self.group * longest, list[Tensor]()
+        self.future = given.query.new_full((self.rows, self.rows), -torch.inf).triu_(1)
+
+    def __iter__(self) -> Iterator[_Piece]:
+        for first in range(0, self.heads, self.group):
+            heads = slice(first, min(first + self.group, self.heads))
+            for start in reversed(range(0, self.tokens, self.rows)):
+                yield _Piece(self, heads, slice(start, min(start + self.rows, self.tokens)))
+
+    def by_row(self, rows: Tensor) -> Tensor:
+        """Return (B, H, N T, ...) as (B H, N, T, ...)."""
+        return rows.flatten(0, 1).unflatten(1, (self.samples, self.tokens))
+
+    def as_given(self, by_row: Tensor) -> Tensor:
+        """Return (B H, N, T, ...) as (B, H, N T, ...)."""
+        return by_row.view(*self.given.query.shape[:3], -1)
+
+    def empty(self, width: int) -> Tensor:
+        return self.query.new_empty((self.heads, self.samples, self.tokens, width))
+
+    def buffers(self, count: int) -> list[Tensor]:
+        """Return so many buffers for the scores of the largest piece; they are made once."""
+        while len(self._buffers) < count:
+            self._buffers.append(self.query.new_empty(self._longest))
+        return self._buffers[:count]
+
+
+class _Curvature:
+    def __init__(
+        self,
+        given: Observed,
+        G: Tensor,
+        lse: Tensor,
+        D: Tensor,
+        along: Cotangents,
+        own: OwnRows | None,
+        needs: tuple[bool, ...],
+    ) -> None:
+        self.pieces = pieces = _Pieces(given)
+        self.scale = given.scale
+        self.G, self.D, self.lse2 = pieces.by_row(G), pieces.by_row(D), pieces.by_row(lse * LOG2_E)
+        self.a = pieces.by_row(along.query)  # (B H, N, T, Y)
+        self.b, self.d = (None if tensor is None else tensor.flatten(0, 1) for tensor in (along.keys, along.values))
+        self.own = None if own is None else OwnRows(*(pieces.by_row(rows) for rows in own))
+        self.by_G, self.by_query = pieces.empty(given.values.shape[3]), pieces.empty(given.query.shape[3])
+        self.by_keys = torch.empty_like(pieces.keys) if needs[2] else None
+        self.by_values = torch.empty_like(pieces.values) if needs[3] else None
+        self.T, self.R = pieces.empty(1), pieces.empty(1)  # (B H, N, T, 1)
+
+    def computed(self) -> Curvature:
+        for piece in self.pieces:
+            self._add(piece)
+        rows = (self.pieces.as_given(found) for found in (self.by_G, self.by_query, self.T, self.R))
+        by_G, by_query, T, R = rows  # (B, H, N T, Z, Y, 1 or 1)
+        heads = self.pieces.given.keys.shape[:2]
+        by_keys, by_values = (
+            None if found is None else found.unflatten(0, heads) for found in (self.by_keys, self.by_values)
+        )
+        return Curvature(by_G, by_query, by_keys, by_values, T, R)
+
+    def _add(self, piece: _Piece) -> None:
+        """Compute what belongs to the rows of a piece, and add what belongs to the columns that they see."""
+        q, k, v = piece.rows(self.pieces.query), piece.seen(self.pieces.keys), piece.seen(self.pieces.values)
+        G, a = piece.rows(self.G), piece.rows(self.a)  # (h, m, Z), (h, m, Y)
+        p, ds, u, product = piece.space(4)
+        piece.probabilities(self.lse2, p)
+        torch.bmm(G, v.mT, out=ds)
+        ds.sub_(piece.rows(self.D)).mul_(p)
+        torch.baddbmm(u, a, k.mT, beta=0, alpha=self.scale, out=u)
+        if self.b is not None:
+            u.baddbmm_(q, piece.seen(self.b).mT, alpha=self.scale)
+        T = torch.mul(p, u, out=product).sum(-1, keepdim=True)  # (h, m, 1)
+        if self.own is not None:
+            T += piece.rows(self.own.pt)
+        piece.write(self.T, T)
+        pu = torch.mul(p, u.sub_(T), out=product)
+        piece.multiply(pu, v, 1.0, self.by_G)
+        if self.by_values is not None:
+            piece.add(self.by_values, pu, G)
+        r = u.mul_(ds)
+        if self.d is not None:
+            d = piece.seen(self.d)  # (h, n, Z)
+            piece.write(self.by_G, torch.baddbmm(piece.rows(self.by_G), p, d))
+            r.addcmul_(p, torch.bmm(G, d.mT, out=product))
+        R = r.sum(-1, keepdim=True)  # (h, m, 1)
+        if self.own is not None:
+            R += piece.rows(self.own.ds) * (piece.rows(self.own.t) - T) + piece.rows(self.own.pw)
+        piece.write(self.R, R)
+        r.addcmul_(p, R, value=-1)
+        piece.multiply(r, k, self.scale, self.by_query)
+        if self.b is not None:
+            piece.write(
+                self.by_query, torch.baddbmm(piece.rows(self.by_query), ds, piece.seen(self.b), alpha=self.scale)
+            )
+        if self.by_keys is not None:
+            piece.add(self.by_keys, r, q, self.scale)
+            piece.seen(self.by_keys).baddbmm_(ds.mT, a, alpha=self.scale)
+
+
+OP = "self_slot_attention"
+LEAST_SCORES = (1 << 16, 1 << 18, 1 << 20)
+"""N B H T (T + lead), from which on "auto" takes the closed form on a CPU, without derivatives, with first and with
+second ones.  Measured on one thread with Y = 64: there it takes as long as the definition, give or take a fifth, and
+less beyond (T = 256 and longer).  With second derivatives it takes half the definition's memory at T = 128, less than
+a third at T = 256."""
+WIDEST = 128
+"""The fused kernels hold whole rows of heads in registers."""
+
+
+def self_slot_attention(
+    query: Tensor,
+    own_key: Tensor,
+    own_value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lead: int = 0,
+    scale: float | None = None,
+    implementation: str = "auto",
+) -> Tensor:
+    """Compute o_i = sum_{j <= i + lead} p_ij v_j + p_i,own v_own,i, where p is the softmax over all these columns of
+
+        s_ij = scale q_i . k_j,   s_i,own = scale q_i . k_own,i
+
+    (Energy-Based Transformers, appendix C.6.)  The official code makes the same numbers: it appends a column to the
+    scores, and writes the own ones over the superdiagonal.
+
+    Queries of N samples may share the observed keys and values of B sequences, which are then not copied: row n B + b
+    of ``query``, ``own_key`` and ``own_value`` is sample n of sequence b.
+
+    "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused"
+    (Triton) and "closed_form" (PyTorch, some rows at a time) have first and second derivatives in reverse mode, by
+    autograd and by torch.func.grad in any nesting of two; they keep o and lse alone, and never hold T^2 scores.  "auto"
+    takes the kernels on CUDA and the closed form on a CPU where scores are many (``LEAST_SCORES``), else, and where
+    third or forward-mode derivatives may be asked for, under vmap, torch.compile and a CPU's autocast, the definition.
+
+    Args:
+        query, own_key: (N B, H, T, Y).
+        own_value: (N B, H, T, Z).
+        keys: (B, H, T + lead, Y), of the observed columns.
+        values: (B, H, T + lead, Z).
+        lead: observed columns before the first token, which every row reads: 1 for the step token of "time_embed".
+        scale: 1/sqrt(Y) if None.
+
+    Returns:
+        (N B, H, T, Z).
+
+    Raises:
+        ValueError: shapes that do not fit, a negative lead, an unknown implementation, or one that is not possible.
+        NotImplementedError: a third or forward-mode derivative through the kernels or the closed form.
+    """
+    tensors = query, own_key, own_value, keys, values
+    return self_slot_attention_with_lse(*tensors, lead, scale, implementation)[0]
+
+
+def self_slot_attention_with_lse(
+    query: Tensor,
+    own_key: Tensor,
+    own_value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lead: int = 0,
+    scale: float | None = None,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute o of ``self_slot_attention`` and lse_i = log(sum_{j <= i + lead} exp(s_ij) + exp(s_i,own)).
+
+    Both have derivatives of the same orders.
+
+    Returns:
+        o (N B, H, T, Z) and lse (N B, H, T), this in float32 (float64 where the inputs are).
+
+    Raises:
+        ValueError, NotImplementedError: as ``self_slot_attention``.
+    """
+    tensors = query, own_key, own_value, keys, values
+    _check(*tensors, lead)
+    order, width = derivative_order(*tensors), max(query.shape[3], values.shape[3])
+    large = many_scores(query, keys, order)
+    way = choose(OP, WAYS, implementation, tensors, order=order, width=width, large=large)
+    scale = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    return way(*tensors, lead, scale)  # (N B, H, T, Z), (N B, H, T)
+
+
+def many_scores(query: Tensor, keys: Tensor, order: int) -> bool:
+    """Return whether the closed form pays for derivatives up to the order."""
+    return math.prod(query.shape[:3]) * keys.shape[2] >= LEAST_SCORES[min(order, 2)]
+
+
+def fused_passes() -> Passes:
+    """Return how Triton's kernels go over the observed columns."""
+    from paper_repro.kernels.self_slot_attention import triton
+
+    return Passes(triton.forward, triton.gradient, triton.curvature)
+
+
+def _fused(
+    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    return attend(fused_passes(), query, own_key, own_value, keys, values, lead, scale)  # (N B, H, T, Z), (N B, H, T)
+
+
+def _closed_form(
+    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    return attend(PASSES, query, own_key, own_value, keys, values, lead, scale)
+
+
+WAYS = (
+    triton_way(_fused, order=2, widest=WIDEST, transforms=True),
+    closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_large=True),
+    Way("reference", self_slot_attention_reference),
+)
+
+
+def _check(query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int) -> None:
+    if not isinstance(lead, int) or lead < 0:
+        raise ValueError(f"lead must be a whole number of at least 0, got {lead!r}")
+    tensors = query, own_key, own_value, keys, values
+    fitting = all(tensor.ndim == 4 for tensor in tensors) and (
+        query.shape == own_key.shape
+        and query.shape[:3] == own_value.shape[:3]
+        and keys.shape[:3] == values.shape[:3]
+        and keys.shape[1:] == (query.shape[1], query.shape[2] + lead, query.shape[3])
+        and own_value.shape[3] == values.shape[3]
+        and keys.shape[0] > 0
+        and query.shape[0] % keys.shape[0] == 0
+    )
+    if not fitting:
+        found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(
+            "shapes must be query and own_key (N B, H, T, Y), own_value (N B, H, T, Z), keys (B, H, T + lead, Y), "
+            f"values (B, H, T + lead, Z); got {found} and lead {lead}"
+        )

@@ -1,0 +1,186 @@
+"""The residual step of nGPT (arXiv 2410.01131): from a state towards a branch's output on the unit sphere.
+
+The closed form takes some rows at a time: a pass then finds in the cache what the last left.  With u = f / |f|,
+z = h + a (u - h), y = z / |z| and G the gradient of y,
+
+    dz = (G - y (y . G)) / |z|,   dh = (1 - a) dz,   du = a dz,   df = (du - u (u . du)) / |f|,   da = sum dz (u - h)
+
+where the sum goes over rows.  The forward pass keeps h, f and the norms.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.dispatch import Way, choose, triton_way, wide
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
+
+
+def unit(x: Tensor) -> Tensor:
+    """Compute x / |x| over the last dimension, without an epsilon."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+
+
+def sphere_step_reference(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+    """Compute unit(h + a (unit(f) - h))."""
+    state, u, a = _wide(h, f, alpha, absolute)
+    return unit(torch.lerp(state, u, a)).to(h.dtype)
+
+
+def riemannian_step_reference(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+    """Compute unit(h - a (h (h . u) - u)), u = unit(f)."""
+    state, u, a = _wide(h, f, alpha, absolute)
+    gradient = state * (state * u).sum(-1, keepdim=True) - u
+    return unit(state - a * gradient).to(h.dtype)
+
+
+def _wide(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = wide(h, f, alpha)
+    a = alpha.to(dtype)
+    return h.to(dtype), unit(f.to(dtype)), a.abs() if absolute else a
+
+
+PIECE = 1 << 16
+"""Entries of a piece per thread: a float32 buffer of that size is 256 kB."""
+
+
+class SphereStepGradient(FirstOrder):
+    """The gradients of h, f and alpha, given G (N, D), h, f, alpha and the norms."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, h: Tensor, f: Tensor, alpha: Tensor, norms: Tensor, absolute: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = norms.dtype
+        a = _rate(alpha, absolute, dtype)
+        kept = 1 - a
+        dh, df, da = torch.empty_like(h), torch.empty_like(f), norms.new_zeros(h.shape[1])
+        for G, state, branch, into_h, into_f, f_norm, z_norm in _pieces(gradient, h, f, dh, df, *norms):
+            u, start = branch.to(dtype) / f_norm, state.to(dtype)
+            z = torch.lerp(start, u, a)  # (rows, D)
+            along = (z * G).sum(-1, keepdim=True).div_(z_norm.square())
+            dz = torch.addcmul(G.to(dtype), z, along, value=-1, out=z).div_(z_norm)
+            torch.mul(dz, kept, out=into_h)
+            da += torch.sub(u, start).mul_(dz).sum(0)  # (D,)
+            du = dz.mul_(a)
+            along = (u * du).sum(-1, keepdim=True)  # (rows, 1)
+            torch.div(du.addcmul_(u, along, value=-1), f_norm, out=into_f)
+        if absolute:
+            da *= alpha.sgn()
+        return dh, df, da.sum_to_size(alpha.shape).to(alpha.dtype)
+
+
+class SphereStep(WithGradient):
+    """Maps h (N, D), f (N, D), alpha (D,) or (1,) and ``absolute`` to the step (N, D), and |f| and |z|, (2, N, 1)."""
+
+    gradient = SphereStepGradient
+
+    @staticmethod
+    def forward(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
+        dtype = wide(h, f, alpha)
+        a = _rate(alpha, absolute, dtype)
+        out, norms = torch.empty_like(h), h.new_empty(2, len(h), 1, dtype=dtype)
+        for state, branch, into, f_norm, z_norm in _pieces(h, f, out, *norms):
+            torch.linalg.vector_norm(branch, dim=-1, keepdim=True, dtype=dtype, out=f_norm)
+            z = branch.to(dtype) / f_norm
+            torch.lerp(state.to(dtype), z, a, out=z)
+            torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=z_norm)
+            torch.div(z, z_norm, out=into)
+        return out, norms
+
+
+def _rate(alpha: Tensor, absolute: bool, dtype: torch.dtype) -> Tensor:
+    return (alpha.abs() if absolute else alpha).to(dtype)
+
+
+def _pieces(*by_row: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    rows = max(1, PIECE * torch.get_num_threads() // by_row[0].shape[-1])
+    return zip(*(tensor.split(rows) for tensor in by_row), strict=True)
+
+
+LONGEST_ROW = 8192
+"""The fused kernel holds whole rows in registers."""
+
+
+def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, implementation: str = "auto") -> Tensor:
+    """Compute unit(h + a (unit(f) - h)) with a = |alpha|, or alpha if not ``absolute`` (nGPT, equations 10 and 11;
+    A.2).
+
+    unit(x) = x / |x| over the last dimension without an epsilon: a row of zeros gives NaN.  Computed in float32
+    (float64 where an input is).
+
+    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form" (a CPU
+    takes rows that fit in its cache) have first derivatives in reverse mode only; "auto" takes the kernel on CUDA, the
+    closed form on a CPU where gradients are asked for outside torch.func and torch.compile, else, and where second
+    derivatives may be asked for, the definition.
+
+    Args:
+        h: the state, (..., D).
+        f: the branch's output before its normalisation, (..., D).
+        alpha: the eigen learning rate, (D,), or (1,): one for all.
+
+    Returns:
+        (..., D), in h's dtype.
+
+    Raises:
+        ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
+        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
+    """
+    _check_shapes(h, f, alpha)
+    step = choose("sphere_step", WAYS, implementation, (h, f, alpha), width=h.shape[-1])
+    return step(h, f, alpha, absolute)
+
+
+def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
+    """Compute unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
+
+    Args:
+        h, f, alpha, absolute: as for ``sphere_step``; the step is tangential where h has unit norm.
+
+    Returns:
+        (..., D), in h's dtype.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    _check_shapes(h, f, alpha)
+    return riemannian_step_reference(h, f, alpha, absolute)
+
+
+def _fused(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+    from paper_repro.kernels.sphere_step import triton
+
+    out, _ = triton.SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+    return out.view(h.shape)
+
+
+def _closed_form(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
+    out, _ = SphereStep.apply(_rows(h), _rows(f), alpha, absolute)
+    return out.view(h.shape)
+
+
+WAYS = (
+    triton_way(_fused, widest=LONGEST_ROW),
+    Way(
+        "closed_form",
+        _closed_form,
+        order=1,
+        transforms=False,
+        compiler=False,
+        empty=False,
+        auto_on=("cpu",),
+        auto_order=1,
+    ),
+    Way("reference", sphere_step_reference),
+)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])  # (N, D)
+
+
+def _check_shapes(h: Tensor, f: Tensor, alpha: Tensor) -> None:
+    if h.ndim < 1 or f.shape != h.shape or alpha.shape not in (h.shape[-1:], (1,)):
+        found = ", ".join(str(tuple(tensor.shape)) for tensor in (h, f, alpha))
+        raise ValueError(f"shapes must be h (..., D), f (..., D) and alpha (D,) or (1,); got {found}")

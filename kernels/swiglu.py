@@ -1,0 +1,126 @@
+"""SwiGLU of EBT's trunk, for losses that contain a gradient: its second derivatives by hand.
+
+nGPT's, with scales and with the gate in the second half, is ``kernels.scaled_swiglu``.  With the logistic function
+q = 1 / (1 + exp(-g)), f = g q, f' = q + f (1 - q), f'' = q (1 - q) (2 + g (1 - 2 q)) and G the gradient of y = f u,
+
+    dg = G u f',   du = G f
+
+Let a and b be their cotangents.  The derivatives of a dg + b du are
+
+    by G: a u f' + b f     by g: G (a u f'' + b f')     by u: G a f'
+
+Legend: M hidden width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way
+from paper_repro.kernels.first_order import SecondOrder
+
+
+def swiglu_reference(pre: Tensor) -> Tensor:
+    """Compute SiLU(g) * u, (..., M), of pre = [g, u], (..., 2M)."""
+    gate, up = pre.chunk(2, -1)  # (..., M) each
+    return functional.silu(gate) * up
+
+
+def _closed_form(pre: Tensor) -> Tensor:
+    """See ``kernels.swiglu.swiglu``."""
+    out: Tensor = SwiGLU.apply(pre)
+    return out
+
+
+class SwiGLU(SecondOrder):
+    """Maps [g, u] (..., 2M) to y (..., M)."""
+
+    @staticmethod
+    def forward(pre: Tensor) -> Tensor:
+        gate, up = pre.chunk(2, -1)  # (..., M) each
+        return functional.silu(gate).mul_(up)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return SwiGLUGradient.apply(*gradients, *ctx.saved_tensors)
+
+
+class SwiGLUGradient(SecondOrder):
+    """Maps G (..., M) and [g, u] (..., 2M) to [dg, du] (..., 2M)."""
+
+    @staticmethod
+    def forward(G: Tensor, pre: Tensor) -> Tensor:
+        gate, up = pre.chunk(2, -1)  # (..., M) each
+        found = torch.empty_like(pre)  # (..., 2M)
+        dgate, dup = found.chunk(2, -1)  # (..., M) each
+        q = torch.sigmoid(gate)
+        torch.mul(gate, q, out=dup)  # f
+        torch.addcmul(q, dup, 1 - q, out=dgate)  # f'
+        dgate.mul_(up).mul_(G)
+        dup.mul_(G)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        return SwiGLUCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.needs_input_grad)
+
+
+class SwiGLUCurvature(SecondOrder):
+    """Maps [a, b] (..., 2M), G (..., M) and [g, u] (..., 2M) to the derivatives by G and [g, u] that are needed."""
+
+    @staticmethod
+    def forward(
+        cotangents: Tensor, G: Tensor, pre: Tensor, needs: tuple[bool, ...]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        (a, b), (gate, up) = cotangents.chunk(2, -1), pre.chunk(2, -1)  # (..., M) each
+        q = torch.sigmoid(gate)
+        f, rest = gate * q, 1 - q
+        slope, au = torch.addcmul(q, f, rest), a * up  # f', a u
+        by_G = (au * slope).addcmul_(b, f) if needs[0] else None  # (..., M)
+        if not needs[1]:
+            return by_G, None
+        by_pre = torch.empty_like(pre)  # (..., 2M)
+        by_gate, by_up = by_pre.chunk(2, -1)  # (..., M) each
+        torch.mul(a, slope, out=by_up).mul_(G)
+        bend = torch.addcmul(gate, gate, q, value=-2, out=f).add_(2).mul_(q).mul_(rest)  # f''
+        torch.mul(au, bend, out=by_gate).addcmul_(b, slope).mul_(G)
+        return by_G, by_pre
+
+
+def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:
+    """Compute SiLU(g) * u of pre = [g, u] (Shazeer, arXiv 2002.05202).
+
+    "reference" is the definition, which autograd differentiates to any order.  "closed_form" (PyTorch) has first and
+    second derivatives in reverse mode, by autograd and by torch.func.grad in any nesting of two; for them it keeps its
+    input alone.  "auto" takes it where second derivatives may be asked for, outside of vmap, torch.compile and
+    autocast.
+
+    Args:
+        pre: (..., 2M).
+
+    Returns:
+        (..., M).
+
+    Raises:
+        ValueError: an odd last dimension, an unknown implementation, or one that is not possible.
+        NotImplementedError: a third or forward-mode derivative of the closed form.
+    """
+    if pre.ndim == 0 or pre.shape[-1] % 2:
+        raise ValueError(f"the shape must be (..., 2M), got {tuple(pre.shape)}")
+    return choose("swiglu", WAYS, implementation, (pre,))(pre)
+
+
+WAYS = (
+    closed_form_way(_closed_form, order=2, auto_order=2),
+    Way("reference", swiglu_reference),
+)

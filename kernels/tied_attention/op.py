@@ -1,0 +1,606 @@
+"""CEM's attention ("Recasting Transformer layers as energy models"): its values are its keys, its context stays.
+
+The closed form takes some rows of queries at a time.  With p = exp(s - lse), G the gradient of o, dp = G k^T and
+ds = p (dp - sum_j p dp), sums over queries i,
+
+    o = p k,   dq = ds k / tau,   dk = p^T G + ds^T q / tau,   du = dS (h d) / tau,   d(h d) = dS^T u / tau
+
+where dS is ds summed over heads.  Large scores need that sum_j p, 1 but for rounding, divides the sum in ds.  Since
+values are keys, q and G meet the keys in one product, p and ds in another.  The rows of ds sum to 0, so what bias_cross
+gets is minus what bias_self gets: the sum of the diagonals.
+
+S inner steps are one op, whose backward pass computes again all but x_t and lse_t.  With G the gradient of x_{t+1},
+eta the step size, W the matrix that reads and O the one that writes, one step backwards is
+
+    do = eta G O^T,   (o, dq, dS-part of du) by the attention,   dO += eta o^T G,   dW += dq^T u,
+    du += dq W,   G <- G + (du through the norm)
+
+Legend: B sequences, T tokens, D width, H heads, Y head width, S inner steps; N sequences and q rows of a piece, which
+see n keys.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way, triton_way, under_autocast, wide
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
+
+
+class Positions(NamedTuple):
+    """What a score owes to its places alone: -slope_k (i - j) + (bias_self where i = j, else bias_cross)."""
+
+    slopes: Tensor
+    """(H,), without a gradient."""
+    bias_self: Tensor
+    bias_cross: Tensor
+
+
+def tied_attention_reference(
+    query: Tensor, keys: Tensor, state: Tensor | None, context: Tensor | None, positions: Positions, tau: float
+) -> tuple[Tensor, Tensor]:
+    """Compute o (B, T, H, Y) and lse (B, T, H); shapes as in ``kernels.tied_attention``."""
+    dtype = wide(query, keys)
+    scores = torch.einsum("bikr,bjkr->bkij", query, keys).to(dtype)  # (B, H, T, T)
+    if state is not None and context is not None:
+        scores = scores + torch.einsum("bid,bjd->bij", state, context).unsqueeze(1)
+    place = torch.arange(query.shape[1], device=query.device)
+    distance = place.unsqueeze(1) - place  # (T, T)
+    bias = torch.where(distance == 0, positions.bias_self, positions.bias_cross)
+    scores = scores / tau + (bias - positions.slopes.view(-1, 1, 1) * distance).to(dtype)
+    scores = scores.masked_fill(distance < 0, -torch.inf)
+    out = torch.einsum("bkij,bjkr->bikr", torch.softmax(scores, -1).to(keys.dtype), keys)
+    return out, torch.logsumexp(scores, -1).transpose(1, 2)
+
+
+def descend_reference(
+    x: Tensor,
+    keys: Tensor,
+    reading: Tensor,
+    writing: Tensor,
+    context: Tensor | None,
+    norm_weight: Tensor | None,
+    positions: Positions,
+    num_steps: int,
+    step_size: float,
+    tau: float,
+    norm_eps: float,
+) -> Tensor:
+    """Compute x_S (B, T, D); shapes as in ``kernels.tied_attention``."""
+    for _ in range(num_steps):
+        u = x if norm_weight is None else functional.rms_norm(x, x.shape[-1:], norm_weight, norm_eps)
+        query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])  # (B, T, H, Y)
+        out, _ = tied_attention_reference(query, keys, None if context is None else u, context, positions, tau)
+        x = x + step_size * (out.flatten(2) @ writing)  # (B, T, D)
+    return x
+
+
+PIECE = 1 << 17
+"""Scores of a piece per thread: 512 kB in float32, and twice that on the way back."""
+ROWS = 64
+"""Queries of a piece: fewer see fewer keys in vain, more repay the calls."""
+
+
+class Piece(NamedTuple):
+    """Sequences ``first`` ... ``last``, queries ``start`` ... ``stop``; these see keys up to ``stop``."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+    def rows(self, by_token: Tensor) -> Tensor:
+        """Return the rows of (B, T, ...)."""
+        return by_token[self.first : self.last, self.start : self.stop]
+
+    def seen(self, by_token: Tensor) -> Tensor:
+        """Return what the rows see of (B, T, ...)."""
+        return by_token[self.first : self.last, : self.stop]
+
+
+class ClosedForm:
+    """For keys (B, T, H, Y) and h d (B, T, D) that stay; gradients of both are added up over ``backward`` calls.
+
+    All tensors of one dtype, float32 or float64.
+    """
+
+    def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None:
+        self.shape, self.tau = keys.shape, tau
+        self.keys = keys.transpose(1, 2).contiguous()  # (B, H, T, Y)
+        self.context = None if context is None else context / tau  # (B, T, D)
+        self.table = self._bias(positions)
+        threads = torch.get_num_threads() if keys.device.type == "cpu" else 1
+        longest = min(self.shape[1], ROWS) * self.shape[1] * self.shape[2]
+        self.sequences = min(self.shape[0], max(1, PIECE * threads // longest))
+        self.buffer = keys.new_empty(2 * self.sequences * longest)
+        self.dkeys: Tensor | None = None
+        self.dcontext: Tensor | None = None
+        self.diagonal = keys.new_zeros(())
+
+    def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor:
+        """Compute o (B, T, H, Y) of q (B, T, H, Y) and u (B, T, D); fills ``lse``, (B, T, H)."""
+        out = torch.empty_like(query)
+        for piece in self._pieces():
+            keys = self._keys(piece)
+            scores = self._space(1, piece)  # (N H, q, n)
+            torch.bmm(self._by_head(piece.rows(query), 1 / self.tau), keys.mT, out=scores)
+            self._add_shared(scores, state, piece)
+            largest = scores.amax(-1, keepdim=True)
+            total = scores.sub_(largest).exp_().sum(-1, keepdim=True)
+            piece.rows(out).copy_(self._by_token(torch.bmm(scores, keys).div_(total), piece))
+            piece.rows(lse).copy_(self._by_token(total.log_().add_(largest), piece).squeeze(-1))
+        return out
+
+    def backward(
+        self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Compute o again, dq and du, given G (B, T, H, Y); ``out`` is not needed."""
+        if self.dkeys is None:
+            self.dkeys = torch.zeros_like(self.keys)
+            self.dcontext = None if self.context is None else torch.zeros_like(self.context)
+        out, dquery = torch.empty_like(query), torch.empty_like(query)
+        dstate = None if state is None else torch.empty_like(state)
+        for piece in self._pieces():
+            q, G = self._by_head(piece.rows(query), 1 / self.tau), self._by_head(piece.rows(direction), 1)
+            rows = q.shape[1]
+            keys, both = self._keys(piece), self._space(2, piece)
+            around = torch.cat((q, G, q), 1)  # (N H, 3 q, Y)
+            torch.bmm(around[:, : 2 * rows], keys.mT, out=both)
+            p, ds = both[:, :rows], both[:, rows:]
+            self._add_shared(p, state, piece)
+            p.sub_(self._by_head(piece.rows(lse).unsqueeze(-1), 1)).exp_()
+            ds.mul_(p)
+            ds.addcmul_(p, ds.sum(-1, keepdim=True).div_(p.sum(-1, keepdim=True)), value=-1)
+            found = torch.bmm(both, keys)  # (N H, 2 q, Y)
+            piece.rows(out).copy_(self._by_token(found[:, :rows], piece))
+            torch.mul(self._by_token(found[:, rows:], piece), 1 / self.tau, out=piece.rows(dquery))
+            self._keys(piece, self.dkeys).baddbmm_(both.mT, around[:, rows:])
+            self.diagonal += ds[..., piece.start :].diagonal(dim1=1, dim2=2).sum()
+            self._back_to_shared(ds, state, dstate, piece)
+        return out, dquery, dstate
+
+    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Return the gradients of the keys, h d, bias_self and bias_cross."""
+        assert self.dkeys is not None
+        dcontext = None if self.dcontext is None else self.dcontext.div_(self.tau)
+        return self.dkeys.transpose(1, 2), dcontext, self.diagonal, -self.diagonal
+
+    def _bias(self, positions: Positions) -> Tensor:
+        """Return (H, q, columns): the last of them for the keys that a piece's queries see, whichever piece it is."""
+        tokens = self.shape[1]
+        rows = min(tokens, ROWS)
+        before = (tokens - 1) // rows * rows
+        place = torch.arange(before + rows, device=self.keys.device)
+        distance = place[before:].unsqueeze(1) - place
+        bias = torch.where(distance == 0, positions.bias_self, positions.bias_cross)
+        table = bias - positions.slopes.view(-1, 1, 1) * distance
+        return table.to(self.keys.dtype).masked_fill_(distance < 0, -torch.inf)
+
+    def _pieces(self) -> Iterator[Piece]:
+        sequences, tokens = self.shape[:2]
+        for first in range(0, sequences, self.sequences):
+            for start in range(0, tokens, ROWS):
+                yield Piece(first, min(first + self.sequences, sequences), start, min(start + ROWS, tokens))
+
+    def _space(self, count: int, piece: Piece) -> Tensor:
+        """Return (N H, count q, n) of the buffer."""
+        shape = (piece.last - piece.first) * self.shape[2], count * (piece.stop - piece.start), piece.stop
+        return self.buffer[: shape[0] * shape[1] * shape[2]].view(shape)
+
+    def _keys(self, piece: Piece, by_head: Tensor | None = None) -> Tensor:
+        """Return the keys (N H, n, Y) of (B, H, T, Y)."""
+        found = self.keys if by_head is None else by_head
+        return found[piece.first : piece.last].flatten(0, 1)[:, : piece.stop]
+
+    def _by_head(self, rows: Tensor, factor: float) -> Tensor:
+        """Return (N, q, H, ...) times ``factor`` as contiguous (N H, q, ...)."""
+        rows = rows.transpose(1, 2)
+        return (rows.contiguous() if factor == 1 else (rows * factor).contiguous()).flatten(0, 1)
+
+    def _by_token(self, by_head: Tensor, piece: Piece) -> Tensor:
+        """Return (N H, q, ...) as a view (N, q, H, ...)."""
+        return by_head.unflatten(0, (piece.last - piece.first, -1)).transpose(1, 2)
+
+    def _add_shared(self, scores: Tensor, state: Tensor | None, piece: Piece) -> None:
+        """Add to (N H, q, n) what places add and what all heads share."""
+        by_sequence = scores.unflatten(0, (-1, self.shape[2]))
+        columns = self.table.shape[2] - self.table.shape[1] - piece.start
+        by_sequence += self.table[:, : scores.shape[1], columns : columns + scores.shape[2]]
+        if state is not None and self.context is not None:
+            by_sequence += torch.bmm(piece.rows(state), piece.seen(self.context).mT).unsqueeze(1)
+
+    def _back_to_shared(self, ds: Tensor, state: Tensor | None, dstate: Tensor | None, piece: Piece) -> None:
+        if state is None or dstate is None or self.context is None or self.dcontext is None:
+            return
+        summed = ds.unflatten(0, (-1, self.shape[2])).sum(1)  # (N, q, n)
+        piece.rows(dstate).copy_(torch.bmm(summed, piece.seen(self.context)))
+        piece.seen(self.dcontext).baddbmm_(summed.mT, piece.rows(state))
+
+
+class Attention(Protocol):
+    """Keys and context that stay while queries change; see ``Attention``."""
+
+    def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None: ...
+
+    def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor: ...
+
+    def backward(
+        self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]: ...
+
+    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]: ...
+
+
+class TiedAttentionGradient(FirstOrder):
+    """The gradients of all tensors, given that of o, the tensors, o and lse."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor,
+        query: Tensor,
+        keys: Tensor,
+        state: Tensor | None,
+        context: Tensor | None,
+        slopes: Tensor,
+        bias_self: Tensor,
+        bias_cross: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        tau: float,
+        way: type[Attention],
+    ) -> tuple[Tensor | None, ...]:
+        attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
+        _, dquery, dstate = attention.backward(gradient, query, state, lse, out)
+        dkeys, dcontext, *dbiases = attention.gradients()
+        dshared = _like(dstate, state), _like(dcontext, context)
+        return _like(dquery, query), _like(dkeys, keys), *dshared, None, *_each(dbiases, bias_self, bias_cross)
+
+
+class TiedAttention(WithGradient):
+    """o (B, T, H, Y); and lse (B, T, H)."""
+
+    gradient = TiedAttentionGradient
+
+    @staticmethod
+    def forward(
+        query: Tensor,
+        keys: Tensor,
+        state: Tensor | None,
+        context: Tensor | None,
+        slopes: Tensor,
+        bias_self: Tensor,
+        bias_cross: Tensor,
+        tau: float,
+        way: type[Attention],
+    ) -> tuple[Tensor, Tensor]:
+        lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, T, H)
+        attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
+        return attention.forward(query, state, lse), lse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        WithGradient.setup_context(ctx, inputs, output)
+        ctx.save_for_backward(*inputs[:7], *output)
+
+
+class DescentGradient(FirstOrder):
+    """The gradients of all tensors, given that of x_S, the tensors, x_1 ... x_{S-1} and lse_0 ... lse_{S-1}."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor,
+        x: Tensor,
+        keys: Tensor,
+        reading: Tensor,
+        writing: Tensor,
+        context: Tensor | None,
+        norm_weight: Tensor | None,
+        slopes: Tensor,
+        bias_self: Tensor,
+        bias_cross: Tensor,
+        states: Tensor,
+        lse: Tensor,
+        num_steps: int,
+        step_size: float,
+        tau: float,
+        norm_eps: float,
+        way: type[Attention],
+    ) -> tuple[Tensor | None, ...]:
+        dtype = keys.dtype
+        attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
+        dreading, dwriting = (value.new_zeros(value.shape, dtype=wide(value)) for value in (reading, writing))
+        dnorm = None if norm_weight is None else torch.zeros_like(norm_weight)
+        for step in reversed(range(num_steps)):
+            with torch.enable_grad():
+                before = states[step - 1] if step else x
+                leaves = [value.detach().requires_grad_() for value in (before, norm_weight) if value is not None]
+                u = _normed(*leaves, eps=norm_eps)
+            at = u.detach().to(dtype)
+            G = (gradient * step_size).to(dtype)
+            query = functional.linear(at, reading).view(keys.shape)  # (B, T, H, Y)
+            direction = functional.linear(G, writing).view(keys.shape)  # (B, T, H, Y)
+            out, dquery, dstate = attention.backward(direction, query, None if context is None else at, lse[step])
+            dwriting += _summed(out.flatten(2), G)  # (H Y, D)
+            dreading += _summed(dquery.flatten(2), at)  # (H Y, D)
+            du = dquery.flatten(2) @ reading  # (B, T, D)
+            if dstate is not None:
+                du += dstate
+            if norm_weight is None or dnorm is None:
+                gradient = gradient + du
+            else:
+                dx, dweight = torch.autograd.grad(u, leaves, du.to(u.dtype))
+                gradient = gradient + dx
+                dnorm += dweight
+        dkeys, dcontext, *dbiases = attention.gradients()
+        dmatrices = dreading.to(reading.dtype), dwriting.to(writing.dtype)
+        dbiases = _each(dbiases, bias_self, bias_cross)
+        return _like(gradient, x), _like(dkeys, keys), *dmatrices, _like(dcontext, context), dnorm, None, *dbiases
+
+
+class Descent(WithGradient):
+    """x_S (B, T, D); x_1 ... x_{S-1}, (S-1, B, T, D); lse_0 ... lse_{S-1}, (S, B, T, H).
+
+    x has a dtype of its own, keys, matrices and context share one.
+    """
+
+    gradient = DescentGradient
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        keys: Tensor,
+        reading: Tensor,
+        writing: Tensor,
+        context: Tensor | None,
+        norm_weight: Tensor | None,
+        slopes: Tensor,
+        bias_self: Tensor,
+        bias_cross: Tensor,
+        num_steps: int,
+        step_size: float,
+        tau: float,
+        norm_eps: float,
+        way: type[Attention],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
+        out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)
+        lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))  # (S, B, T, H)
+        for into, normaliser in zip((*states, out), lse, strict=True):
+            u = (x if norm_weight is None else _normed(x, norm_weight, eps=norm_eps)).to(keys.dtype)
+            query = functional.linear(u, reading).view(keys.shape)  # (B, T, H, Y)
+            read = attention.forward(query, None if context is None else u, normaliser)
+            torch.add(x, read.flatten(2) @ writing, alpha=step_size, out=into)
+            x = into
+        return out, states, lse
+
+
+def _normed(x: Tensor, weight: Tensor | None = None, *, eps: float) -> Tensor:
+    """Return RMSNorm(x) * weight, or x itself without one."""
+    return x if weight is None else functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _summed(one: Tensor, two: Tensor) -> Tensor:
+    """Return the outer products of (B, T, M) and (B, T, N), over all tokens: (M, N)."""
+    return one.flatten(0, 1).mT @ two.flatten(0, 1)
+
+
+def _like(gradient: Tensor | None, tensor: Tensor | None) -> Tensor | None:
+    return None if gradient is None or tensor is None else gradient.to(tensor.dtype)
+
+
+def _each(gradients: list[Tensor], *tensors: Tensor) -> list[Tensor]:
+    return [gradient.to(tensor.dtype) for gradient, tensor in zip(gradients, tensors, strict=True)]
+
+
+LEAST_SCORES = 1 << 19
+"""B H T^2 S, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
+WIDEST = 256
+"""The fused kernel holds whole rows of heads in registers."""
+
+
+def tied_attention(
+    query: Tensor,
+    keys: Tensor,
+    state: Tensor | None = None,
+    context: Tensor | None = None,
+    *,
+    tau: float,
+    slopes: Tensor | None = None,
+    bias_self: Tensor | None = None,
+    bias_cross: Tensor | None = None,
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute o_ik = sum_j a_ijk k_jk and lse_ik = log sum_j exp(s_ijk), over j <= i, with a = softmax_j(s) and
+
+        s_ijk = (k_jk . q_ik + (h_j d) . u_i) / tau - slope_k (i - j) + (bias_self where i = j, else bias_cross)
+
+    (CEM, equations 1 and 12, appendix B and Algorithm 1; the diagonal d is in the scores alone).  The energy of a token
+    is -tau sum_k lse_ik.  Deviation: the paper adds + m_k |i - j|; a penalty is meant.
+
+    "reference" is the definition, which autograd differentiates to any order and which holds all H T^2 scores; "fused"
+    (Triton) and "closed_form" (PyTorch, some rows of scores at a time) have first derivatives of o in reverse mode
+    only, and none of lse, which is marked so; "auto" takes the kernel on CUDA, the closed form on a CPU where gradients
+    are asked for in one dtype outside autocast, torch.func and torch.compile and scores are many (``LEAST_SCORES``),
+    else, and where second derivatives may be asked for, the definition.
+
+    Args:
+        query, keys: q and k, (B, T, H, Y).
+        state, context: u and h d, (B, T, D); both or neither.
+        tau: the temperature, above 0.
+        slopes: (H,), constants; 0 if None.
+        bias_self, bias_cross: (), 0 if None.
+
+    Returns:
+        o (B, T, H, Y) in the keys' dtype and lse (B, T, H) in float32 (float64 where an input is).
+
+    Raises:
+        ValueError: shapes that do not fit, slopes that ask for a gradient, a temperature that is not positive, an
+            unknown implementation, or one that is not possible.
+        NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
+    """
+    fitting = query.ndim == 4 and query.shape == keys.shape and (state is None) == (context is None)
+    if not fitting or (state is not None and not _fits(state, context, query)):
+        raise ValueError(
+            "shapes must be query and keys (B, T, H, Y), and both or neither of state and context (B, T, D); got "
+            + _shapes(query, keys, state, context)
+        )
+    positions = _positions(keys, tau, slopes, bias_self, bias_cross)
+    given = [value for value in (query, keys, state, context) if value is not None]
+    attention = _attention("tied_attention", implementation, keys, 1, (*given, *positions))
+    if attention is None:
+        return tied_attention_reference(query, keys, state, context, positions, tau)
+    found: tuple[Tensor, Tensor] = TiedAttention.apply(query, keys, state, context, *positions, float(tau), attention)
+    return found
+
+
+def descend(
+    x: Tensor,
+    keys: Tensor,
+    reading: Tensor,
+    writing: Tensor,
+    context: Tensor | None = None,
+    norm_weight: Tensor | None = None,
+    *,
+    num_steps: int,
+    step_size: float = 1.0,
+    tau: float,
+    norm_eps: float = 1e-6,
+    slopes: Tensor | None = None,
+    bias_self: Tensor | None = None,
+    bias_cross: Tensor | None = None,
+    implementation: str = "auto",
+) -> Tensor:
+    """Repeat ``num_steps`` times x <- x + step_size * o writing (CEM, equations 14 and 16, Algorithm 1), where
+
+        u = RMSNorm(x) * norm_weight (x itself without one),   q = u reading^T,   o of ``tied_attention`` at u
+
+    and keys and context stay.  ``writing`` holds W^Q_k P_k of all heads, ``reading`` W^Q_k: the same tensor where
+    P is the identity.  Gradients reach everything but ``slopes``.
+
+    "fused" and "closed_form" are one op, which keeps x_t and lse_t of each inner step and computes the rest again on
+    the way back; see ``tied_attention`` for what they can and for "auto".  Under CUDA's autocast the fused op attends
+    in autocast's dtype; x keeps its own.
+
+    Args:
+        x: x_0, (B, T, D).
+        keys: (B, T, H, Y).
+        reading, writing: (H Y, D).
+        context: h d, (B, T, D).
+        norm_weight: (D,).
+
+    Returns:
+        x_S, (B, T, D).
+
+    Raises:
+        ValueError, NotImplementedError: as ``tied_attention``; also for ``num_steps`` below 1.
+    """
+    _check_descent(x, keys, reading, writing, context, norm_weight, num_steps, step_size, norm_eps)
+    positions = _positions(keys, tau, slopes, bias_self, bias_cross)
+    given = [value for value in (x, keys, reading, writing, context, norm_weight) if value is not None]
+    attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
+    if attention is None:
+        return descend_reference(
+            x, keys, reading, writing, context, norm_weight, positions, num_steps, step_size, tau, norm_eps
+        )
+    dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
+    keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
+    context = None if context is None else context.to(dtype)  # (B, T, D)
+    options = num_steps, float(step_size), float(tau), float(norm_eps), attention
+    out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *options)
+    found: Tensor = out  # (B, T, D)
+    return found
+
+
+def _attention(
+    op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
+) -> type[Attention] | None:
+    """Return the class that attends; None for the definition."""
+    sequences, tokens, heads, width = keys.shape  # (B, T, H, Y)
+    large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
+    return choose(op, WAYS, implementation, given, width=width, large=large)()
+
+
+def _fused() -> type[Attention]:
+    from paper_repro.kernels.tied_attention import triton
+
+    return triton.Attention
+
+
+def _closed_form() -> type[Attention]:
+    return ClosedForm
+
+
+def _definition() -> None:
+    return None
+
+
+WAYS: tuple[Way[Callable[[], type[Attention] | None]], ...] = (
+    triton_way(_fused, widest=WIDEST),
+    closed_form_way(_closed_form, order=1, transforms=False, auto_on=("cpu",), auto_order=1, auto_large=True),
+    Way("reference", _definition),
+)
+
+
+def _positions(
+    keys: Tensor, tau: float, slopes: Tensor | None, bias_self: Tensor | None, bias_cross: Tensor | None
+) -> Positions:
+    if not (math.isfinite(tau) and tau > 0):
+        raise ValueError(f"tau must be finite and above 0, got {tau!r}")
+    dtype = wide(keys)
+    zero = torch.zeros((), dtype=dtype, device=keys.device)
+    heads = keys.shape[2]
+    slopes = zero.expand(heads) if slopes is None else slopes  # (H,)
+    bias_self = zero if bias_self is None else bias_self
+    bias_cross = zero if bias_cross is None else bias_cross
+    if slopes.shape != (heads,) or bias_self.ndim or bias_cross.ndim:
+        found = _shapes(slopes, bias_self, bias_cross)
+        raise ValueError(f"shapes must be slopes (H,) = ({heads},), bias_self () and bias_cross (); got {found}")
+    if slopes.requires_grad:
+        raise ValueError("slopes are constants, but these ask for a gradient: give slopes.detach()")
+    return Positions(slopes, bias_self, bias_cross)
+
+
+def _check_descent(
+    x: Tensor,
+    keys: Tensor,
+    reading: Tensor,
+    writing: Tensor,
+    context: Tensor | None,
+    norm_weight: Tensor | None,
+    num_steps: int,
+    step_size: float,
+    norm_eps: float,
+) -> None:
+    if not isinstance(num_steps, int) or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
+    if not math.isfinite(step_size):
+        raise ValueError(f"step_size must be finite, got {step_size!r}")
+    if not (math.isfinite(norm_eps) and norm_eps >= 0):
+        raise ValueError(f"norm_eps must be finite and not below 0, got {norm_eps!r}")
+    fitting = (
+        x.ndim == 3
+        and keys.ndim == 4
+        and keys.shape[:2] == x.shape[:2]
+        and reading.shape == writing.shape == (keys.shape[2] * keys.shape[3], x.shape[2])
+        and (context is None or context.shape == x.shape)
+        and (norm_weight is None or norm_weight.shape == x.shape[2:])
+    )
+    if not fitting:
+        raise ValueError(
+            "shapes must be x (B, T, D), keys (B, T, H, Y), reading and writing (H Y, D), context (B, T, D) or None, "
+            f"norm_weight (D,) or None; got {_shapes(x, keys, reading, writing, context, norm_weight)}"
+        )
+
+
+def _fits(state: Tensor, context: Tensor | None, query: Tensor) -> bool:
+    return (
+        context is not None and state.ndim == 3 and state.shape == context.shape and state.shape[:2] == query.shape[:2]
+    )
+
+
+def _shapes(*tensors: Tensor | None) -> str:
+    return ", ".join("None" if tensor is None else str(tuple(tensor.shape)) for tensor in tensors)

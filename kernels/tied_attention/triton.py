@@ -1,0 +1,468 @@
+"""Attention whose values are its keys, in Triton.
+
+What the diagonal adds to a score is the same for all heads: one product of matrices makes it, C = u (h d)^T,
+(B, T, T) in float32, and the programs of the heads read its tiles.  It takes 128 MiB at B = 8 and T = 2,048 and is gone
+after the inner step.  To compute it in each program took 17 to 25 times as long as flash attention on an H100: with
+the numbers of twelve heads beside it no product filled the tensor cores.  The softmax is taken on the way; every sum
+has a fixed order, nothing is added atomically.
+
+The backward pass (formulas: see ``op``) goes over keys for dq, over queries for both terms of dk, and, if there is a
+diagonal, over heads for dS, ds summed over them, (B, T, T) in the keys' dtype; du and d(h d) are products of it.
+
+A program takes some queries (or keys) of one head of a sequence and goes over the others; that of ``over_heads`` takes
+some pairs of both and goes over heads.  Heads of a width like 72 are read as two powers of two, 64 and 16 columns, the
+second called the tail.
+
+Legend: B sequences, T tokens, D width, H heads, Y head width.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paper_repro.kernels.dispatch import wide
+from paper_repro.kernels.tied_attention.op import Positions
+from paper_repro.kernels.triton import product_constants, properties
+
+LEAST = 16
+"""What a matrix product of Triton's takes at least of each of its sizes."""
+ROW_BYTES = 1 << 15
+"""Bytes of the tile that a program keeps while it goes over others: of queries or keys of one head."""
+MOST = 64
+"""Rows of that tile at most: on an H100 128 were slower in all kernels, by 10 to 95 %."""
+
+
+class Tiles(NamedTuple):
+    """A program keeps ``own`` queries (or keys) of one head and goes over the others, ``other`` at a time."""
+
+    block: int
+    """The first columns of a head, a power of two."""
+    tail: int
+    """Columns beside them, a power of two or 0: a head of 72 takes 64 + 16 where one power of two would be 128."""
+    own: int
+    other: int
+    warps: int
+    stages: int
+    """How many tiles are fetched ahead."""
+
+
+HOPPER = 90
+"""The compute capability, times 10, from which on products read their factors from shared memory."""
+
+
+def tiles(width: int, element_size: int, own_keys: bool = False, capability: int = HOPPER) -> Tiles:
+    """Choose tiles for heads of Y = ``width`` columns, at least 1, of ``element_size`` bytes.
+
+    In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but where a
+    program keeps keys (``own_keys``) it holds two sums of heads' columns and meets half as many queries if these have a
+    tail.  Before Hopper factors lie in registers, and of the same tiles in bfloat16 up to 3.9 kB a thread find none:
+    there one side is half as long, at Y = 56, 64, 72 and 84 the longest that fits (compiled, not measured).
+    """
+    block, tail = _columns(width)
+    columns = block + tail
+    own = max(LEAST, min(MOST, _power_below(ROW_BYTES // (columns * element_size))))
+    if element_size > 2:
+        return Tiles(block, tail, own, max(LEAST, own // 2), 8, 2)
+    if capability < HOPPER:
+        half = max(LEAST, own // 2)
+        return Tiles(block, tail, half, own, 4, 2) if own_keys and not tail else Tiles(block, tail, own, half, 4, 2)
+    warps = 4 if columns <= 96 else 8
+    if not own_keys:
+        return Tiles(block, tail, own, own, warps, 3 if columns <= 96 else 2)
+    return Tiles(block, tail, own, max(LEAST, own // 2) if tail else own, warps, 3 if tail else 2)
+
+
+def _columns(width: int) -> tuple[int, int]:
+    """Split the width into a power of two and a smaller one, if both are less than the next power of two."""
+    whole = max(LEAST, _power_above(width))
+    tail = max(LEAST, _power_above(width - whole // 2)) if whole > 2 * LEAST else whole
+    return (whole // 2, tail) if whole // 2 + tail < whole else (whole, 0)
+
+
+def _power_above(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+def _power_below(count: int) -> int:
+    return 1 << (count.bit_length() - 1)
+
+
+
+
+class Attention:
+    """As ``closed_form.Attention``; computed in float32 (float64 where an input is).
+
+    Query, keys, state and context may have different dtypes; products of matrices are computed in the keys' dtype, in
+    float32 with TF32 only where torch.set_float32_matmul_precision allows it.
+    """
+
+    def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None:
+        self.keys, self.tau = keys.contiguous(), tau
+        self.context = None if context is None else context.to(keys.dtype).contiguous()
+        self.positions = Positions(*(value.contiguous() for value in positions))
+        self.wide = wide(keys)
+        self.dkeys: Tensor | None = None
+        self.dcontext: Tensor | None = None
+        self.diagonal = torch.zeros((), dtype=self.wide, device=keys.device)
+
+    def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor:
+        """Compute o (B, T, H, Y) of q (B, T, H, Y) and u (B, T, D); fills ``lse``, (B, T, H)."""
+        query = self._read(query)
+        self._forward(query, self._shared(query, state), lse, out := torch.empty_like(self.keys))
+        return out
+
+    def backward(
+        self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return o, computed again unless it is given as ``out``, and dq and du, given G (B, T, H, Y)."""
+        direction, query = self._read(direction), self._read(query)
+        shared = self._shared(query, state)
+        if out is None:
+            self._forward(query, shared, torch.empty_like(lse), out := torch.empty_like(self.keys))
+        out = out.contiguous()
+        if self.dkeys is None:
+            self.dkeys = torch.zeros(self.keys.shape, dtype=self.wide, device=self.keys.device)
+        plan, (sequences, tokens, heads, _) = self._tiles(), query.shape
+        grid = self._grid(plan)
+        delta, dquery = torch.empty_like(lse), torch.empty_like(query)
+        partial = torch.empty(grid, dtype=self.wide, device=query.device)
+        given = tokens, heads, query, self.keys, shared, *self.positions, direction, lse, delta
+        constants, of_keys = self._constants(plan), self._tiles(own_keys=True)
+        with torch.cuda.device_of(query):
+            to_queries[grid](*given, out, dquery, partial, **constants, ROWS=plan.own, COLUMNS=plan.other)
+            to_keys[self._grid(of_keys)](
+                *given, self.dkeys, **self._constants(of_keys), ROWS=of_keys.other, COLUMNS=of_keys.own
+            )
+            self.diagonal += partial.sum()
+            if state is None:
+                return out, dquery, None
+            summed = query.new_zeros(sequences, tokens, tokens)  # dS, (B, T, T)
+            of_pairs = triton.cdiv(tokens, plan.other), triton.cdiv(tokens, plan.own), sequences
+            over_heads[of_pairs](*given, summed, **constants, ROWS=plan.own, COLUMNS=plan.other)
+        return out, dquery, self._through_shared(self._read(state), summed)
+
+    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Return the gradients of the keys, h d, bias_self and bias_cross."""
+        assert self.dkeys is not None
+        return self.dkeys, self.dcontext, self.diagonal, -self.diagonal
+
+    def _forward(self, query: Tensor, shared: Tensor, lse: Tensor, out: Tensor) -> None:
+        plan, (_, tokens, heads, _) = self._tiles(), query.shape
+        given = tokens, heads, query, self.keys, shared, *self.positions, out, lse
+        with torch.cuda.device_of(query):
+            forward[self._grid(plan)](*given, **self._constants(plan), ROWS=plan.own, COLUMNS=plan.other)
+
+    def _shared(self, query: Tensor, state: Tensor | None) -> Tensor:
+        """Compute C = u (h d)^T, (B, T, T); without a diagonal anything stands for it."""
+        if state is None or self.context is None:
+            return query
+        state, columns = self._read(state), self.context.mT
+        if state.dtype == self.wide:
+            return torch.bmm(state, columns)
+        if state.is_cuda:
+            return torch.bmm(state, columns, out_dtype=self.wide)
+        return torch.bmm(state.to(self.wide), columns.to(self.wide))
+
+    def _through_shared(self, state: Tensor, summed: Tensor) -> Tensor:
+        """Compute du, and add to d(h d), given dS / tau, (B, T, T)."""
+        assert self.context is not None
+        dcontext = torch.bmm(summed.mT, state)  # (B, T, D)
+        self.dcontext = dcontext.to(self.wide) if self.dcontext is None else self.dcontext.add_(dcontext)
+        return torch.bmm(summed, self.context)
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.keys.dtype).contiguous()
+
+    def _tiles(self, own_keys: bool = False) -> Tiles:
+        return tiles(self.keys.shape[3], self.keys.element_size(), own_keys, properties(self.keys.device).capability)
+
+    def _grid(self, plan: Tiles) -> tuple[int, int]:
+        """Return the programs: heads of one tile beside each other, since they read the same tiles of C."""
+        sequences, tokens, heads, _ = self.keys.shape
+        return triton.cdiv(tokens, plan.own) * heads, sequences
+
+    def _constants(self, plan: Tiles) -> dict[str, Any]:
+        return {
+            **product_constants(self.keys), "INVERSE_TAU": 1 / self.tau, "SHARED": self.context is not None,
+            "Y": self.keys.shape[3], "BLOCK": plan.block, "TAIL": plan.tail,
+            "num_warps": plan.warps, "num_stages": plan.stages,
+        }
+
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _load_positions(slopes, bias_self, bias_cross, head, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load what a pair's distance adds to its score, for a softmax of powers of two."""
+    slope, own, cross = tl.load(slopes + head), tl.load(bias_self), tl.load(bias_cross)
+    return slope.to(WIDE) * LOG2E, own.to(WIDE) * LOG2E, cross.to(WIDE) * LOG2E
+
+
+@triton.jit
+def _load(x, token, tokens, row, FIRST: tl.constexpr, COUNT: tl.constexpr, Y: tl.constexpr, DOT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load COUNT columns, from FIRST on, of the tokens of one head, (tokens of the tile, COUNT); 0 beside its Y.
+
+    ``row``: numbers between two tokens.  Tokens beyond the last are read as the last.
+    """
+    column = FIRST + tl.arange(0, COUNT)
+    at = x + tl.minimum(token, tokens - 1)[:, None] * row + column[None, :]
+    if FIRST + COUNT <= Y:
+        return tl.load(at).to(DOT)
+    return tl.load(at, mask=(column < Y)[None, :], other=0.0).to(DOT)
+
+
+@triton.jit
+def _store(x, value, token, tokens, row, FIRST: tl.constexpr, COUNT: tl.constexpr, Y: tl.constexpr):  # type: ignore[no-untyped-def]
+    column = FIRST + tl.arange(0, COUNT)
+    inside = (token < tokens)[:, None] & (column < Y)[None, :]
+    tl.store(x + token[:, None] * row + column[None, :], value.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _products(a, a_tail, b, b_tail, TAIL: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Compute a b^T of the columns of a head, those of the tail among them."""
+    found = tl.dot(a, tl.trans(b), input_precision=PRECISION)
+    if TAIL > 0:
+        found += tl.dot(a_tail, tl.trans(b_tail), input_precision=PRECISION)
+    return found
+
+
+@triton.jit
+def _load_shared(at, present, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load a tile of C; keys beyond the last, which a tile below the diagonal does not have, get 0.
+
+    The compiler must see that neighbours lie side by side: to read the last key in their place took four times as long.
+    """
+    if MASKED:
+        return tl.load(at, mask=present, other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def _scores(  # type: ignore[no-untyped-def]
+    products, distance, slope, own, cross, INVERSE_TAU: tl.constexpr, DIAGONAL: tl.constexpr
+):
+    """Compute s_ijk / ln 2 of a tile; minus infinity where j > i, which only tiles on the diagonal have."""
+    scores = products * (INVERSE_TAU * LOG2E) + (cross - slope * distance.to(products.dtype))
+    if DIAGONAL:
+        scores += tl.where(distance == 0, own - cross, 0.0)
+        scores = tl.where(distance >= 0, scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    q, q_tail, keys, shared, row, first, last, tokens, between, slope, own, cross, read, read_tail, total, largest,
+    INVERSE_TAU: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, SHARED: tl.constexpr, Y: tl.constexpr,
+    BLOCK: tl.constexpr, TAIL: tl.constexpr, COLUMNS: tl.constexpr, DIAGONAL: tl.constexpr,
+):
+    """Go over the keys from ``first`` to ``last``."""
+    for start in range(first, last, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        k = _load(keys, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+        k_tail = k
+        if TAIL > 0:
+            k_tail = _load(keys, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        products = _products(q, q_tail, k, k_tail, TAIL, PRECISION)  # (ROWS, COLUMNS)
+        if SHARED:
+            products += _load_shared(shared + column[None, :], (column < tokens)[None, :], DIAGONAL)
+        scores = _scores(products, row[:, None] - column[None, :], slope, own, cross, INVERSE_TAU, DIAGONAL)
+        above = tl.maximum(largest, tl.max(scores, axis=1))  # (ROWS,)
+        kept = tl.exp2(largest - above)
+        p = tl.exp2(scores - above[:, None])
+        total = total * kept + tl.sum(p, axis=1)
+        read = read * kept[:, None] + tl.dot(p.to(DOT), k, input_precision=PRECISION)
+        if TAIL > 0:
+            read_tail = read_tail * kept[:, None] + tl.dot(p.to(DOT), k_tail, input_precision=PRECISION)
+        largest = above
+    return read, read_tail, total, largest
+
+
+@triton.jit
+def forward(  # type: ignore[no-untyped-def]
+    tokens, heads, query, keys, shared, slopes, bias_self, bias_cross, out, lse,
+    INVERSE_TAU: tl.constexpr, WIDE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, SHARED: tl.constexpr,
+    Y: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):
+    head = tl.program_id(0) % heads
+    tile = tl.cdiv(tokens, ROWS) - 1 - tl.program_id(0) // heads  # the longest first
+    sequence = tl.program_id(1).to(tl.int64)
+    between, at = heads * Y, (sequence * tokens * heads + head) * Y
+    row = tile * ROWS + tl.arange(0, ROWS)
+    slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+    q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+    q_tail = q
+    read = tl.zeros((ROWS, BLOCK), WIDE)
+    read_tail = tl.zeros((ROWS, TAIL if TAIL > 0 else 16), WIDE)
+    if TAIL > 0:
+        q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+    total = tl.zeros((ROWS,), WIDE)
+    largest = tl.full((ROWS,), float("-inf"), WIDE)
+    shared += (sequence * tokens + tl.minimum(row, tokens - 1))[:, None] * tokens
+    read, read_tail, total, largest = _attend(
+        q, q_tail, keys + at, shared, row, 0, tile * ROWS, tokens, between, slope, own, cross, read, read_tail, total,
+        largest, INVERSE_TAU, DOT, PRECISION, SHARED, Y, BLOCK, TAIL, COLUMNS, False,
+    )  # fmt: skip
+    read, read_tail, total, largest = _attend(
+        q, q_tail, keys + at, shared, row, tile * ROWS, tl.minimum((tile + 1) * ROWS, tokens), tokens, between, slope,
+        own, cross, read, read_tail, total, largest, INVERSE_TAU, DOT, PRECISION, SHARED, Y, BLOCK, TAIL, COLUMNS, True,
+    )  # fmt: skip
+    _store(out + at, read / total[:, None], row, tokens, between, 0, BLOCK, Y)
+    if TAIL > 0:
+        _store(out + at, read_tail / total[:, None], row, tokens, between, BLOCK, TAIL, Y)
+    tl.store(lse + (sequence * tokens + row) * heads + head, (largest + tl.log2(total)) / LOG2E, mask=row < tokens)
+
+
+@triton.jit
+def _load_rows(lse, delta, sequence, row, tokens, heads, head):  # type: ignore[no-untyped-def]
+    """Load lse / ln 2, infinite beyond the last token, and delta."""
+    at = (sequence * tokens + row) * heads + head
+    normaliser = tl.load(lse + at, mask=row < tokens, other=float("inf")) * LOG2E
+    return normaliser, tl.load(delta + at, mask=row < tokens, other=0.0)
+
+
+@triton.jit
+def to_queries(  # type: ignore[no-untyped-def]
+    tokens, heads, query, keys, shared, slopes, bias_self, bias_cross, direction, lse, delta, out, dquery, partial,
+    INVERSE_TAU: tl.constexpr, WIDE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, SHARED: tl.constexpr,
+    Y: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):
+    """Compute dq, delta = G . o, which the other kernels read, and the program's share of d(bias_self)."""
+    head = tl.program_id(0) % heads
+    tile = tl.cdiv(tokens, ROWS) - 1 - tl.program_id(0) // heads
+    sequence = tl.program_id(1).to(tl.int64)
+    between, at = heads * Y, (sequence * tokens * heads + head) * Y
+    row = tile * ROWS + tl.arange(0, ROWS)
+    slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+    q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+    G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
+    o = _load(out + at, row, tokens, between, 0, BLOCK, Y, DOT)
+    mean = tl.sum(G.to(WIDE) * o.to(WIDE), axis=1)
+    q_tail, G_tail = q, G
+    found = tl.zeros((ROWS, BLOCK), WIDE)
+    found_tail = tl.zeros((ROWS, TAIL if TAIL > 0 else 16), WIDE)
+    if TAIL > 0:
+        q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        o_tail = _load(out + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        mean += tl.sum(G_tail.to(WIDE) * o_tail.to(WIDE), axis=1)
+    tl.store(delta + (sequence * tokens + row) * heads + head, mean, mask=row < tokens)
+    normaliser, _ = _load_rows(lse, lse, sequence, row, tokens, heads, head)
+    shared += (sequence * tokens + tl.minimum(row, tokens - 1))[:, None] * tokens
+    diagonal = tl.zeros((ROWS,), WIDE)
+    for start in range(0, tl.minimum((tile + 1) * ROWS, tokens), COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        distance = row[:, None] - column[None, :]
+        k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+        k_tail = k
+        if TAIL > 0:
+            k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        products = _products(q, q_tail, k, k_tail, TAIL, PRECISION)  # (ROWS, COLUMNS)
+        if SHARED:
+            products += _load_shared(shared + column[None, :], (column < tokens)[None, :], True)
+        scores = _scores(products, distance, slope, own, cross, INVERSE_TAU, True)
+        dp = _products(G, G_tail, k, k_tail, TAIL, PRECISION)
+        ds = tl.exp2(scores - normaliser[:, None]) * (dp - mean[:, None])
+        found += tl.dot(ds.to(DOT), k, input_precision=PRECISION)
+        if TAIL > 0:
+            found_tail += tl.dot(ds.to(DOT), k_tail, input_precision=PRECISION)
+        if start + COLUMNS > tile * ROWS:
+            diagonal += tl.sum(tl.where(distance == 0, ds, 0.0), axis=1)
+    _store(dquery + at, found * INVERSE_TAU, row, tokens, between, 0, BLOCK, Y)
+    if TAIL > 0:
+        _store(dquery + at, found_tail * INVERSE_TAU, row, tokens, between, BLOCK, TAIL, Y)
+    tl.store(partial + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), tl.sum(diagonal, axis=0))
+
+
+@triton.jit
+def to_keys(  # type: ignore[no-untyped-def]
+    tokens, heads, query, keys, shared, slopes, bias_self, bias_cross, direction, lse, delta, dkeys,
+    INVERSE_TAU: tl.constexpr, WIDE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, SHARED: tl.constexpr,
+    Y: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):
+    """Add both terms of dk; scores are computed with keys as rows."""
+    head = tl.program_id(0) % heads
+    tile = tl.program_id(0) // heads
+    sequence = tl.program_id(1).to(tl.int64)
+    between, at = heads * Y, (sequence * tokens * heads + head) * Y
+    column = tile * COLUMNS + tl.arange(0, COLUMNS)
+    slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+    k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+    k_tail = k
+    found = tl.zeros((COLUMNS, BLOCK), WIDE)
+    found_tail = tl.zeros((COLUMNS, TAIL if TAIL > 0 else 16), WIDE)
+    if TAIL > 0:
+        k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+    shared += sequence * tokens * tokens + column[:, None]
+    for start in range(tile * COLUMNS, tokens, ROWS):
+        row = start + tl.arange(0, ROWS)
+        q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+        G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
+        q_tail, G_tail = q, G
+        if TAIL > 0:
+            q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+            G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+        normaliser, mean = _load_rows(lse, delta, sequence, row, tokens, heads, head)
+        products = _products(k, k_tail, q, q_tail, TAIL, PRECISION)  # (COLUMNS, ROWS)
+        if SHARED:
+            of_rows = shared + tl.minimum(row, tokens - 1).to(tl.int64)[None, :] * tokens
+            products += _load_shared(of_rows, (column < tokens)[:, None], True)
+        scores = _scores(products, row[None, :] - column[:, None], slope, own, cross, INVERSE_TAU, True)
+        p = tl.exp2(scores - normaliser[None, :])
+        dp = _products(k, k_tail, G, G_tail, TAIL, PRECISION)
+        ds = (p * (dp - mean[None, :]) * INVERSE_TAU).to(DOT)
+        p = p.to(DOT)
+        found += tl.dot(p, G, input_precision=PRECISION)
+        found += tl.dot(ds, q, input_precision=PRECISION)
+        if TAIL > 0:
+            found_tail += tl.dot(p, G_tail, input_precision=PRECISION)
+            found_tail += tl.dot(ds, q_tail, input_precision=PRECISION)
+    found += _load(dkeys + at, column, tokens, between, 0, BLOCK, Y, WIDE)
+    _store(dkeys + at, found, column, tokens, between, 0, BLOCK, Y)
+    if TAIL > 0:
+        found_tail += _load(dkeys + at, column, tokens, between, BLOCK, TAIL, Y, WIDE)
+        _store(dkeys + at, found_tail, column, tokens, between, BLOCK, TAIL, Y)
+
+
+@triton.jit
+def over_heads(  # type: ignore[no-untyped-def]
+    tokens, heads, query, keys, shared, slopes, bias_self, bias_cross, direction, lse, delta, summed,
+    INVERSE_TAU: tl.constexpr, WIDE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, SHARED: tl.constexpr,
+    Y: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):
+    """Compute dS / tau of a tile of queries and keys; those above the diagonal stay as they are."""
+    first = tl.program_id(0) * COLUMNS
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    if first >= (tl.program_id(1) + 1) * ROWS:
+        return
+    sequence = tl.program_id(2).to(tl.int64)
+    column = first + tl.arange(0, COLUMNS)
+    distance = row[:, None] - column[None, :]
+    present = (row < tokens)[:, None] & (column < tokens)[None, :]
+    shared += (sequence * tokens + tl.program_id(1) * ROWS) * tokens + first
+    summed += (sequence * tokens + tl.program_id(1) * ROWS) * tokens + first
+    pair = tl.arange(0, ROWS)[:, None] * tokens + tl.arange(0, COLUMNS)[None, :]
+    of_all = tl.load(shared + pair, mask=present, other=0.0)  # (ROWS, COLUMNS)
+    between, at = heads * Y, sequence * tokens * heads * Y
+    found = tl.zeros((ROWS, COLUMNS), WIDE)
+    for head in range(heads):
+        slope, own, cross = _load_positions(slopes, bias_self, bias_cross, head, WIDE)
+        q = _load(query + at, row, tokens, between, 0, BLOCK, Y, DOT)  # (ROWS, BLOCK)
+        G = _load(direction + at, row, tokens, between, 0, BLOCK, Y, DOT)
+        k = _load(keys + at, column, tokens, between, 0, BLOCK, Y, DOT)  # (COLUMNS, BLOCK)
+        q_tail, G_tail, k_tail = q, G, k
+        if TAIL > 0:
+            q_tail = _load(query + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+            G_tail = _load(direction + at, row, tokens, between, BLOCK, TAIL, Y, DOT)
+            k_tail = _load(keys + at, column, tokens, between, BLOCK, TAIL, Y, DOT)
+        normaliser, mean = _load_rows(lse, delta, sequence, row, tokens, heads, head)
+        products = _products(q, q_tail, k, k_tail, TAIL, PRECISION) + of_all
+        scores = _scores(products, distance, slope, own, cross, INVERSE_TAU, True)
+        dp = _products(G, G_tail, k, k_tail, TAIL, PRECISION)
+        found += tl.exp2(scores - normaliser[:, None]) * (dp - mean[:, None])
+        at += Y
+    tl.store(summed + pair, (found * INVERSE_TAU).to(summed.dtype.element_ty), mask=present)

@@ -1,0 +1,45 @@
+"""What the Triton kernels of several ops share: types, precision and the properties of a GPU."""
+
+import functools
+import os
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+
+from paper_repro.kernels.dispatch import wide
+
+TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class Device(NamedTuple):
+    """A GPU, or one multiprocessor in its place, as for Triton's interpreter."""
+
+    processors: int = 1
+    """Multiprocessors."""
+    capability: int = 90
+    """The compute capability, times 10: 80 for an A100, 90 for an H100."""
+
+
+@functools.cache
+def properties(device: torch.device) -> Device:
+    """Return the properties; the defaults off CUDA."""
+    if device.type != "cuda":
+        return Device()
+    found = torch.cuda.get_device_properties(device)
+    return Device(found.multi_processor_count, 10 * found.major + found.minor)
+
+
+def product_constants(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the types and the precision in which a kernel multiplies matrices of the tensor's dtype.
+
+    Sums are float32 (float64 for float64).  TF32 is used only where torch.set_float32_matmul_precision allows it.
+    Triton's interpreter gets bfloat16 products wrong: there factors are wide.
+    """
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    exact = tensor.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest"
+    return {
+        "WIDE": TYPES[wide(tensor)],
+        "DOT": TYPES[wide(tensor) if interpreted else tensor.dtype],
+        "PRECISION": "ieee" if exact else "tf32",
+    }

@@ -1,0 +1,126 @@
+"""The optimiser step of nGPT (arXiv 2410.01131, section 2.6): decoupled Adam, and rows that keep unit norm."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from paper_repro.kernels.dispatch import EXACT, Way, choose, wide
+
+
+@torch.no_grad()
+def project_rows_(tensor: Tensor) -> Tensor:
+    """Set x <- x / |x| over the last dimension, in float32 (float64 for float64), rounded to the tensor's dtype; in
+    place.
+
+    Raises:
+        ValueError: fewer than two dimensions.
+    """
+    if tensor.ndim < 2:
+        raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(tensor.shape)}")
+    rows = tensor.to(wide(tensor))  # (..., rows, D)
+    rows.div_(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
+    return tensor if rows is tensor else tensor.copy_(rows)
+
+
+@torch.no_grad()
+def adam_(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first_moments: Sequence[Tensor],
+    second_moments: Sequence[Tensor],
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    unit_rows: bool,
+    implementation: str = "auto",
+) -> None:
+    """Take one step of Adam with decoupled weight decay (arXiv 1412.6980, 1711.05101) of every parameter, in place.
+
+    p <- (1 - lr weight_decay) p;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
+    p <- p - lr m' / (sqrt(v') + eps) with m' = m / (1 - b1^step), v' = v / (1 - b2^step);
+    and, with ``unit_rows``, p <- p / |p| over the last dimension.
+
+    Computed in float32 (float64 where the parameter is), each result rounded once to the dtype it is kept in.
+
+    Args:
+        parameters, gradients, first_moments, second_moments: p, g, m, v, one of each per parameter and of its shape.
+        step: the number of this step, from 1.
+        implementation: "fused" (torch's own fused Adam, then the projection), "reference" (the definition, tensor by
+            tensor) or "auto": the first, and the definition for tensors that it does not take.
+
+    Raises:
+        ValueError: shapes that differ, a vector with ``unit_rows``, a step below 1, an unknown implementation, or a
+            fused kernel that is not possible.
+    """
+    if step < 1:
+        raise ValueError(f"step must be 1 or more, got {step}")
+    taken, others = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
+    for four in zip(parameters, gradients, first_moments, second_moments, strict=True):
+        if len({tensor.shape for tensor in four}) > 1:
+            found = ", ".join(str(tuple(tensor.shape)) for tensor in four)
+            raise ValueError(f"parameter, gradient and moments must have one shape, got {found}")
+        if unit_rows and four[0].ndim < 2:
+            raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(four[0].shape)}")
+        if four[0].numel():
+            (taken if _fits(four) else others).append(four)
+    kinds = {(tensor.device, tensor.dtype): tensor for four in [*taken, *others] for tensor in four}
+    if not choose("unit_adam", WAYS, implementation, list(kinds.values()) or [torch.empty(0)]):
+        taken, others = [], [*taken, *others]
+    elif others and implementation == "fused":
+        raise ValueError(
+            "unit_adam: implementation='fused' needs contiguous tensors of one dtype, float32 or float64, got "
+            f"{others[0][0].dtype} {tuple(others[0][0].shape)}; use implementation='auto' or 'reference'"
+        )
+    options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+    if taken:
+        _by_torch(taken, step, unit_rows, options)
+    for some in others:
+        _by_definition(some, step, unit_rows, **options)
+
+
+def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
+    steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
+    tensors: Any = [list(some) for some in zip(*taken, strict=True)]
+    functional: Any = adamw  # the stubs know the class alone
+    functional(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, **options)
+    for parameter, *_ in taken if unit_rows else []:
+        # One reciprocal per row: a division of every number takes twice as long.
+        parameter.mul_(torch.linalg.vector_norm(parameter, dim=-1, keepdim=True).reciprocal_())
+
+
+def _by_definition(
+    four: tuple[Tensor, ...],
+    step: float,
+    unit_rows: bool,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    p, g, m, v = (tensor.to(wide(four[0])) for tensor in four)  # (..., D) each
+    p.mul_(1 - lr * weight_decay)
+    m.lerp_(g, 1 - beta1)
+    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    p.addcdiv_(m, v.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps), value=-lr / (1 - beta1**step))
+    if unit_rows:
+        project_rows_(p)
+    for tensor, value in zip((four[0], *four[2:]), (p, m, v), strict=True):
+        if value is not tensor:
+            tensor.copy_(value)
+
+
+WAYS = (Way("fused", True, order=0, devices=("cpu", "cuda")), Way("reference", False))
+"""Whether torch's fused Adam steps."""
+
+
+def _fits(four: tuple[Tensor, ...]) -> bool:
+    """Return whether torch's fused Adam takes these tensors."""
+    plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous() for tensor in four)
+    return plain and four[0].dtype in EXACT and len({(tensor.dtype, tensor.device) for tensor in four}) == 1
