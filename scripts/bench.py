@@ -4,15 +4,15 @@
     bench.py NAME --device cuda --json FILE
 
 A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
-else lists it; what several use lies in benches/shared.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
-A function ``about()`` beside it returns what else belongs into the file.  The file names the commit, says whether the
+else lists it; benches/shared has their common code.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
+A function ``about()`` beside it returns further keys of the file.  The file names the commit, says whether the
 code had uncommitted changes, and is sealed with the hash of its content, as records of cells are.
 """
 
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import json
@@ -48,7 +48,7 @@ def _surroundings(device: "torch.device") -> dict[str, Any]:
 
 
 def _encoded(content: dict[str, Any]) -> bytes:
-    """Return a bench's file, sealed over what a reader will find in it."""
+    """Return a bench's file, sealed over the content that a reader finds."""
     read: dict[str, Any] = json.loads(json.dumps(content))
     return json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n"
 
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         for row in bench.compare(machine.device):
             content.setdefault(row.kind, []).append(row.record())
             print(row.line(), flush=True)
-            if options.json:  # after each: one that is interrupted leaves what it measured
+            if options.json:  # after each: an interrupted bench leaves its rows
                 write_atomically(options.json, _encoded(content))
     return 0
 

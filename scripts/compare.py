@@ -12,7 +12,7 @@ Exit codes: 0, or 2 for wrong usage.
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import json

@@ -14,7 +14,7 @@ Exit codes: 0, or 2 where nothing was written.
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import sys
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--runs", type=Path, help="folder of runs for ids (default: $PAPER_REPRO_RUNS, else runs/); runs=DIR, too")
     words = parser.read(given)
 
-    source.check(words.cell, words.to, words.format, words.runs)  # what is refused, before torch is imported
+    source.check(words.cell, words.to, words.format, words.runs)  # refuses before torch is imported
 
     from paper_repro.exports.weights import export
 

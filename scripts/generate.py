@@ -11,7 +11,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import argparse
@@ -117,7 +117,7 @@ def _set_inner_steps(words: argparse.Namespace, model: CausalLanguageModel) -> S
 
 
 def _prompts(words: argparse.Namespace, record: Record, tokenizer: Tokenizer) -> list[tuple[str, int]]:
-    """Return what is asked for; else the prompts of the cell's own probe, or of the shipped one for such a
+    """Return the given prompts; else the prompts of the cell's own probe, or of the shipped one for such a
     vocabulary.
     """
     if words.prompt:

@@ -1,6 +1,6 @@
 """Look at the weights of a trained nGPT, or of the GPT that it is held against: figures 4, 5 and 6 of its paper.
 
-    inspect_model.py runs/cells/<cell>                  # prints what is measured, draws into the cell's folder
+    inspect_model.py runs/cells/<cell>                  # prints the numbers, draws into the cell's folder
     inspect_model.py runs/cells/<cell> --to figures --layers 1,2 --json
 
 No data are needed.  The files drawn are named on the standard error.  Exit codes as train.py's.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import argparse
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(words: argparse.Namespace) -> tuple[str, Path, dict[str, Findings]]:
-    """Return what to call the model, the checkpoint's folder, and what each inspection finds."""
+    """Return the model's label, the checkpoint's folder, and the findings of each inspection."""
     folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
 
     import torch

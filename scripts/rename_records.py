@@ -1,18 +1,18 @@
 """Give records that an older version of the code has written the ids that today's rules give their cells.
 
-    rename_records.py                    those of runs/
-    rename_records.py runs=DIR           those of another folder
-    rename_records.py --dry-run          say what would be renamed
+    rename_records.py                    the records of runs/
+    rename_records.py runs=DIR           the records of another folder
+    rename_records.py --dry-run          say which would be renamed
 
-Contents and metrics stay as they are.  Each record says under which id it was first written.  What lies beside a
-record (weights, later measurements, texts) moves with it and names its new id.  Records that have their id already are
+Contents and metrics stay as they are.  Each record says under which id it was first written.  Files beside a
+record (weights, later measurements, texts) move with it and name its new id.  Records that have their id already are
 not touched, so the command may be interrupted and repeated.  Exit codes as reproduce.py's.
 """
 
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import sys
@@ -73,7 +73,7 @@ def rename(runs: Path, path: Path, dry: bool) -> bool:
 
                 checkpoints.rename_weights(weights, new)
         except CorruptFileError as error:
-            raise UsageError(f"{error}; delete it, with what lies beside it in {path.parent}") from error
+            raise UsageError(f"{error}; delete it, with the files beside it in {path.parent}") from error
         old, first = content["cell"], {key: content.pop(key) for key in OLD & content.keys()}
         if old != new:
             content["renamed"] = content.get("renamed") or {"from": old, "why": WHY, **first}

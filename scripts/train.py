@@ -7,7 +7,7 @@
     train.py nrgpt/listops --cfg job                               the composed config, as Hydra prints it
     train.py nrgpt/listops --info defaults                         the files that Hydra composes
     train.py nrgpt/listops training.steps=200 --again              anew, if code or data have changed since
-    train.py --list                                                every experiment, with what it is in one line
+    train.py --list                                                every experiment, with its title
 
 Groups: experiment, model, optimizer (adamw, adam, unit_adamw), schedule (cosine, exponential), logger (csv,
 tensorboard, wandb, none), machine (cpu, gpu), probes; --hydra-help explains Hydra's own options.
@@ -19,7 +19,7 @@ an interruption goes on from the last checkpoint.  Exit codes as reproduce.py's.
 import runpy
 from pathlib import Path
 
-if __name__ == "__main__":  # before what another Python lacks is imported
+if __name__ == "__main__":  # before imports that another Python lacks
     runpy.run_path(str(Path(__file__).with_name("environment.py")), {"SCRIPT": __file__}, "__main__")
 
 import argparse

@@ -40,7 +40,7 @@ TARGET = "_target_"
 PACKAGES = "PAPER_REPRO_PACKAGES"
 """The environment variable that names the user's packages, by name or by folder, several as in $PATH."""
 ROOMS = ("models", "lightning_modules", "datamodules", "probes", "training", "metrics", "papers", "tests")
-"""The parts of the package whose classes a config may name; what runs, reads and writes files is not among them."""
+"""The parts of the package whose classes a config may name; the rooms that run code and write files are not."""
 FACTORIES = ("paper_repro.models.", "paper_repro.tests.")
 """Where a function may be named, too, if its annotation says which class of ours it builds."""
 DIRECTIVES = (TARGET, "_partial_", "_args_", "_convert_", "_recursive_")
@@ -107,7 +107,7 @@ def unresolved(experiment: str, overrides: "Sequence[Override]") -> dict[str, An
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a config in which each reference to a key, such as ``${seed}``, is that key's value.
 
-    OmegaConf would take a hundred times as long, and would resolve what a config must not hold: ``${oc.env:HOME}``.
+    OmegaConf would take a hundred times as long, and would resolve secrets such as ``${oc.env:KEY}``.
 
     Raises:
         UsageError: a reference to an unknown key, to itself or of another form; a value that is missing (``???``); or
@@ -260,7 +260,7 @@ def chosen_groups(overrides: "Sequence[Override]") -> tuple[tuple[str, str], ...
 
 @functools.lru_cache(maxsize=256)
 def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Return what Hydra composes of an experiment's file and the files of its groups; callers must not change it."""
+    """Return Hydra's composition of an experiment and the files of its groups; callers must not change it."""
     from hydra import compose as hydra_compose
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -353,10 +353,6 @@ class Override:
 
     def error(self, message: str) -> UsageError:
         return UsageError(f"{self.said}: {message}")
-
-    def touches(self, other: "Override") -> bool:
-        """Return whether both set the same key, or one a part of the other's section."""
-        return f"{self.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{self.key}.")
 
 
 def quoted(text: str) -> str:
@@ -614,7 +610,7 @@ def own_packages() -> Mapping[str, Path]:
     folder, ``conf/`` holds configs in the layout of ours, and ``papers/`` artifacts.
 
     Raises:
-        UsageError: the variable names what is no package, or one of Python's or of ours.
+        UsageError: the variable names no package, or one of Python's or of ours.
     """
     return _packages(os.environ.get(PACKAGES, ""))
 
@@ -662,7 +658,7 @@ def check_targets(config: Any) -> None:
     This reads the names alone and imports nothing; ``locate`` and ``require`` check the objects.
 
     Raises:
-        UsageError: with the offending ``_target_`` and the key under which it stands.
+        UsageError: with the offending ``_target_`` and its key.
     """
     for path, call in _calls(config, ""):
         if not _may_be_named(call[TARGET]):
@@ -703,7 +699,7 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
     """Check the class of a section's ``_target_``, before anything is built.
 
     Args:
-        section: the key under which ``node`` stands, for the message.
+        section: the key of ``node``, for the message.
         expected: a base class, or a protocol of methods alone that is checkable at runtime.
         described: ``expected`` in words, for example "a class that has run()".
         nested: every ``_target_`` below must build an ``expected`` too, as the parts of a model do.
@@ -712,7 +708,7 @@ def require(node: Any, section: str, expected: type, described: str, nested: boo
         UsageError: there is no ``_target_``, or it builds something else.
     """
     if not isinstance(node, Mapping) or TARGET not in node:
-        raise UsageError(f"{section}: found no {TARGET}, expected that of {described}")
+        raise UsageError(f"{section}: found no {TARGET}, expected the name of {described}")
     for path, call in _calls(node, section):
         if path == section or nested:
             found = built_by(call[TARGET])

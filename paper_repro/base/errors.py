@@ -1,6 +1,6 @@
 """Commands: their words, the errors that the user can mend, and their start and end.
 
-An error says in one line what was found, what was expected and what to do; its exit code is 2.  A command ends with
+An error is one line: the finding, the expectation and the remedy; its exit code is 2.  A command ends with
 exit code 130 on SIGINT, SIGTERM and SIGHUP: at once while it imports, else by KeyboardInterrupt, so that the runner can
 stop its workers.  Only a second Ctrl-C hurries a command that already stops: a terminal that closes sends SIGHUP more
 than once, and schedulers follow one signal with another.
@@ -355,7 +355,7 @@ def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str] | No
 def prepare() -> None:
     """Prepare this process and those that it will start; a second call changes nothing.
 
-    A notebook or a terminal may have set what our processes cannot use: figures go to files, so matplotlib draws them
+    Settings of a notebook or a terminal may not fit our processes: figures go to files, so matplotlib draws them
     with Agg; a warning of a library is no error; and text that an output cannot encode is written with backslashes.
     """
     os.environ.update({"MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8:backslashreplace"})
@@ -371,7 +371,7 @@ def prepare() -> None:
 
 
 class _Unfailing(io.TextIOWrapper):
-    """The standard error, whose text is lost where nobody takes it: a message must not end the command."""
+    """The standard error, whose text may be lost: a message must not end the command."""
 
     def write(self, text: str, /) -> int:
         with contextlib.suppress(OSError):

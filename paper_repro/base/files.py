@@ -32,13 +32,13 @@ _READ = (".py", ".yaml")
 
 
 class CorruptFileError(ValueError):
-    """A file on disk is not what was once written there."""
+    """A file on disk differs from its first content."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` so that every reader, and every crash, sees the old file or the new one, whole.
 
-    The temporary file lies in the same folder (``os.replace`` is atomic within one file system only) and is flushed to
+    The temporary file is in the same folder (``os.replace`` is atomic within one file system only) and is flushed to
     the disk before it takes the name.
 
     Raises:
@@ -110,7 +110,7 @@ def digest_path(path: Path) -> Path:
 
 
 def write_with_digest(path: Path, content: bytes) -> None:
-    """Write ``content`` and, beside it, its SHA-256: ``stream_with_digest`` for what is in memory anyway."""
+    """Write ``content`` and, beside it, its SHA-256: ``stream_with_digest`` for content in memory."""
     stream_with_digest(path, lambda stream: stream.write(content))
 
 
@@ -139,7 +139,7 @@ def stream_with_digest(path: Path, write: Callable[["HashingStream"], object]) -
 
 
 class HashingStream:
-    """A stream to write to, from first byte to last, that knows the SHA-256 of what went through."""
+    """A stream to write to, from first byte to last, that knows the SHA-256 of its content."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
@@ -294,10 +294,10 @@ class CodeState(NamedTuple):
 
 
 def read_code_state(root: Path | None = None) -> CodeState:
-    """Return the state of the checkout at ``root``, by default the one that this package lies in.
+    """Return the state of the checkout at ``root``, by default that of this package.
 
-    Only these count: changed files and new Python and YAML files below the folders of code, and what says which
-    libraries are installed.
+    Only these count: changed files and new Python and YAML files below the folders of code, and the lists of
+    libraries.
     """
     root = root or Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -1,17 +1,17 @@
-"""What makes a cell the cell that it is: one id for its weights, one for each probe, and hashes of its code and data.
+"""The identity of a cell: one id for its weights, one for each probe, and hashes of its code and data.
 
 Four things stay out of an id, so that a change of any of them costs no training:
 
-* what changes speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
+* settings of speed or place alone: the ``machine`` section, the keys that ``speed`` and ``hints`` list;
 * a key at its neutral value, which is the default of the constructor that reads it;
-* the folder that a data file lies in, where its name is absolute: its content counts (``data_hash``);
-* where a class lies: a class that moved counts under the name that it was first published with.
+* the folder of a data file, where its name is absolute: its content counts (``data_hash``);
+* the module of a class: a class that moved counts under the name that it was first published with.
 
 ``identity.yaml`` beside this file holds these rules.  A record that an older version of the code has written is read by
 the same rules, so its id is today's id, whatever its config calls the classes.
 
 The code of a cell is a hash of each file of ours, or of the user, that its classes import.  A record names that list by
-its hash; the list itself lies in the folder ``code`` beside ``cells``.  Files are only read, nothing is imported.
+its hash; the list itself is in the folder ``code`` beside ``cells``.  Files are only read, nothing is imported.
 """
 
 import ast
@@ -33,7 +33,7 @@ from paper_repro.base.files import read_regular, sha256_of_bytes, sha256_of_file
 
 RULES = Path(__file__).with_suffix(".yaml")
 MACHINE = "machine"
-"""The one top-level key that says where and how fast, never what."""
+"""The one top-level key that changes place and speed alone."""
 AUTO = "auto"
 """The value of ``machine.compile`` that leaves the choice to a trial."""
 PROBES = "probes"
@@ -69,7 +69,7 @@ class Rules:
 
     @functools.cached_property
     def uncounted(self) -> frozenset[str]:
-        """The keys that change no result, wherever they stand but in ``machine``."""
+        """The keys that change no result, except in ``machine``."""
         return self.speed | self.hints
 
 
@@ -160,9 +160,7 @@ def reader_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def today(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of any age as today's code spells it: classes where they lie now, keys of speed in
-    ``machine``.
-    """
+    """Return a config of any age as today's code spells it: classes by today's names, keys of speed in ``machine``."""
     known = rules()
     result = {key: _renewed(value) for key, value in config.items() if key not in known.unread["config"]}
     machine = {key: config[key] for key in timed_keys(result) if key in config} | (result.get(MACHINE) or {})
@@ -204,7 +202,7 @@ def _read_part(config: Mapping[str, Any]) -> dict[str, Any]:
 def _timed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config's machine section that counts: keys that always do, and others at rare values.
 
-    Of the usual values of a key the first stands for an absent key.
+    The first usual value of a key is that of an absent key.
     """
     rule, machine = rules().timed.get(_target(config.get("task"))), config.get(MACHINE) or {}
     if rule is None:
@@ -258,7 +256,7 @@ def _neutral(name: str, key: str) -> str:
 
 
 def _renewed(node: Any) -> Any:
-    """Return a node with each class under today's name, without keys that are not read or stand in ``machine``."""
+    """Return a node with each class under today's name, without keys that are not read or belong to ``machine``."""
     if isinstance(node, dict):
         known, first = rules(), str(node.get(TARGET))
         name = known.moved.get(first, first)
