@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -230,6 +230,37 @@ def choose(
         if way.triton and tensors[0].is_cuda and not torch.compiler.is_compiling():
             _say_once(op, obstacle)
     raise AssertionError(f"{op}: the last way must be the definition")
+
+
+class Shapes:
+    """The shapes that go together: ``Shapes(h="... D", alpha="D|1")``.
+
+    A name is one size, the same wherever it stands, "D|1" D or 1, and "..." any sizes, the same wherever they stand.
+    """
+
+    def __init__(self, **patterns: str) -> None:
+        self.patterns = [pattern.split() for pattern in patterns.values()]
+        self.text = ", ".join(f"{name} ({pattern.replace(' ', ', ')})" for name, pattern in patterns.items())
+
+    def check(self, *tensors: Tensor | None) -> None:
+        """Raise ValueError for shapes that do not fit; None stands for a tensor that is not given."""
+        sizes: dict[str, Any] = {}
+        for pattern, tensor in zip(self.patterns, tensors, strict=True):
+            if tensor is not None and not _fits(pattern, tensor.shape, sizes):
+                found = ", ".join("None" if one is None else str(tuple(one.shape)) for one in tensors)
+                raise ValueError(f"shapes must be {self.text}; got {found}")
+
+
+def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
+    if pattern[0] == "...":
+        pattern, rest = pattern[1:], len(shape) - len(pattern) + 1
+        if rest < 0 or sizes.setdefault("...", shape[:rest]) != shape[:rest]:
+            return False
+        shape = shape[rest:]
+    return len(pattern) == len(shape) and all(
+        (name.endswith("|1") and size == 1) or sizes.setdefault(name.removesuffix("|1"), size) == size
+        for name, size in zip(pattern, shape, strict=True)
+    )
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
