@@ -304,7 +304,7 @@ def rotate_queries_and_keys(
     normalize: bool = False,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``rotate`` to both with one ``scale``; the fused kernel takes them in one launch.
+    """Apply ``rotate`` to both with one ``scale``.
 
     Args:
         query, key: (B, T, H, Y); the rest as for ``rotate``.
@@ -333,9 +333,9 @@ def _rotate(
 def _fused(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
 ) -> tuple[Tensor, ...]:
-    from paper_repro.kernels.qk_rotary import triton
+    from paper_repro.kernels.qk_rotary.triton import Rotation as Fused
 
-    return triton.rotate(inputs, tables, scale, normalize)
+    return tuple(Fused.apply(x, *tables, scale, normalize).transpose(1, 2) for x in inputs)
 
 
 def _definition(

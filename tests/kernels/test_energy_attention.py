@@ -81,29 +81,21 @@ def test_autograd_of_the_definition_is_exact_to_second_order() -> None:
     assert torch.autograd.gradgradcheck(lambda q, k: energy_attention(q, k, 0.3), leaves)
 
 
-@pytest.mark.parametrize("way", ["closed_form", "tiles", "whole"])
+@pytest.mark.parametrize("way", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1, 1), (2, 3, 7, 5), (1, 2, 25, 16), (1, 1, 121, 64), (1, 2, 128, 3), (1, 1, 70, 90)]
 )
-def test_values_are_those_of_the_definition(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through the interpreter products are exact, for which the kernel takes tiles: told to, it takes all tokens."""
-    monkeypatch.setattr(triton, "takes_whole", lambda *_: way == "whole")
+def test_values_are_those_of_the_definition(shape: tuple[int, int, int, int], dtype: torch.dtype, way: str) -> None:
     inputs = _inputs(*shape, dtype)
     expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
-    found = energy_attention(*inputs, 0.25, implementation="closed_form" if way == "closed_form" else "fused")
+    found = energy_attention(*inputs, 0.25, implementation=way)
     assert {value.dtype for value in found} == {dtype}
     _assert_same(found, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
-@pytest.mark.parametrize("whole", [False, True])
-def test_results_may_overwrite_the_inputs_and_nothing_beside_them(
-    whole: bool, implementation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(triton, "takes_whole", lambda *_: whole)
+def test_results_may_overwrite_the_inputs_and_nothing_beside_them(implementation: str) -> None:
     inputs = _inputs(2, 2, 35, 3)
     expected = energy_attention(*inputs, 0.5, implementation="reference")
     query, key, rows = _apart(*inputs)
@@ -125,10 +117,16 @@ def test_the_gradients_alone_are_the_same(implementation: str) -> None:
     _assert_same(found, expected, 1e-12)
 
 
-def test_matrix_units_take_all_tokens_of_the_papers_size_at_once() -> None:
-    assert triton.takes_whole(121, 64, 4, exact=False) and triton.takes_whole(128, 128, 2, exact=False)
-    assert not triton.takes_whole(121, 64, 4, exact=True)
-    assert not triton.takes_whole(129, 64, 4, exact=False) and not triton.takes_whole(121, 128, 4, exact=False)
+def test_the_kernel_takes_the_papers_size_where_matrix_units_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    for tokens, width, dtype, taken in ((121, 64, torch.bfloat16, True), (129, 64, torch.bfloat16, False)):
+        assert triton.takes(torch.empty(1, 1, tokens, width, dtype=dtype)) is taken
+    assert not triton.takes(torch.empty(1, 1, 121, 64))
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert triton.takes(torch.empty(1, 1, 121, 64)) and not triton.takes(torch.empty(1, 1, 121, 128))
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize("implementation", FAST)
@@ -182,13 +180,6 @@ def test_no_images_have_no_results() -> None:
         ((1, 2, 3, 4), (1, 2, 4, 4), 1.0, "auto", r"one shape \(B, H, T, Y\) and one dtype; got \(1, 2, 3, 4\)"),
         ((2, 3, 4), (2, 3, 4), 1.0, "auto", "one shape"),
         ((1, 2, 3, 4), (1, 2, 3, 4), 0.0, "auto", "gamma must be finite and above 0, got 0.0"),
-        (
-            (1, 2, 3, 4),
-            (1, 2, 3, 4),
-            1.0,
-            "quick",
-            "implementation must be one of auto, fused, closed_form, reference, got 'quick'",
-        ),
         ((1, 1, 2, 129), (1, 1, 2, 129), 1.0, "fused", "rows of at most 128, got 129"),
     ],
 )

@@ -3,6 +3,7 @@
 Tolerances relative to the largest entry: float64 1e-12, float32 2e-5: sums over a head, the width and up to 150 tokens.
 """
 
+import itertools
 import math
 import os
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.tied_attention import descend, op, tied_attention
 from paper_repro.kernels.tied_attention.op import Descent
+from paper_repro.kernels.tied_attention.triton import LEAST, ROW_BYTES, tiles
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -390,3 +392,23 @@ def test_on_a_gpu(size: Size, dtype: torch.dtype) -> None:
     found = _outcome(size, inputs, "fused")
     for one, two in zip(found, _outcome(size, [value.double() for value in inputs], "reference"), strict=True):
         assert float((one.double() - two).norm() / two.norm()) < (2e-2 if one.ndim else 1e-1)
+
+
+def test_heads_take_two_powers_of_two_where_these_are_less_than_one() -> None:
+    assert {width: tiles(width, 2)[:2] for width in (1, 16, 40, 56, 64, 72, 84, 128, 200)} == {
+        1: (16, 0),
+        16: (16, 0),
+        40: (32, 16),
+        56: (64, 0),
+        64: (64, 0),
+        72: (64, 16),
+        84: (64, 32),
+        128: (128, 0),
+        200: (256, 0),
+    }
+    given = itertools.product((1, 33, 72, 129, 256), (2, 4, 8), (False, True))
+    for width, size, own_keys in given:
+        plan = tiles(width, size, own_keys)
+        assert width <= plan.block + plan.tail and min(plan.own, plan.other, plan.block) >= LEAST
+        assert plan.own * (plan.block + plan.tail) * size <= ROW_BYTES or plan.own == LEAST
+        assert all(number & (number - 1) == 0 for number in plan[:5])
