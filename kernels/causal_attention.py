@@ -13,7 +13,7 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import Function
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
 from paper_repro.kernels.self_slot_attention import op as attention
 
 
@@ -78,7 +78,7 @@ def causal_attention(
         NotImplementedError: a third or forward-mode derivative through the Triton kernel or the closed form.
     """
     tensors, order = (query, key, value), derivative_order(query, key, value)
-    _check(*tensors)
+    SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
     way = choose(OP, ways, implementation, tensors, preferable=order > 1, **_size(*tensors, order))
     return way(query, key, value, scale, dropout)
@@ -98,7 +98,7 @@ def causal_attention_with_lse(
     Raises:
         ValueError, NotImplementedError: as ``causal_attention``.
     """
-    _check(query, key, value)
+    SHAPES.check(query, key, value)
     tensors = query, key, value
     way = choose(OP, LSE_WAYS, implementation, tensors, **_size(*tensors, derivative_order(*tensors)))
     return way(query, key, value, scale)  # (B, H, T, Z), (B, H, T)
@@ -128,6 +128,7 @@ def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None,
 
 
 OP = "causal_attention"
+SHAPES = Shapes(query="B H T Y", key="B H T Y", value="B H T Z")
 WAYS = (
     Way("fused", _fused, order=1),
     triton_way(_triton, order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
@@ -150,12 +151,6 @@ def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, An
 
 def _scale(query: Tensor, scale: float | None) -> float:
     return 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
-
-
-def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
-    if not query.ndim == key.ndim == value.ndim == 4:
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
-        raise ValueError(f"query, key and value must have the shape (B, H, T, Y), got {found}")
 
 
 def _inside_vmap() -> bool:

@@ -232,7 +232,12 @@ def descend(
         ValueError: shapes that do not fit, ``num_steps`` < 1, an unknown name, or a closed form that is not possible.
         NotImplementedError: a second or forward-mode derivative through the closed form.
     """
-    _check_options(num_steps, step_size, activation)
+    if not isinstance(num_steps, int) or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
+    if not math.isfinite(step_size):
+        raise ValueError(f"step_size must be finite, got {step_size!r}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     _check_shapes(x, gamma, reading, writing)
     go = choose("cem_mlp", WAYS, implementation, (x, gamma, reading, writing), large=num_steps > 1)
     return go(x, gamma, reading, writing, num_steps, float(step_size), activation)
@@ -261,15 +266,6 @@ WAYS = (
     ),
     Way("reference", descend_reference),
 )
-
-
-def _check_options(num_steps: int, step_size: float, activation: str) -> None:
-    if not isinstance(num_steps, int) or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
-    if not math.isfinite(step_size):
-        raise ValueError(f"step_size must be finite, got {step_size!r}")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
 def _check_shapes(x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor) -> None:

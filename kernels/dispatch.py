@@ -252,7 +252,7 @@ class Shapes:
 
 
 def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
-    if pattern[0] == "...":
+    if pattern[:1] == ["..."]:
         pattern, rest = pattern[1:], len(shape) - len(pattern) + 1
         if rest < 0 or sizes.setdefault("...", shape[:rest]) != shape[:rest]:
             return False

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose
+from paper_repro.kernels.dispatch import Shapes, Way, choose
 from paper_repro.kernels.first_order import FirstOrder
 
 
@@ -269,7 +269,7 @@ def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: 
         ValueError: shapes that do not fit, an unknown implementation, or a closed form that is not possible.
         NotImplementedError: a second or forward-mode derivative through the closed form.
     """
-    _check_shapes(g, weight, bias)
+    SHAPES.check(g, weight, bias, None, None)
     return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
 
 
@@ -295,7 +295,7 @@ def two_weight_gradient(
     Raises:
         ValueError, NotImplementedError: as ``one_layer_gradient``.
     """
-    _check_shapes(g, up, up_bias, down, down_bias)
+    SHAPES.check(g, up, up_bias, down, down_bias)
     given = (g, up, up_bias, down, down_bias)
     return choose("two_weight_gradient", TWO_WEIGHTS_WAYS, implementation, given)(*given)
 
@@ -306,6 +306,7 @@ def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias
     return out.reshape(g.shape)  # (1, N, D) -> (..., D)
 
 
+SHAPES = Shapes(g="... D", W1="M D", b1="M", W2="D M", b2="D")
 ONE_LAYER_WAYS = (
     Way("closed_form", _one_layer, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1),
     Way("reference", one_layer_gradient_reference),
@@ -316,18 +317,3 @@ TWO_WEIGHTS_WAYS = (
     ),
     Way("reference", two_weight_gradient_reference),
 )
-
-
-def _check_shapes(g: Tensor, up: Tensor, up_bias: Tensor, *down: Tensor) -> None:
-    expected = [up.shape[::-1], up.shape[1:]][: len(down)]
-    fitting = (
-        up.ndim == 2
-        and g.ndim >= 1
-        and (g.shape[-1:], up_bias.shape) == (up.shape[1:], up.shape[:1])
-        and [value.shape for value in down] == expected
-    )
-    if not fitting:
-        found = ", ".join(str(tuple(value.shape)) for value in (g, up, up_bias, *down))
-        raise ValueError(
-            f"shapes must be g (..., D), W1 (M, D), b1 (M,) and, if given, W2 (D, M), b2 (D,); got {found}"
-        )

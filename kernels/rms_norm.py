@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
 from paper_repro.kernels.first_order import SecondOrder
 
 
@@ -143,11 +143,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto"
         ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
         NotImplementedError: a third or forward-mode derivative of the closed form.
     """
-    if x.ndim == 0 or weight.shape != x.shape[-1:]:
-        raise ValueError(f"shapes must be x (..., D) and weight (D,), got {tuple(x.shape)} and {tuple(weight.shape)}")
+    SHAPES.check(x, weight)
     return choose("rms_norm", WAYS, implementation, (x, weight))(x, weight, eps)
 
 
+SHAPES = Shapes(x="... D", weight="D")
 WAYS = (
     closed_form_way(_closed_form, order=2, auto_order=2),
     Way("reference", rms_norm_reference),

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, derivative_order, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, derivative_order, triton_way, wide
 
 
 def energy_attention_reference(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,6 +49,7 @@ def _closed_form(
 WIDEST = 128
 """The fused kernel holds whole rows of heads in registers."""
 OP = "energy_attention"
+SHAPES = Shapes(query="B H T Y", key="B H T Y")
 
 
 def energy_attention(
@@ -99,11 +100,9 @@ def energy_attention_gradients(
 
 
 def _check(query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None) -> None:
-    if query.ndim != 4 or query.shape != key.shape or query.dtype != key.dtype:
-        raise ValueError(
-            f"query and key must have one shape (B, H, T, Y) and one dtype; got {tuple(query.shape)} {query.dtype} and "
-            f"{tuple(key.shape)} {key.dtype}"
-        )
+    SHAPES.check(query, key)
+    if query.dtype != key.dtype:
+        raise ValueError(f"query and key must have one dtype; got {query.dtype} and {key.dtype}")
     if not (math.isfinite(gamma) and gamma > 0):
         raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
     if out is not None and derivative_order(query, key) > 0:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way, wide
+from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way, wide
 from paper_repro.kernels.first_order import FirstOrder
 
 
@@ -262,6 +262,7 @@ def _pieces(factors: Factors, *by_row: Tensor) -> Iterator[tuple[Factors, tuple[
 
 WIDEST = 1024
 """The fused kernel holds whole rows in registers."""
+SHAPES = Shapes(query="B T H Y", key="B T H Y", cos="P W", sin_first="P W", sin_second="P W", scale="H Y")
 
 
 def rotate(
@@ -315,8 +316,6 @@ def rotate_queries_and_keys(
     Raises:
         ValueError, NotImplementedError: as ``rotate``.
     """
-    if query.shape != key.shape:
-        raise ValueError(f"query and key must have one shape, got {tuple(query.shape)} and {tuple(key.shape)}")
     turned_query, turned_key = _rotate((query, key), tables, scale, normalize, implementation)
     return turned_query, turned_key
 
@@ -324,7 +323,15 @@ def rotate_queries_and_keys(
 def _rotate(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
 ) -> tuple[Tensor, ...]:
-    _check_shapes(inputs[0], tables, scale)
+    SHAPES.check(inputs[0], inputs[-1], *tables, scale)
+    tokens, width = inputs[0].shape[1], inputs[0].shape[3]
+    check_width(width)
+    if tables.cos.shape[1] * 2 != width:
+        raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {tuple(tables.cos.shape)}")
+    if tokens > len(tables.cos):
+        raise ValueError(
+            f"{tokens} tokens are more than the {len(tables.cos)} positions of the tables: make longer ones"
+        )
     given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
     turn = choose("qk_rotary", WAYS, implementation, given, width=inputs[0].shape[-1])
     return turn(inputs, tables, scale, normalize)
@@ -360,20 +367,3 @@ WAYS = (
     ),
     Way("reference", _definition),
 )
-
-
-def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:
-    if x.ndim != 4:
-        raise ValueError(f"queries and keys must have shape (B, T, H, Y), got {tuple(x.shape)}")
-    tokens, heads, width = x.shape[1:]  # x is (B, T, H, Y)
-    check_width(width)
-    shapes = {tuple(table.shape) for table in tables}
-    if len(shapes) > 1 or tables.cos.ndim != 2 or tables.cos.shape[1] * 2 != width:
-        found = ", ".join(str(tuple(table.shape)) for table in tables)
-        raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {found}")
-    if tokens > len(tables.cos):
-        raise ValueError(
-            f"{tokens} tokens are more than the {len(tables.cos)} positions of the tables: make longer ones"
-        )
-    if scale is not None and scale.shape != (heads, width):
-        raise ValueError(f"scale must have shape (H, Y) = ({heads}, {width}), got {tuple(scale.shape)}")

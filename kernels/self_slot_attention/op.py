@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way, wide
 from paper_repro.kernels.first_order import SecondOrder
 
 
@@ -662,6 +662,7 @@ def _closed_form(
     return attend(PASSES, query, own_key, own_value, keys, values, lead, scale)
 
 
+SHAPES = Shapes(query="R H T Y", own_key="R H T Y", own_value="R H T Z", keys="B H C Y", values="B H C Z")
 WAYS = (
     triton_way(_fused, order=2, widest=WIDEST, transforms=True),
     closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_large=True),
@@ -672,19 +673,8 @@ WAYS = (
 def _check(query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int) -> None:
     if not isinstance(lead, int) or lead < 0:
         raise ValueError(f"lead must be a whole number of at least 0, got {lead!r}")
-    tensors = query, own_key, own_value, keys, values
-    fitting = all(tensor.ndim == 4 for tensor in tensors) and (
-        query.shape == own_key.shape
-        and query.shape[:3] == own_value.shape[:3]
-        and keys.shape[:3] == values.shape[:3]
-        and keys.shape[1:] == (query.shape[1], query.shape[2] + lead, query.shape[3])
-        and own_value.shape[3] == values.shape[3]
-        and keys.shape[0] > 0
-        and query.shape[0] % keys.shape[0] == 0
-    )
-    if not fitting:
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+    SHAPES.check(query, own_key, own_value, keys, values)
+    if keys.shape[2] != query.shape[2] + lead or not len(keys) or len(query) % len(keys):
         raise ValueError(
-            "shapes must be query and own_key (N B, H, T, Y), own_value (N B, H, T, Z), keys (B, H, T + lead, Y), "
-            f"values (B, H, T + lead, Z); got {found} and lead {lead}"
+            f"got queries {tuple(query.shape)} for {len(keys)} sequences of {keys.shape[2]} columns, lead {lead}"
         )

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, triton_way, under_autocast, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, under_autocast, wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 
 
@@ -398,6 +398,9 @@ def _each(gradients: list[Tensor], *tensors: Tensor) -> list[Tensor]:
 
 LEAST_SCORES = 1 << 19
 """B H T^2 S, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
+SHAPES = Shapes(query="B T H Y", keys="B T H Y", state="B T D", context="B T D")
+POSITION_SHAPES = Shapes(slopes="H", bias_self="", bias_cross="")
+DESCENT_SHAPES = Shapes(x="B T D", keys="B T H Y", reading="N D", writing="N D", context="B T D", norm_weight="D")
 WIDEST = 256
 """The fused kernel holds whole rows of heads in registers."""
 
@@ -442,12 +445,9 @@ def tied_attention(
             unknown implementation, or one that is not possible.
         NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
-    fitting = query.ndim == 4 and query.shape == keys.shape and (state is None) == (context is None)
-    if not fitting or (state is not None and not _fits(state, context, query)):
-        raise ValueError(
-            "shapes must be query and keys (B, T, H, Y), and both or neither of state and context (B, T, D); got "
-            + _shapes(query, keys, state, context)
-        )
+    SHAPES.check(query, keys, state, context)
+    if (state is None) != (context is None):
+        raise ValueError("state and context go together")
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
     given = [value for value in (query, keys, state, context) if value is not None]
     attention = _attention("tied_attention", implementation, keys, 1, (*given, *positions))
@@ -498,7 +498,13 @@ def descend(
     Raises:
         ValueError, NotImplementedError: as ``tied_attention``; also for ``num_steps`` below 1.
     """
-    _check_descent(x, keys, reading, writing, context, norm_weight, num_steps, step_size, norm_eps)
+    DESCENT_SHAPES.check(x, keys, reading, writing, context, norm_weight)
+    if not isinstance(num_steps, int) or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
+    if not (math.isfinite(step_size) and math.isfinite(norm_eps) and norm_eps >= 0):
+        raise ValueError(f"step_size and norm_eps must be finite numbers, got {step_size!r} and {norm_eps!r}")
+    if reading.shape[0] != keys.shape[2] * keys.shape[3]:
+        raise ValueError(f"reading and writing must be (H Y, D), got {tuple(reading.shape)}")
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
     given = [value for value in (x, keys, reading, writing, context, norm_weight) if value is not None]
     attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
@@ -556,51 +562,7 @@ def _positions(
     slopes = zero.expand(heads) if slopes is None else slopes  # (H,)
     bias_self = zero if bias_self is None else bias_self
     bias_cross = zero if bias_cross is None else bias_cross
-    if slopes.shape != (heads,) or bias_self.ndim or bias_cross.ndim:
-        found = _shapes(slopes, bias_self, bias_cross)
-        raise ValueError(f"shapes must be slopes (H,) = ({heads},), bias_self () and bias_cross (); got {found}")
+    POSITION_SHAPES.check(slopes, bias_self, bias_cross)
     if slopes.requires_grad:
         raise ValueError("slopes are constants, but these ask for a gradient: give slopes.detach()")
     return Positions(slopes, bias_self, bias_cross)
-
-
-def _check_descent(
-    x: Tensor,
-    keys: Tensor,
-    reading: Tensor,
-    writing: Tensor,
-    context: Tensor | None,
-    norm_weight: Tensor | None,
-    num_steps: int,
-    step_size: float,
-    norm_eps: float,
-) -> None:
-    if not isinstance(num_steps, int) or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
-    if not math.isfinite(step_size):
-        raise ValueError(f"step_size must be finite, got {step_size!r}")
-    if not (math.isfinite(norm_eps) and norm_eps >= 0):
-        raise ValueError(f"norm_eps must be finite and not below 0, got {norm_eps!r}")
-    fitting = (
-        x.ndim == 3
-        and keys.ndim == 4
-        and keys.shape[:2] == x.shape[:2]
-        and reading.shape == writing.shape == (keys.shape[2] * keys.shape[3], x.shape[2])
-        and (context is None or context.shape == x.shape)
-        and (norm_weight is None or norm_weight.shape == x.shape[2:])
-    )
-    if not fitting:
-        raise ValueError(
-            "shapes must be x (B, T, D), keys (B, T, H, Y), reading and writing (H Y, D), context (B, T, D) or None, "
-            f"norm_weight (D,) or None; got {_shapes(x, keys, reading, writing, context, norm_weight)}"
-        )
-
-
-def _fits(state: Tensor, context: Tensor | None, query: Tensor) -> bool:
-    return (
-        context is not None and state.ndim == 3 and state.shape == context.shape and state.shape[:2] == query.shape[:2]
-    )
-
-
-def _shapes(*tensors: Tensor | None) -> str:
-    return ", ".join("None" if tensor is None else str(tuple(tensor.shape)) for tensor in tensors)

@@ -132,48 +132,6 @@ def test_vmap_inside_vmap() -> None:
     torch.testing.assert_close(twice("closed_form"), twice("reference"), rtol=1e-12, atol=1e-12)
 
 
-def test_gradcheck_of_the_closed_form() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((2,), (3,), 2, 3).values()]
-    assert torch.autograd.gradcheck(lambda *t: descend(*t, num_steps=2, implementation="closed_form"), leaves)
-
-
-def test_backward_twice_through_a_retained_graph_gives_the_same_gradients() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((), (4,), 5, 7).values()]
-    out = descend(*leaves, num_steps=3).sum()
-    first = torch.autograd.grad(out, leaves, retain_graph=True)
-    for found, expected in zip(torch.autograd.grad(out, leaves), first, strict=True):
-        assert torch.equal(found, expected)
-
-
-def test_inputs_are_left_untouched() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((), (4,), 5, 7).values()]
-    before = [leaf.detach().clone() for leaf in leaves]
-    descend(*leaves, num_steps=3).sum().backward()
-    assert all(torch.equal(leaf, value) for leaf, value in zip(leaves, before, strict=True))
-
-
-def test_second_derivatives_come_from_the_definition_and_are_refused_by_the_closed_form() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((), (2,), 3, 4).values()]
-    assert torch.autograd.gradgradcheck(lambda *t: descend(*t, num_steps=2, implementation="reference"), leaves)
-    (gradient,) = torch.autograd.grad(descend(*leaves, num_steps=2).sum(), leaves[0], create_graph=True)
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        gradient.sum().backward()
-
-
-def test_forward_mode_is_the_definition_s_and_refused_by_the_closed_form() -> None:
-    x, *rest = _inputs((), (2,), 3, 4).values()
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        torch.func.jvp(lambda value: descend(value, *rest, num_steps=2, implementation="closed_form"), (x,), (x,))
-
-    def tangent(implementation: str) -> Tensor:
-        found: Tensor = torch.func.jvp(
-            lambda value: descend(value, *rest, num_steps=2, implementation=implementation), (x,), (x,)
-        )[1]
-        return found
-
-    assert torch.equal(tangent("auto"), tangent("reference"))
-
-
 def test_autocast_takes_the_definition() -> None:
     inputs = list(_inputs((), (4,), 5, 7, torch.float32).values())
     with torch.autocast("cpu", torch.bfloat16):
@@ -181,11 +139,6 @@ def test_autocast_takes_the_definition() -> None:
         assert torch.equal(descend(*inputs, num_steps=2), expected)
         with pytest.raises(ValueError, match="autocast"):
             descend(*inputs, num_steps=2, implementation="closed_form")
-
-
-def test_no_tokens_give_an_empty_result() -> None:
-    inputs = _inputs((), (0,), 5, 7)
-    assert descend(*inputs.values(), num_steps=2).shape == (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,6 @@ def test_values_are_minus_the_gradients_of_the_energy(implementation: str) -> No
     _assert_same((-by_query, -by_key), expected, 1e-12)
 
 
-def test_autograd_of_the_definition_is_exact_to_second_order() -> None:
-    leaves = [value.requires_grad_() for value in _inputs(1, 2, 3, 2)]
-    assert torch.autograd.gradcheck(lambda q, k: energy_attention(q, k, 0.3), leaves)
-    assert torch.autograd.gradgradcheck(lambda q, k: energy_attention(q, k, 0.3), leaves)
-
-
 @pytest.mark.parametrize("way", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
@@ -138,17 +132,6 @@ def test_large_scores_do_not_overflow(implementation: str) -> None:
     assert all(bool(value.isfinite().all()) for value in found)
 
 
-@pytest.mark.parametrize("implementation", ["reference", *FAST])
-def test_bfloat16_scores_are_computed_in_float32(implementation: str) -> None:
-    inputs = _inputs(1, 2, 33, 16, torch.bfloat16)
-    found = energy_attention(*inputs, 0.25, implementation=implementation)
-    expected = energy_attention(*(value.double() for value in inputs), 0.25, implementation="reference")
-    assert [value.dtype for value in found] == [torch.bfloat16, torch.bfloat16, torch.float32]
-    for one, two in zip(found, expected, strict=True):
-        # Factors and results have eight bits.
-        assert float((one.double() - two).norm() / two.norm()) < 1e-2
-
-
 def test_auto_takes_the_definition_where_gradients_are_asked_for() -> None:
     query, key = _inputs(1, 2, 4, 3)
     assert energy_attention(query.requires_grad_(), key, 1.0)[2].requires_grad
@@ -158,35 +141,3 @@ def test_auto_takes_the_definition_where_gradients_are_asked_for() -> None:
     for options in ({"implementation": "fused"}, {"implementation": "closed_form"}, {"out": (query, key)}):
         with pytest.raises(ValueError, match="has no gradient, and one is asked for"):
             energy_attention(query, key, 1.0, **options)  # type: ignore[arg-type]
-
-
-def test_transforms_take_the_definition() -> None:
-    query, key = _inputs(3, 2, 4, 3)
-    expected = energy_attention(query, key, 0.6, implementation="reference")
-    found = torch.func.vmap(lambda q, k: energy_attention(q[None], k[None], 0.6))(query, key)
-    _assert_same(tuple(value[:, 0] for value in found), expected, 1e-13)
-    _, tangent = torch.func.jvp(lambda q: energy_attention(q, key, 0.6)[2], (query,), (torch.ones_like(query),))
-    torch.testing.assert_close(tangent, 0.6 * expected[0].sum(-1), rtol=1e-12, atol=1e-12)
-
-
-def test_no_images_have_no_results() -> None:
-    empty = torch.zeros(0, 2, 3, 4)
-    assert [tuple(value.shape) for value in energy_attention(empty, empty, 1.0)] == [(0, 2, 3, 4)] * 2 + [(0, 2, 3)]
-
-
-@pytest.mark.parametrize(
-    ("query", "key", "gamma", "implementation", "message"),
-    [
-        ((1, 2, 3, 4), (1, 2, 4, 4), 1.0, "auto", r"one shape \(B, H, T, Y\) and one dtype; got \(1, 2, 3, 4\)"),
-        ((2, 3, 4), (2, 3, 4), 1.0, "auto", "one shape"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), 0.0, "auto", "gamma must be finite and above 0, got 0.0"),
-        ((1, 1, 2, 129), (1, 1, 2, 129), 1.0, "fused", "rows of at most 128, got 129"),
-    ],
-)
-def test_wrong_input_is_refused(
-    query: tuple[int, ...], key: tuple[int, ...], gamma: float, implementation: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        energy_attention(torch.zeros(query), torch.zeros(key), gamma, implementation=implementation)
-    with pytest.raises(ValueError, match=r"one dtype.*float64"):
-        energy_attention(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1).double(), 1.0)

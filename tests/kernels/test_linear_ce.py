@@ -88,24 +88,6 @@ def test_odd_sizes(shape: tuple[int, ...], width: int, words: int, dtype: torch.
     _assert_same({name: value.double() for name, value in found.items()}, expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("implementation", ["closed_form", "fused", "reference"])
-def test_inputs_need_not_be_contiguous_and_are_left_untouched(implementation: str) -> None:
-    plain = _inputs((6,))
-    strided = {
-        "h": torch.stack([plain["h"].T] * 2, -1)[..., 1].T,
-        "weight": plain["weight"].T.contiguous().T,
-        "targets": torch.stack([plain["targets"]] * 2, -1)[:, 1],
-        "scale": plain["scale"],
-    }
-    leaves = {k: v.requires_grad_() if v.is_floating_point() else v for k, v in strided.items()}
-    loss = linear_cross_entropy(**leaves, token_chunk=4, implementation=implementation)
-    gradients = torch.autograd.grad(3 * loss, [leaves[k] for k in ("h", "weight", "scale")])
-    expected = _found(plain, implementation="reference")
-    for name, gradient in zip(("h", "weight", "scale"), gradients, strict=True):
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-12, atol=1e-12)
-        assert torch.equal(strided[name], plain[name])
-
-
 def test_the_definition_is_cross_entropy_of_the_scaled_logits() -> None:
     inputs = _inputs()
     logits = torch.einsum("...d,vd->...v", inputs["h"], inputs["weight"]) * inputs["scale"]
@@ -113,19 +95,6 @@ def test_the_definition_is_cross_entropy_of_the_scaled_logits() -> None:
     expected = (logits.logsumexp(-1) - of_target)[inputs["targets"] != -100]
     for reduction, value in (("mean", expected.mean()), ("sum", expected.sum())):
         torch.testing.assert_close(linear_cross_entropy(**inputs, reduction=reduction), value, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("implementation", ["reference", "closed_form"])
-def test_gradcheck(implementation: str) -> None:
-    inputs = _inputs((3,), 4, 5)
-    leaves = [inputs[name].requires_grad_() for name in ("h", "weight", "scale")]
-
-    def loss(h: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-        return linear_cross_entropy(h, weight, inputs["targets"], scale, implementation=implementation)
-
-    assert torch.autograd.gradcheck(loss, leaves)
-    if implementation == "reference":
-        assert torch.autograd.gradgradcheck(loss, leaves)
 
 
 @pytest.mark.parametrize("implementation", ["closed_form", "fused"])
@@ -181,47 +150,6 @@ def test_gradients_that_nobody_wants_are_not_computed(monkeypatch: pytest.Monkey
             **{k: v.requires_grad_(k == "h") for k, v in _inputs().items()}, implementation="closed_form"
         )
     assert len(products) == 2
-
-
-def test_backward_twice_through_a_retained_graph_gives_the_same_gradients() -> None:
-    inputs = _inputs()
-    leaves = [inputs[name].requires_grad_() for name in ("h", "weight", "scale")]
-    loss = linear_cross_entropy(**inputs, implementation="closed_form")
-    first = torch.autograd.grad(loss, leaves, retain_graph=True)
-    for found, expected in zip(torch.autograd.grad(loss, leaves), first, strict=True):
-        assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("implementation", ["closed_form", "fused"])
-@pytest.mark.parametrize("of", ["h", "weight", "scale"])
-def test_second_and_forward_mode_derivatives_are_refused(implementation: str, of: str) -> None:
-    inputs = _inputs((4,))
-    inputs[of].requires_grad_()
-    loss = linear_cross_entropy(**inputs, implementation=implementation)
-    (gradient,) = torch.autograd.grad(loss, inputs[of], create_graph=True)
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        (loss + gradient.square().sum()).backward()
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="reverse mode only"):
-        dual = torch.autograd.forward_ad.make_dual(inputs[of].detach(), torch.ones_like(inputs[of]))
-        linear_cross_entropy(**{**inputs, of: dual}, implementation=implementation)
-
-
-def test_transforms_of_torch_func_take_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "SMALL", 0)
-    monkeypatch.setattr(op, "LEAST_WORDS", 0)
-    inputs = _inputs()
-
-    def loss(h: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        return linear_cross_entropy(h, weight, targets, inputs["scale"])
-
-    many = (inputs["h"], inputs["weight"].expand(3, -1, -1), inputs["targets"])
-    per_model = torch.func.vmap(torch.func.grad(loss))(*many)
-    for index in range(3):
-        h = inputs["h"][index].clone().requires_grad_()
-        (expected,) = torch.autograd.grad(loss(h, inputs["weight"], inputs["targets"][index]), h)
-        torch.testing.assert_close(per_model[index], expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match=r"a transform of torch\.func is active"):
-        torch.func.grad(lambda h: linear_cross_entropy(**{**inputs, "h": h}, implementation="closed_form"))(inputs["h"])
 
 
 def test_auto_takes_chunks_where_there_is_something_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,14 +226,6 @@ def test_no_array_is_larger_than_a_chunk_or_the_weights() -> None:
 def test_wrong_arguments_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         linear_cross_entropy(**{**_inputs(), "implementation": "closed_form", **change})
-
-
-def test_fused_says_why_it_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"does not take torch\.complex64"):
-        linear_cross_entropy(**_inputs() | {"scale": torch.ones(37, dtype=torch.complex64)}, implementation="fused")
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
-        linear_cross_entropy(**_inputs(), implementation="fused")
 
 
 def test_without_tokens_the_result_is_that_of_the_definition() -> None:

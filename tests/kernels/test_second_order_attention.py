@@ -4,7 +4,6 @@ Values, first and second derivatives, in float64; the tolerance is relative to t
 """
 
 import dataclasses
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
@@ -165,28 +164,6 @@ def test_a_third_derivative_is_refused(implementation: str, own: bool) -> None:
         torch.autograd.grad(second.sum(), leaves[0])
 
 
-def test_forward_mode_is_refused_or_the_definition_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
-    leaves = [leaf.detach() for leaf in SMALL.leaves()]
-    tangents = tuple(leaf.cos() for leaf in leaves)
-
-    def pushed(implementation: str) -> list[Tensor]:
-        attend = SMALL.attend(implementation)
-        values = torch.func.jvp(attend, tuple(leaves), tangents)[1]
-        gradient = torch.func.grad(lambda *given: _energy(attend, *given))
-        return [*values, torch.func.jvp(gradient, tuple(leaves), tangents)[1]]
-
-    _assert_same(pushed("auto"), pushed("reference"))
-    for implementation in FAST:
-        with pytest.raises(NotImplementedError, match="first and second derivatives in reverse mode only"):
-            pushed(implementation)
-        gradient = torch.func.grad(lambda *given, way=implementation: _energy(SMALL.attend(way), *given))
-        with pytest.raises(NotImplementedError, match="first and second derivatives in reverse mode only"):
-            torch.func.jvp(gradient, tuple(leaves), tangents)
-        with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="in reverse mode only"):
-            SMALL.attend(implementation)(torch.autograd.forward_ad.make_dual(leaves[0], tangents[0]), *leaves[1:])
-
-
 def test_under_vmap_auto_is_the_definition_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
     leaves = SMALL.leaves()
@@ -291,9 +268,3 @@ def test_memory_of_second_derivatives_is_linear_in_tokens(own: bool, monkeypatch
     assert ours[1] <= 2.1 * ours[0]
     assert definition[1] >= 3 * definition[0]
     assert ours[1] < 1024 * 1024 * 4 < definition[1] / 4
-
-
-def test_kernels_run_on_a_cpu_only_when_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "0")
-    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
-        SMALL.attend("fused")(*SMALL.leaves())
