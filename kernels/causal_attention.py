@@ -21,26 +21,13 @@ def causal_attention_reference(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float
 ) -> Tensor:
     """softmax_j(scale q_i . k_j) v_j over j <= i, (B, H, T, Z); shapes as in ``kernels.causal_attention``."""
-    probabilities = torch.softmax(_scores(query, key, scale), -1)  # (B, H, T, T)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = torch.matmul(query, key.mT).to(dtype) * _scale(query, scale)  # (B, H, T, T)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
+    probabilities = torch.softmax(scores.masked_fill(future, -math.inf), -1)  # (B, H, T, T)
     if dropout:
         probabilities = functional.dropout(probabilities, dropout)
     return torch.matmul(probabilities.to(value.dtype), value)  # (B, H, T, Z)
-
-
-def causal_attention_with_lse_reference(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    """Return the same without dropout, and log sum_j exp(scale q_i . k_j), (B, H, T)."""
-    scores = _scores(query, key, scale)  # (B, H, T, T)
-    return torch.matmul(torch.softmax(scores, -1).to(value.dtype), value), scores.logsumexp(-1)
-
-
-def _scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = torch.matmul(query, key.mT).to(dtype)  # (B, H, T, T)
-    scores = scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
-    return scores.masked_fill(future, -math.inf)
 
 
 def causal_attention(
@@ -84,26 +71,6 @@ def causal_attention(
     return way(query, key, value, scale, dropout)
 
 
-def causal_attention_with_lse(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, implementation: str = "auto"
-) -> tuple[Tensor, Tensor]:
-    """Compute ``causal_attention`` without dropout, and lse_A = log sum_{B <= A} exp(scale q_A . k_B).
-
-    Both have derivatives of the same orders.  "fused" is the Triton kernel, and "auto" takes it and the closed form
-    also where first derivatives are enough.
-
-    Returns:
-        (B, H, T, Z), and lse (B, H, T) in float32 (float64 where the inputs are).
-
-    Raises:
-        ValueError, NotImplementedError: as ``causal_attention``.
-    """
-    SHAPES.check(query, key, value)
-    tensors = query, key, value
-    way = choose(OP, LSE_WAYS, implementation, tensors, **_size(*tensors, derivative_order(*tensors)))
-    return way(query, key, value, scale)  # (B, H, T, Z), (B, H, T)
-
-
 def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
     if dropout == 0 and _inside_vmap():
         attended: Tensor = _Folded.apply(query, key, value, scale)
@@ -111,20 +78,12 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
 
 
-def _triton_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    return attention.attend(attention.fused_passes(), query, None, None, key, value, 0, _scale(query, scale))
-
-
 def _triton(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    return _triton_with_lse(query, key, value, scale)[0]
-
-
-def _closed_form_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    return attention.attend(attention.PASSES, query, None, None, key, value, 0, _scale(query, scale))
+    return attention.attend(attention.fused_passes(), (query, None, None, key, value), 0, _scale(query, scale))
 
 
 def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    return _closed_form_with_lse(query, key, value, scale)[0]
+    return attention.attend(attention.PASSES, (query, None, None, key, value), 0, _scale(query, scale))
 
 
 OP = "causal_attention"
@@ -136,11 +95,6 @@ WAYS = (
     Way("reference", causal_attention_reference),
 )
 """All but the first and the last are without dropout."""
-LSE_WAYS = (
-    triton_way(_triton_with_lse, order=2, widest=attention.WIDEST, transforms=True),
-    closed_form_way(_closed_form_with_lse, order=2, auto_on=("cpu",), auto_large=True),
-    Way("reference", causal_attention_with_lse_reference),
-)
 
 
 def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, Any]:

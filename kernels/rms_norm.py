@@ -84,15 +84,8 @@ class NormCurvature(SecondOrder):
     """Maps a (..., D) and b (D,), or None, with G, x, w and r, to the derivatives by G, x and w that are needed."""
 
     @staticmethod
-    def forward(
-        a: Tensor | None,
-        b: Tensor | None,
-        G: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        r: Tensor,
-        needs: tuple[bool, ...],
-    ) -> tuple[Tensor | None, ...]:
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        a, b, G, x, weight, r, needs = given
         k = r.square().div_(x.shape[-1])  # (..., 1)
         by_G = by_x = by_weight = None
         if a is not None:
@@ -126,10 +119,8 @@ def _sum(total: Tensor | None, term: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto") -> Tensor:
     """Compute x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv 1910.07467).
 
-    "reference" is torch's own, which autograd differentiates to any order.  "closed_form" (PyTorch) has first and
-    second derivatives in reverse mode, by autograd and by torch.func.grad in any nesting of two; for them it keeps its
-    inputs and one number for each row.  "auto" takes it where second derivatives may be asked for, outside of vmap,
-    torch.compile and autocast; there autograd keeps several tensors of the size of x for each derivative.
+    "closed_form" has first and second derivatives in reverse mode; for them it keeps its inputs and one number for each
+    row, where autograd keeps several tensors of the size of x.
 
     Args:
         x: (..., D).

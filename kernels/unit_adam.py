@@ -60,7 +60,8 @@ def adam_(
     """
     if step < 1:
         raise ValueError(f"step must be 1 or more, got {step}")
-    taken, others = [], []
+    taken, others = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
+    four: tuple[Tensor, ...]
     for four in zip(parameters, gradients, first_moments, second_moments, strict=True):
         if len({tensor.shape for tensor in four}) > 1:
             found = ", ".join(str(tuple(tensor.shape)) for tensor in four)
@@ -84,10 +85,11 @@ def adam_(
         _by_definition(four, step, unit_rows, **options)
 
 
-def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, float]) -> None:
+def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
     steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
-    tensors: Any = [list(some) for some in zip(*taken, strict=True)]
-    adamw(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, **options)
+    tensors = [list(some) for some in zip(*taken, strict=True)]
+    fixed: Any = {"fused": True, "amsgrad": False, "maximize": False}
+    adamw(tensors[0], tensors[1], tensors[2], tensors[3], [], steps, **fixed, **options)
     for parameter, *_ in taken if unit_rows else []:
         # One reciprocal per row: a division of every number takes twice as long.
         parameter.mul_(torch.linalg.vector_norm(parameter, dim=-1, keepdim=True).reciprocal_())

@@ -66,10 +66,8 @@ def energy_attention(
     With E = -1/gamma sum_hn lse_hn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
     with Equilibrium Propagation, equations 11 to 14).
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
-    and "closed_form" (PyTorch, the scores of some images at a time) have no gradient.  "auto" takes the
-    definition where a gradient is asked for, within torch.func or torch.compile and on the meta device, else the kernel
-    on CUDA and the closed form on a CPU.
+    "fused" (Triton; P never leaves the chip; the closed form beyond what it ``takes``) and "closed_form" (the scores of
+    some images at a time) have no gradient.
 
     Args:
         query, key: (B, H, T, Y), of one dtype; rows of Y may lie apart.

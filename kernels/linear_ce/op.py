@@ -151,8 +151,8 @@ class LinearCrossEntropy(FirstOrder):
 
     @staticmethod
     def forward(*given: Any) -> Any:
-        *arguments, divisor, options = given
-        losses, *gradients = _compute(*arguments, options)
+        h, weight, targets, scale, divisor, options = given
+        losses, *gradients = _compute(h, weight, targets, scale, options)
         total = losses.sum()
         return (total if divisor is None else total / divisor), *gradients
 

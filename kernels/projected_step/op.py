@@ -98,9 +98,7 @@ def projected_step(
 
     With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton, one pass over rows) and
-    "closed_form" (PyTorch, fewer passes) have no gradient; "auto" takes the one on CUDA and the other on a CPU where
-    none is asked for, else the definition.
+    "fused" (Triton, one pass over rows) and "closed_form" (fewer passes) have no gradient.
 
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.

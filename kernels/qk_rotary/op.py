@@ -276,10 +276,7 @@ def rotate(
     16).
 
     The norm has no epsilon.  Computed in float32 (float64 where an input is).  Gradients reach ``x`` and ``scale``.
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form"
-    (PyTorch, in pieces that fit in a CPU's cache) have first derivatives in reverse mode only; "auto" takes the kernel
-    on CUDA, the closed form on a CPU where gradients are asked for in one dtype outside torch.func and torch.compile,
-    else, and where second derivatives may be asked for, the definition.
+    "fused" (Triton) and "closed_form" have first derivatives in reverse mode only.
 
     Args:
         x: (B, T, H, Y), of any strides: a view of a packed projection is not copied.

@@ -35,9 +35,7 @@ def scaled_swiglu(
 ) -> Tensor:
     """Compute u s_u * silu(nu s_nu) of pre = [u, nu]; nGPT's factor sqrt(D) is part of the scales.
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) has first derivatives in
-    reverse mode only and keeps ``pre`` alone for them.  "auto" is fused on CUDA and the definition elsewhere, under
-    torch.func and torch.compile, and where second derivatives may be asked for.
+    "fused" (Triton) has first derivatives in reverse mode only and keeps ``pre`` alone for them.
 
     Args:
         pre: (..., 2M).

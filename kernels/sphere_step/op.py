@@ -104,10 +104,7 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
     unit(x) = x / |x| over the last dimension without an epsilon: a row of zeros gives NaN.  Computed in float32
     (float64 where an input is).
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form" (a CPU
-    takes rows that fit in its cache) have first derivatives in reverse mode only; "auto" takes the kernel on CUDA, the
-    closed form on a CPU where gradients are asked for outside torch.func and torch.compile, else, and where second
-    derivatives may be asked for, the definition.
+    "fused" (Triton) and "closed_form" have first derivatives in reverse mode only.
 
     Args:
         h: the state, (..., D).

@@ -21,7 +21,7 @@ see n keys.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -221,38 +221,12 @@ class ClosedForm:
         piece.seen(self.dcontext).baddbmm_(summed.mT, piece.rows(state))
 
 
-class Attention(Protocol):
-    """Keys and context that stay while queries change; see ``Attention``."""
-
-    def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None: ...
-
-    def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor: ...
-
-    def backward(
-        self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]: ...
-
-    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]: ...
-
-
 class TiedAttentionGradient(FirstOrder):
     """The gradients of all tensors, given that of o, the tensors, o and lse."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor,
-        query: Tensor,
-        keys: Tensor,
-        state: Tensor | None,
-        context: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        tau: float,
-        way: type[Attention],
-    ) -> tuple[Tensor | None, ...]:
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        gradient, query, keys, state, context, slopes, bias_self, bias_cross, out, lse, tau, way = given
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         _, dquery, dstate = attention.backward(gradient, query, state, lse, out)
         dkeys, dcontext, *dbiases = attention.gradients()
@@ -266,17 +240,8 @@ class TiedAttention(WithGradient):
     gradient = TiedAttentionGradient
 
     @staticmethod
-    def forward(
-        query: Tensor,
-        keys: Tensor,
-        state: Tensor | None,
-        context: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        tau: float,
-        way: type[Attention],
-    ) -> tuple[Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        query, keys, state, context, slopes, bias_self, bias_cross, tau, way = given
         lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, T, H)
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         return attention.forward(query, state, lse), lse
@@ -291,25 +256,9 @@ class DescentGradient(FirstOrder):
     """The gradients of all tensors, given that of x_S, the tensors, x_1 ... x_{S-1} and lse_0 ... lse_{S-1}."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor,
-        x: Tensor,
-        keys: Tensor,
-        reading: Tensor,
-        writing: Tensor,
-        context: Tensor | None,
-        norm_weight: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        states: Tensor,
-        lse: Tensor,
-        num_steps: int,
-        step_size: float,
-        tau: float,
-        norm_eps: float,
-        way: type[Attention],
-    ) -> tuple[Tensor | None, ...]:
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        gradient, x, keys, reading, writing, context, norm_weight, *others = given
+        slopes, bias_self, bias_cross, states, lse, num_steps, step_size, tau, norm_eps, way = others
         dtype = keys.dtype
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         dreading, dwriting = (value.new_zeros(value.shape, dtype=wide(value)) for value in (reading, writing))
@@ -350,22 +299,9 @@ class Descent(WithGradient):
     gradient = DescentGradient
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        keys: Tensor,
-        reading: Tensor,
-        writing: Tensor,
-        context: Tensor | None,
-        norm_weight: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        num_steps: int,
-        step_size: float,
-        tau: float,
-        norm_eps: float,
-        way: type[Attention],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        x, keys, reading, writing, context, norm_weight, *others = given
+        slopes, bias_self, bias_cross, num_steps, step_size, tau, norm_eps, way = others
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)
         lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))  # (S, B, T, H)
@@ -424,11 +360,8 @@ def tied_attention(
     (CEM, equations 1 and 12, appendix B and Algorithm 1; the diagonal d is in the scores alone).  The energy of a token
     is -tau sum_k lse_ik.  Deviation: the paper adds + m_k |i - j|; a penalty is meant.
 
-    "reference" is the definition, which autograd differentiates to any order and which holds all H T^2 scores; "fused"
-    (Triton) and "closed_form" (PyTorch, some rows of scores at a time) have first derivatives of o in reverse mode
-    only, and none of lse, which is marked so; "auto" takes the kernel on CUDA, the closed form on a CPU where gradients
-    are asked for in one dtype outside autocast, torch.func and torch.compile and scores are many (``LEAST_SCORES``),
-    else, and where second derivatives may be asked for, the definition.
+    "reference" holds all H T^2 scores; "fused" (Triton) and "closed_form" (some rows of scores at a time, where these
+    are many: ``LEAST_SCORES``) have first derivatives of o in reverse mode only, and none of lse.
 
     Args:
         query, keys: q and k, (B, T, H, Y).
@@ -523,20 +456,20 @@ def descend(
 
 def _attention(
     op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
-) -> type[Attention] | None:
+) -> type[Any] | None:
     """Return the class that attends; None for the definition."""
     sequences, tokens, heads, width = keys.shape  # (B, T, H, Y)
     large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
     return choose(op, WAYS, implementation, given, width=width, large=large)()
 
 
-def _fused() -> type[Attention]:
+def _fused() -> type[Any]:
     from paper_repro.kernels.tied_attention import triton
 
     return triton.Attention
 
 
-def _closed_form() -> type[Attention]:
+def _closed_form() -> type[Any]:
     return ClosedForm
 
 
@@ -544,7 +477,7 @@ def _definition() -> None:
     return None
 
 
-WAYS: tuple[Way[Callable[[], type[Attention] | None]], ...] = (
+WAYS: tuple[Way[Callable[[], type[Any] | None]], ...] = (
     triton_way(_fused, widest=WIDEST),
     closed_form_way(_closed_form, order=1, transforms=False, auto_on=("cpu",), auto_order=1, auto_large=True),
     Way("reference", _definition),

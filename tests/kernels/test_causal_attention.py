@@ -13,7 +13,6 @@ from paper_repro.kernels.causal_attention import (
     WAYS,
     causal_attention,
     causal_attention_reference,
-    causal_attention_with_lse,
 )
 from paper_repro.kernels.dispatch import choose, differentiable
 from paper_repro.kernels.preferences import prefer
@@ -160,15 +159,6 @@ def test_dropout_acts_on_probabilities_and_is_not_shared_among_stacked_models(im
     assert 0 < int(kept.sum()) < 21
     with pytest.raises(RuntimeError, match="random"):
         torch.func.vmap(lambda *t: causal_attention(*t, 1.0, 0.5, implementation))(*_inputs(2, 1, 1, 6, 4))
-
-
-@pytest.mark.parametrize("implementation", ["auto", "fused", "closed_form", "reference"])
-def test_the_log_sum_exp_beside_the_values(implementation: str) -> None:
-    given = _inputs(1, 2, 9, 5)
-    out, lse = causal_attention_with_lse(*given, 0.3, implementation)
-    future = torch.ones(9, 9, dtype=torch.bool).triu(1)
-    scores = (0.3 * given[0] @ given[1].mT).masked_fill(future, -math.inf)
-    _assert_same([out, lse], [_definition(*given, 0.3), scores.logsumexp(-1)])
 
 
 def test_where_second_derivatives_may_be_asked_for_fused_is_the_kernel_that_has_them() -> None:
