@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.first_order import FirstOrder
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
@@ -244,9 +244,7 @@ def _closed_form(
 
 
 WAYS = (
-    Way(
-        "closed_form", _closed_form, order=1, one_dtype=True, autocast=False, empty=False, auto_order=1, auto_large=True
-    ),
+    closed_form_way(_closed_form, order=1, dtypes=None, vmap=True, compiler=True, auto_order=1, auto_large=True),
     Way("reference", descend_reference),
 )
 

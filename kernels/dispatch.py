@@ -74,60 +74,19 @@ class Way(Generic[Call]):
     """Whether "auto" takes it only where the op says that there is enough to save."""
 
 
-def triton_way(
-    call: Call,
-    *,
-    order: int = 1,
-    widest: int | None = None,
-    dtypes: Collection[torch.dtype] = FLOATS,
-    transforms: bool = False,
-    auto_order: int = 0,
-) -> Way[Call]:
-    """Return a way "fused" by a Triton kernel, which nothing of torch can look into.
+def triton_way(call: Call, **options: Any) -> Way[Call]:
+    """Return a way "fused" by a Triton kernel, which nothing of torch can look into; with first derivatives.
 
-    ``transforms``: whether it is within an autograd.Function that torch.func.grad can differentiate.
+    ``transforms=True``: it is within an autograd.Function that torch.func.grad can differentiate.
     """
-    return Way(
-        "fused",
-        call,
-        order=order,
-        devices=("cuda",),
-        triton=True,
-        dtypes=dtypes,
-        widest=widest,
-        transforms=transforms,
-        vmap=False,
-        compiler=False,
-        empty=False,
-        auto_order=auto_order,
-    )
+    usual = {"order": 1, "devices": ("cuda",), "dtypes": FLOATS, "transforms": False, "vmap": False}
+    return Way("fused", call, triton=True, compiler=False, empty=False, **{**usual, **options})
 
 
-def closed_form_way(
-    call: Call,
-    *,
-    order: int,
-    transforms: bool = True,
-    auto_on: Collection[str] | None = None,
-    auto_order: int = 0,
-    auto_large: bool = False,
-) -> Way[Call]:
+def closed_form_way(call: Call, *, order: int, **options: Any) -> Way[Call]:
     """Return a way "closed_form": an autograd.Function of derivatives by hand, in the dtype of its tensors."""
-    return Way(
-        "closed_form",
-        call,
-        order=order,
-        dtypes=EXACT,
-        one_dtype=True,
-        transforms=transforms,
-        vmap=False,
-        compiler=False,
-        autocast=False,
-        empty=False,
-        auto_on=auto_on,
-        auto_order=auto_order,
-        auto_large=auto_large,
-    )
+    usual = {"dtypes": EXACT, "one_dtype": True, "vmap": False, "autocast": False, "compiler": False}
+    return Way("closed_form", call, order=order, empty=False, **{**usual, **options})
 
 
 @dataclass(frozen=True)
@@ -320,11 +279,8 @@ def _obstacle(way: Way[Call], given: _Given, insisted: bool) -> str | None:
 def _odd_dtypes(way: Way[Call], tensors: Sequence[Tensor], interpreted: bool) -> str | None:
     if way.one_dtype and any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         return f"it needs one dtype, got {', '.join(sorted({str(tensor.dtype) for tensor in tensors}))}"
-    if way.dtypes is None:
-        return None
-    odd = {str(tensor.dtype) for tensor in tensors if tensor.dtype not in way.dtypes}
-    if interpreted:
-        odd.discard("torch.float64")
+    taken = way.dtypes if not interpreted or way.dtypes is None else (*way.dtypes, torch.float64)
+    odd = {str(tensor.dtype) for tensor in tensors if taken is not None and tensor.dtype not in taken}
     return f"it does not take {', '.join(sorted(odd))}" if odd else None
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
 from paper_repro.kernels.first_order import FirstOrder
 
 
@@ -291,12 +291,10 @@ def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias
 
 SHAPES = Shapes(g="... D", W1="M D", b1="M", W2="D M", b2="D")
 ONE_LAYER_WAYS = (
-    Way("closed_form", _one_layer, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1),
+    closed_form_way(_one_layer, order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", one_layer_gradient_reference),
 )
 TWO_WEIGHTS_WAYS = (
-    Way(
-        "closed_form", _two_weights, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1
-    ),
+    closed_form_way(_two_weights, order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", two_weight_gradient_reference),
 )

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, derivative_order, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way, wide
 
 
 def energy_attention_reference(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,14 +128,8 @@ def _definition(
 
 WAYS = (
     triton_way(_fused, order=0, widest=WIDEST),
-    Way(
-        "closed_form",
-        _closed_form,
-        order=0,
-        transforms=False,
-        compiler=False,
-        empty=False,
-        auto_on=("cpu", "cuda"),
+    closed_form_way(
+        _closed_form, order=0, dtypes=None, one_dtype=False, transforms=False, autocast=True, auto_on=("cpu", "cuda")
     ),
     Way("reference", _definition),
 )

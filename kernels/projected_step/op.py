@@ -161,26 +161,16 @@ def image_step(
     return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
 
 
-def _fused(z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+def _fused(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import triton
 
-    return triton.projected_step(z, target, step_size, out)
+    return triton.projected_step(*given, out=out)
 
 
-def _fused_image(
-    y: Tensor,
-    patches: Tensor,
-    bias: Tensor,
-    step_size: float,
-    wanted: Tensor | None,
-    beta: Tensor | None,
-    *,
-    out: Tensor | None,
-    changes: bool,
-) -> tuple[Tensor, Tensor]:
+def _fused_image(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import triton
 
-    return triton.image_step(y, patches, bias, step_size, wanted, beta, out)
+    return triton.image_step(*given, out=out)
 
 
 def _by(compute: Callable[..., Tensor]) -> Step:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, wide
 from paper_repro.kernels.first_order import FirstOrder
 
 
@@ -350,17 +350,6 @@ def _definition(
 
 WAYS = (
     triton_way(_fused, widest=WIDEST),
-    Way(
-        "closed_form",
-        _closed_form,
-        order=1,
-        dtypes=EXACT,
-        one_dtype=True,
-        transforms=False,
-        compiler=False,
-        empty=False,
-        auto_on=("cpu",),
-        auto_order=1,
-    ),
+    closed_form_way(_closed_form, order=1, transforms=False, autocast=True, auto_on=("cpu",), auto_order=1),
     Way("reference", _definition),
 )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 
 
@@ -155,13 +155,13 @@ def _closed_form(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
 
 WAYS = (
     triton_way(_fused, widest=LONGEST_ROW),
-    Way(
-        "closed_form",
+    closed_form_way(
         _closed_form,
         order=1,
+        dtypes=None,
+        one_dtype=False,
         transforms=False,
-        compiler=False,
-        empty=False,
+        autocast=True,
         auto_on=("cpu",),
         auto_order=1,
     ),

@@ -74,17 +74,6 @@ def test_closed_form_has_the_values_and_gradients_of_the_definition(
     _assert_same(_values_and_gradients("closed_form", inputs, tied, **options), expected, 1e-12)
 
 
-@pytest.mark.usefixtures("layout")
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
-def test_closed_form_in_float32_at_the_size_of_table_3(tied: bool, activation: str) -> None:
-    inputs = _inputs((2,), (200,), 64, 170, torch.float32)
-    options = {"num_steps": 4, "step_size": 1.0, "activation": activation}
-    expected = _values_and_gradients("reference", {k: v.double() for k, v in inputs.items()}, tied, **options)
-    found = _values_and_gradients("closed_form", inputs, tied, **options)
-    _assert_same({name: value.double() for name, value in found.items()}, expected, 2e-5)
-
-
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
 @pytest.mark.parametrize(
     "in_dims", [(0, 0, 0, 0), (1, 0, 0, 0), (0, 0, None, None), (None, 0, 0, 0), (0, None, None, 1)]
@@ -120,25 +109,6 @@ def test_gradients_of_a_stack_reach_the_stacked_parameters_through_vmap(implemen
 
     for found, expected in zip(through_vmap(implementation), through_vmap("reference"), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-11)
-
-
-def test_vmap_inside_vmap() -> None:
-    inputs = _inputs((2, 3), (6,), 5, 7)
-
-    def twice(implementation: str) -> Tensor:
-        inner = torch.func.vmap(lambda *t: descend(*t, num_steps=2, implementation=implementation))
-        return torch.func.vmap(inner)(*inputs.values())
-
-    torch.testing.assert_close(twice("closed_form"), twice("reference"), rtol=1e-12, atol=1e-12)
-
-
-def test_autocast_takes_the_definition() -> None:
-    inputs = list(_inputs((), (4,), 5, 7, torch.float32).values())
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = descend(*inputs, num_steps=2, implementation="reference")
-        assert torch.equal(descend(*inputs, num_steps=2), expected)
-        with pytest.raises(ValueError, match="autocast"):
-            descend(*inputs, num_steps=2, implementation="closed_form")
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,6 @@ def test_derivatives_are_those_of_the_definition(
     _assert_same([value.double() for value in found], expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_at_the_size_of_shakespeare_in_several_pieces(variant: str) -> None:
-    function, _, definition = VARIANTS[variant]
-    inputs = _inputs(variant, (3, 256), 64, 256)
-    expected = _value_and_gradients(definition, inputs)
-    _assert_same(_value_and_gradients(function, inputs, implementation="closed_form"), expected, 1e-12)
-
-
 @pytest.mark.usefixtures("layout")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("order", ["vmap", "grad in vmap", "vmap in vmap", "shared weights"])
@@ -133,16 +125,3 @@ def test_backward_keeps_the_pre_activations_only_and_leaves_its_inputs_untouched
     again = torch.autograd.grad(out.sum(), leaves)
     assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
     assert all(torch.equal(leaf, value) for leaf, value in zip(leaves, before, strict=True))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_autocast_and_evaluation_take_the_definition(variant: str) -> None:
-    function, _, definition = VARIANTS[variant]
-    inputs = _inputs(variant, (2, 9), 5, 7, torch.float32)
-    with torch.no_grad():
-        assert torch.equal(function(*inputs), definition(*inputs))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(function(*inputs), definition(*inputs))
-        with pytest.raises(ValueError, match="autocast is active"):
-            function(*inputs, implementation="closed_form")
-    assert function(*_inputs(variant, (0, 3), 5, 7)).shape == (0, 3, 5)

@@ -1,5 +1,8 @@
-"""Second derivatives of every op under "auto": within ``differentiable`` they are the definition's; outside of it the
-ways that have first derivatives only say so."""
+"""What holds for every op.
+
+Within ``differentiable`` second derivatives under "auto" are the definition's; outside of it the ways that have first
+derivatives only say so.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -197,6 +200,16 @@ def test_rows_and_gradients_may_lie_apart_and_inputs_are_left_untouched(op: Op, 
     for one, two in zip((found, *torch.autograd.grad(found, strided, apart)), (expected, *gradients), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
     assert all(torch.equal(one, two) for one, two in zip(plain, strided, strict=True))
+
+
+def test_half_precision_is_close_also_under_autocast(op: Op, preferred: str) -> None:
+    dtype = torch.float16 if preferred == "fused" else torch.bfloat16  # Triton's interpreter gets bfloat16 wrong
+    leaves = [leaf.detach().to(dtype) for leaf in _leaves(op)]
+    exact = op.compute(*(leaf.double() for leaf in leaves), implementation="reference")
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = op.compute(*(leaf.float() for leaf in leaves))
+    for found in (op.compute(*leaves), cast):
+        assert float((found.double() - exact).norm() / exact.norm()) < 3e-2
 
 
 def test_shapes_that_do_not_fit_and_unknown_ways_are_refused(op: Op) -> None:

@@ -59,16 +59,6 @@ def test_values_and_gradients_are_those_of_the_definition(
     _assert_same([value.double() for value in found], _found(_wide(inputs), "reference"), TOLERANCE[dtype])
 
 
-def test_the_kernel_takes_mixed_dtypes() -> None:
-    pre, scale_u, scale_nu = _inputs((5,), 84)
-    assert pre is not None
-    assert scale_u is not None
-    inputs = [pre.float(), scale_u.float(), scale_nu]
-    found = _found(inputs, "fused")
-    assert [value.dtype for value in found] == [torch.float32] * 3 + [torch.float64]
-    _assert_same([value.double() for value in found], _found(_wide(inputs), "reference"), 5e-6)
-
-
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_large_pre_activations_stay_finite(implementation: str) -> None:
     pre = torch.tensor([[1e4, -1e4, 1e4, -1e4, 1e4, 1e4, -1e4, -1e4]])
@@ -103,16 +93,6 @@ def test_weights_of_half_precision_are_not_folded(
     x, weight = (torch.ones(shape, dtype=dtype) for shape in ((2, 3), (8, 3)))
     scaled_swiglu_of_product(x, weight, torch.ones(4), torch.ones(1))
     assert [scale is None for scale in seen] == [is_folded] * 2
-
-
-def test_half_precision_is_computed_in_float32_and_returned_as_it_came() -> None:
-    pre, scale_u, scale_nu = _inputs((50,), 64)
-    assert pre is not None
-    inputs = [pre.bfloat16(), *(value.float() for value in (scale_u, scale_nu) if value is not None)]
-    found = _found([*inputs], "auto")
-    assert [value.dtype for value in found] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
-    for one, two in zip(found, _found(_wide([*inputs]), "reference"), strict=True):
-        assert float((one.double() - two).norm() / two.norm()) < 1e-2
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.sphere_step import op, riemannian_step, sphere_step, triton, unit
+from paper_repro.kernels.sphere_step import op, riemannian_step, sphere_step, triton
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 FAST = ("fused", "closed_form")
@@ -76,34 +76,12 @@ def test_values_and_gradients_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("implementation", FAST)
-def test_a_rate_of_zero_has_the_gradient_of_the_absolute_value(implementation: str) -> None:
-    h, f, alpha = _inputs(4, 6)
-    alpha[2] = 0
-    expected = _value_and_gradients([h, f, alpha], True, "reference")
-    _assert_same(_value_and_gradients([h, f, alpha], True, implementation), expected, 1e-12)
-    assert expected[-1][2] == 0
-
-
-@pytest.mark.parametrize("implementation", FAST)
 def test_dtypes_may_differ_and_the_result_has_that_of_h(implementation: str) -> None:
     h, f, alpha = _inputs(9, 24)
     mixed = [h.float(), f, alpha.float()]
     found = _value_and_gradients(mixed, True, implementation)
     assert [value.dtype for value in found] == [torch.float32, *(value.dtype for value in mixed)]
     _assert_same(found, _value_and_gradients([value.double() for value in mixed], True, "reference"), 1e-6)
-
-
-@pytest.mark.parametrize("implementation", ["closed_form", "reference"])
-def test_half_precision_is_computed_in_float32_and_rounded_once(implementation: str) -> None:
-    h, f, alpha = _inputs(9, 24)
-    mixed = [h.bfloat16(), f.bfloat16(), alpha.float()]
-    found = sphere_step(*mixed, True, implementation)
-    assert found.dtype == torch.bfloat16
-    exact = sphere_step(*(value.double() for value in mixed), True, "reference")
-    # Half a unit in the last place of eight bits, and a little for a float32 on the other side of the middle.
-    assert float(((found.double() - exact) / exact).abs().max()) < 2**-8 * 1.01
-    gradients = _value_and_gradients(mixed, True, implementation)[1:]
-    assert [value.dtype for value in gradients] == [value.dtype for value in mixed]
 
 
 @pytest.mark.parametrize("implementation", FAST)
@@ -131,12 +109,6 @@ def test_auto_takes_the_closed_form_where_gradients_are_asked_for(
     inputs = [value.requires_grad_(trained) for value in _inputs(3, 4)]
     sphere_step(*inputs)
     assert bool(called) is chosen
-
-
-def test_the_step_stays_on_the_sphere_and_unit_has_norm_one() -> None:
-    for step in (sphere_step, riemannian_step):
-        torch.testing.assert_close(step(*_inputs(7, 30)).norm(dim=-1), torch.ones(7, dtype=torch.float64))
-    torch.testing.assert_close(unit(_inputs(7, 30)[1]).norm(dim=-1), torch.ones(7, dtype=torch.float64))
 
 
 @pytest.mark.skipif(

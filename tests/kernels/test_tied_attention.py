@@ -223,19 +223,6 @@ def test_no_token_hears_of_a_later_one(implementation: str) -> None:
     assert int(gradient[:, 20:].count_nonzero()) == 0 and int(gradient[:, 19].count_nonzero()) > 0
 
 
-@pytest.mark.parametrize("fast", FAST)
-def test_without_slopes_and_biases_places_do_not_count(fast: str) -> None:
-    x, keys, reading, writing, context, weight, *_ = _inputs(SMALL)
-    options = {"num_steps": 2, "tau": 2.0}
-    zeros = {"slopes": torch.zeros(2).double(), "bias_self": torch.zeros(()).double()}
-    given = (x.requires_grad_(), keys, reading, writing, context, weight)
-    expected = descend(*given, **options, **zeros, implementation="reference")
-    _assert_same([descend(*given, **options, implementation=fast)], [expected], 1e-12)
-    causal = functional.scaled_dot_product_attention(*[keys.transpose(1, 2)] * 3, is_causal=True, scale=0.5)
-    found, _ = tied_attention(keys, keys, tau=2.0, implementation=fast)
-    _assert_same([found], [causal.transpose(1, 2)], 1e-12)
-
-
 @pytest.mark.parametrize(("trained", "least", "chosen"), [(True, 200, True), (True, 201, False), (False, 200, False)])
 def test_auto_takes_the_closed_form_for_gradients_of_many_scores(
     trained: bool, least: int, chosen: bool, monkeypatch: pytest.MonkeyPatch
@@ -246,18 +233,6 @@ def test_auto_takes_the_closed_form_for_gradients_of_many_scores(
     inputs = _inputs(SMALL)  # 2 sequences, 2 heads, 5 x 5 pairs, 2 steps
     _descended(SMALL, [inputs[0].requires_grad_(trained), *inputs[1:]], "auto")
     assert bool(called) is chosen
-
-
-def test_autocast_takes_the_definition_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "LEAST_SCORES", 0)
-    inputs = [value.requires_grad_() for value in _inputs(Size(2, 9, 2, 8, 16), torch.float32)]
-    size = Size(2, 9, 2, 8, 16)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = _descended(size, inputs, "auto")
-        with pytest.raises(ValueError, match="'closed_form' is not possible: autocast is active"):
-            _descended(size, inputs, "closed_form")
-    exact = _descended(size, inputs, "reference")
-    assert 1e-5 < float((found - exact).detach().norm() / exact.detach().norm()) < 2e-2
 
 
 def test_under_autocast_the_kernel_attends_in_its_dtype_and_x_keeps_its_own() -> None:
