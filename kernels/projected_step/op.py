@@ -164,13 +164,15 @@ def image_step(
 def _fused(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import triton
 
-    return triton.projected_step(*given, out=out)
+    step: Step = triton.projected_step
+    return step(*given, out=out)
 
 
 def _fused_image(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import triton
 
-    return triton.image_step(*given, out=out)
+    step: Step = triton.image_step
+    return step(*given, out=out)
 
 
 def _by(compute: Callable[..., Tensor]) -> Step:

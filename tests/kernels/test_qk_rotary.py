@@ -90,14 +90,6 @@ def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(
     torch.testing.assert_close(found, turned, rtol=1e-13, atol=1e-13)
 
 
-def test_scores_depend_on_the_distance_alone_with_textbook_tables_only() -> None:
-    constant = [row.expand(1, 6, 1, 8) for row in _inputs(1, 1, 1, 8)[0].unbind(2)]
-    for name, make in TABLES.items():
-        query, key = rotate_queries_and_keys(constant[0], constant[1], make(6, 8, dtype=torch.float64))
-        next_to = (query[0, 0, 1:] * key[0, 0, :-1]).sum(-1)
-        assert (float(next_to.std()) < 1e-14) is (name == "textbook")
-
-
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("both", [True, False])
@@ -147,21 +139,6 @@ def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(imp
         given = {tensor.untyped_storage().data_ptr() for tensor in (packed, scale, *tables)}
         norms = 2 * 2 * 5 * 4 * 4 if implementation == "closed_form" else 0
         assert sum(size for place, size in kept.items() if place not in given) == norms
-
-
-def test_dtypes_may_differ_and_results_have_that_of_the_input() -> None:
-    packed, scale = _inputs(2, 3, 4, 8)
-    query, key, tables = packed[:, :, 0].float(), packed[:, :, 1].float(), textbook_tables(3, 8)
-    expected = rotate_queries_and_keys(query.double(), key.double(), tables, scale, True, "reference")
-    for implementation in ("reference", "fused"):
-        found = rotate_queries_and_keys(query, key, tables, scale, True, implementation)
-        assert {out.dtype for out in found} == {torch.float32}
-        _assert_same(list(found), list(expected), 1e-6)
-    half = rotate(query.bfloat16(), tables, scale.float(), True)
-    assert half.dtype == torch.bfloat16
-    exact = rotate(query.bfloat16().double(), tables, scale, True)
-    # Rounded once to eight bits.
-    torch.testing.assert_close(half.double(), exact, rtol=2**-8 * 1.01, atol=1e-7)
 
 
 @pytest.mark.parametrize(

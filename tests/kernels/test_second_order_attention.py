@@ -165,21 +165,6 @@ def test_a_third_derivative_is_refused(implementation: str, own: bool) -> None:
         torch.autograd.grad(second.sum(), leaves[0])
 
 
-def test_under_vmap_auto_is_the_definition_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
-    leaves = SMALL.leaves()
-    stacked = [torch.stack([leaf, 0.5 * leaf]).detach().requires_grad_() for leaf in leaves]
-
-    def second(implementation: str) -> list[Tensor]:
-        gradient = torch.func.grad(lambda *given: _energy(SMALL.attend(implementation), *given))
-        return list(torch.autograd.grad(torch.func.vmap(gradient)(*stacked).square().sum(), stacked))
-
-    _assert_same(second("auto"), second("reference"))
-    for implementation in FAST:
-        with pytest.raises(ValueError, match=r"torch\.func\.vmap is active"):
-            second(implementation)
-
-
 def test_the_compiler_traces_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "LEAST_SCORES", (0, 0, 0))
     leaves = SMALL.leaves()
@@ -231,17 +216,6 @@ def test_what_is_captured_gets_no_gradient_in_the_first_pass(monkeypatch: pytest
     assert asked == [(True, False, False)]
     torch.autograd.grad(_along(first), leaves[3:])
     assert asked[1:] == [(False, True, True)]
-
-
-@pytest.mark.parametrize("implementation", FAST)
-def test_single_precision_is_close(implementation: str) -> None:
-    size = Size(1, 2, 33, 24, 24, lead=1)
-    leaves = size.leaves()
-    narrow = [leaf.detach().float().requires_grad_() for leaf in leaves]
-    expected = _outcome(size.attend("reference"), [leaf.detach().double().requires_grad_() for leaf in narrow], 3, "")
-    for one, two in zip(_outcome(size.attend(implementation), narrow, 3, ""), expected, strict=True):
-        assert one.dtype == torch.float32
-        torch.testing.assert_close(one.double(), two, rtol=0, atol=2e-5 * float(two.abs().max()))
 
 
 def test_bfloat16_is_computed_in_float32() -> None:
