@@ -13,7 +13,7 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import Function
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
 from paper_repro.kernels.self_slot_attention import op as attention
 
 
@@ -21,26 +21,13 @@ def causal_attention_reference(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float
 ) -> Tensor:
     """softmax_j(scale q_i . k_j) v_j over j <= i, (B, H, T, Z); shapes as in ``kernels.causal_attention``."""
-    probabilities = torch.softmax(_scores(query, key, scale), -1)  # (B, H, T, T)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = torch.matmul(query, key.mT).to(dtype) * _scale(query, scale)  # (B, H, T, T)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
+    probabilities = torch.softmax(scores.masked_fill(future, -math.inf), -1)  # (B, H, T, T)
     if dropout:
         probabilities = functional.dropout(probabilities, dropout)
     return torch.matmul(probabilities.to(value.dtype), value)  # (B, H, T, Z)
-
-
-def causal_attention_with_lse_reference(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    """Return the same without dropout, and log sum_j exp(scale q_i . k_j), (B, H, T)."""
-    scores = _scores(query, key, scale)  # (B, H, T, T)
-    return torch.matmul(torch.softmax(scores, -1).to(value.dtype), value), scores.logsumexp(-1)
-
-
-def _scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = torch.matmul(query, key.mT).to(dtype)  # (B, H, T, T)
-    scores = scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
-    return scores.masked_fill(future, -math.inf)
 
 
 def causal_attention(
@@ -78,30 +65,10 @@ def causal_attention(
         NotImplementedError: a third or forward-mode derivative through the Triton kernel or the closed form.
     """
     tensors, order = (query, key, value), derivative_order(query, key, value)
-    _check(*tensors)
+    SHAPES.check(*tensors)
     ways = WAYS if dropout == 0 else (WAYS[0], WAYS[-1])
     way = choose(OP, ways, implementation, tensors, preferable=order > 1, **_size(*tensors, order))
     return way(query, key, value, scale, dropout)
-
-
-def causal_attention_with_lse(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, implementation: str = "auto"
-) -> tuple[Tensor, Tensor]:
-    """Compute ``causal_attention`` without dropout, and lse_A = log sum_{B <= A} exp(scale q_A . k_B).
-
-    Both have derivatives of the same orders.  "fused" is the Triton kernel, and "auto" takes it and the closed form
-    also where first derivatives are enough.
-
-    Returns:
-        (B, H, T, Z), and lse (B, H, T) in float32 (float64 where the inputs are).
-
-    Raises:
-        ValueError, NotImplementedError: as ``causal_attention``.
-    """
-    _check(query, key, value)
-    tensors = query, key, value
-    way = choose(OP, LSE_WAYS, implementation, tensors, **_size(*tensors, derivative_order(*tensors)))
-    return way(query, key, value, scale)  # (B, H, T, Z), (B, H, T)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
@@ -111,23 +78,16 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=scale)
 
 
-def _triton_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    return attention.attend(attention.fused_passes(), query, None, None, key, value, 0, _scale(query, scale))
-
-
 def _triton(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    return _triton_with_lse(query, key, value, scale)[0]
-
-
-def _closed_form_with_lse(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    return attention.attend(attention.PASSES, query, None, None, key, value, 0, _scale(query, scale))
+    return attention.attend(attention.fused_passes(), (query, None, None, key, value), 0, _scale(query, scale))
 
 
 def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    return _closed_form_with_lse(query, key, value, scale)[0]
+    return attention.attend(attention.PASSES, (query, None, None, key, value), 0, _scale(query, scale))
 
 
 OP = "causal_attention"
+SHAPES = Shapes(query="B H T Y", key="B H T Y", value="B H T Z")
 WAYS = (
     Way("fused", _fused, order=1),
     triton_way(_triton, order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
@@ -135,11 +95,6 @@ WAYS = (
     Way("reference", causal_attention_reference),
 )
 """All but the first and the last are without dropout."""
-LSE_WAYS = (
-    triton_way(_triton_with_lse, order=2, widest=attention.WIDEST, transforms=True),
-    closed_form_way(_closed_form_with_lse, order=2, auto_on=("cpu",), auto_large=True),
-    Way("reference", causal_attention_with_lse_reference),
-)
 
 
 def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, Any]:
@@ -150,12 +105,6 @@ def _size(query: Tensor, key: Tensor, value: Tensor, order: int) -> dict[str, An
 
 def _scale(query: Tensor, scale: float | None) -> float:
     return 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
-
-
-def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
-    if not query.ndim == key.ndim == value.ndim == 4:
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
-        raise ValueError(f"query, key and value must have the shape (B, H, T, Y), got {found}")
 
 
 def _inside_vmap() -> bool:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose
+from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.first_order import FirstOrder
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
@@ -73,15 +73,8 @@ class Descent(FirstOrder):
     """
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        gamma: Tensor,
-        reading: Tensor,
-        writing: Tensor | None,
-        num_steps: int,
-        step_size: float,
-        activation: str,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        x, gamma, reading, writing, num_steps, step_size, activation = given
         matmul, add_matmul, parts = _layout(gamma)
         out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)  # (E, N, D), (S - 1, E, N, D)
         z_all = x.new_empty(num_steps, *gamma.shape)  # (S, E, N, M)
@@ -124,17 +117,8 @@ class DescentGradient(FirstOrder):
     """The gradients of x (E, N, D), gamma (E, N, M), reading and (unless it is None) writing (E, M, D)."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor,
-        x: Tensor,
-        gamma: Tensor,
-        reading: Tensor,
-        writing: Tensor | None,
-        states: Tensor,
-        z_all: Tensor,
-        step_size: float,
-        activation: str,
-    ) -> tuple[Tensor, ...]:
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        gradient, x, gamma, reading, writing, states, z_all, step_size, activation = given
         matmul, add_matmul, parts = _layout(gamma)
         response, slope = DERIVATIVES[activation]
         tied = writing is None
@@ -214,10 +198,9 @@ def descend(
     """Repeat ``num_steps`` times x <- x + step_size * writing^T (gamma * act(reading x)) (CEM, equations 15 and 17).
 
     ``reading`` is V and ``writing`` is V P: the same tensor when P is the identity (their gradients are then summed
-    without further products).  "reference" is the definition, which autograd differentiates to any order;
-    "closed_form" has first derivatives in reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes
-    the closed form where it saves time: with first derivatives, num_steps >= 2 (one step does not repay its calls),
-    one dtype and no autocast.
+    without further products).  "closed_form" has
+    first derivatives in reverse mode only, also under ``torch.func.vmap`` and ``grad``; "auto" takes it from two steps
+    on, because one does not repay its calls.
 
     Args:
         x: (*E, ..., D), where *E are the leading dimensions of the weights: a stack of models, or none.
@@ -232,7 +215,12 @@ def descend(
         ValueError: shapes that do not fit, ``num_steps`` < 1, an unknown name, or a closed form that is not possible.
         NotImplementedError: a second or forward-mode derivative through the closed form.
     """
-    _check_options(num_steps, step_size, activation)
+    if not isinstance(num_steps, int) or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
+    if not math.isfinite(step_size):
+        raise ValueError(f"step_size must be finite, got {step_size!r}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     _check_shapes(x, gamma, reading, writing)
     go = choose("cem_mlp", WAYS, implementation, (x, gamma, reading, writing), large=num_steps > 1)
     return go(x, gamma, reading, writing, num_steps, float(step_size), activation)
@@ -256,20 +244,9 @@ def _closed_form(
 
 
 WAYS = (
-    Way(
-        "closed_form", _closed_form, order=1, one_dtype=True, autocast=False, empty=False, auto_order=1, auto_large=True
-    ),
+    closed_form_way(_closed_form, order=1, dtypes=None, vmap=True, compiler=True, auto_order=1, auto_large=True),
     Way("reference", descend_reference),
 )
-
-
-def _check_options(num_steps: int, step_size: float, activation: str) -> None:
-    if not isinstance(num_steps, int) or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
-    if not math.isfinite(step_size):
-        raise ValueError(f"step_size must be finite, got {step_size!r}")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
 def _check_shapes(x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -74,60 +74,19 @@ class Way(Generic[Call]):
     """Whether "auto" takes it only where the op says that there is enough to save."""
 
 
-def triton_way(
-    call: Call,
-    *,
-    order: int = 1,
-    widest: int | None = None,
-    dtypes: Collection[torch.dtype] = FLOATS,
-    transforms: bool = False,
-    auto_order: int = 0,
-) -> Way[Call]:
-    """Return a way "fused" by a Triton kernel, which nothing of torch can look into.
+def triton_way(call: Call, **options: Any) -> Way[Call]:
+    """Return a way "fused" by a Triton kernel, which nothing of torch can look into; with first derivatives.
 
-    ``transforms``: whether it is within an autograd.Function that torch.func.grad can differentiate.
+    ``transforms=True``: it is within an autograd.Function that torch.func.grad can differentiate.
     """
-    return Way(
-        "fused",
-        call,
-        order=order,
-        devices=("cuda",),
-        triton=True,
-        dtypes=dtypes,
-        widest=widest,
-        transforms=transforms,
-        vmap=False,
-        compiler=False,
-        empty=False,
-        auto_order=auto_order,
-    )
+    usual = {"order": 1, "devices": ("cuda",), "dtypes": FLOATS, "transforms": False, "vmap": False}
+    return Way("fused", call, triton=True, compiler=False, empty=False, **{**usual, **options})
 
 
-def closed_form_way(
-    call: Call,
-    *,
-    order: int,
-    transforms: bool = True,
-    auto_on: Collection[str] | None = None,
-    auto_order: int = 0,
-    auto_large: bool = False,
-) -> Way[Call]:
+def closed_form_way(call: Call, *, order: int, **options: Any) -> Way[Call]:
     """Return a way "closed_form": an autograd.Function of derivatives by hand, in the dtype of its tensors."""
-    return Way(
-        "closed_form",
-        call,
-        order=order,
-        dtypes=EXACT,
-        one_dtype=True,
-        transforms=transforms,
-        vmap=False,
-        compiler=False,
-        autocast=False,
-        empty=False,
-        auto_on=auto_on,
-        auto_order=auto_order,
-        auto_large=auto_large,
-    )
+    usual = {"dtypes": EXACT, "one_dtype": True, "vmap": False, "autocast": False, "compiler": False}
+    return Way("closed_form", call, order=order, empty=False, **{**usual, **options})
 
 
 @dataclass(frozen=True)
@@ -232,6 +191,37 @@ def choose(
     raise AssertionError(f"{op}: the last way must be the definition")
 
 
+class Shapes:
+    """The shapes that go together: ``Shapes(h="... D", alpha="D|1")``.
+
+    A name is one size, the same wherever it stands, "D|1" D or 1, and "..." any sizes, the same wherever they stand.
+    """
+
+    def __init__(self, **patterns: str) -> None:
+        self.patterns = [pattern.split() for pattern in patterns.values()]
+        self.text = ", ".join(f"{name} ({pattern.replace(' ', ', ')})" for name, pattern in patterns.items())
+
+    def check(self, *tensors: Tensor | None) -> None:
+        """Raise ValueError for shapes that do not fit; None stands for a tensor that is not given."""
+        sizes: dict[str, Any] = {}
+        for pattern, tensor in zip(self.patterns, tensors, strict=True):
+            if tensor is not None and not _fits(pattern, tensor.shape, sizes):
+                found = ", ".join("None" if one is None else str(tuple(one.shape)) for one in tensors)
+                raise ValueError(f"shapes must be {self.text}; got {found}")
+
+
+def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
+    if pattern[:1] == ["..."]:
+        pattern, rest = pattern[1:], len(shape) - len(pattern) + 1
+        if rest < 0 or sizes.setdefault("...", shape[:rest]) != shape[:rest]:
+            return False
+        shape = shape[rest:]
+    return len(pattern) == len(shape) and all(
+        (name.endswith("|1") and size == 1) or sizes.setdefault(name.removesuffix("|1"), size) == size
+        for name, size in zip(pattern, shape, strict=True)
+    )
+
+
 def wide(*tensors: Tensor) -> torch.dtype:
     """Return what kernels compute in: float32, or float64 where an input is."""
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
@@ -289,11 +279,8 @@ def _obstacle(way: Way[Call], given: _Given, insisted: bool) -> str | None:
 def _odd_dtypes(way: Way[Call], tensors: Sequence[Tensor], interpreted: bool) -> str | None:
     if way.one_dtype and any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         return f"it needs one dtype, got {', '.join(sorted({str(tensor.dtype) for tensor in tensors}))}"
-    if way.dtypes is None:
-        return None
-    odd = {str(tensor.dtype) for tensor in tensors if tensor.dtype not in way.dtypes}
-    if interpreted:
-        odd.discard("torch.float64")
+    taken = way.dtypes if not interpreted or way.dtypes is None else (*way.dtypes, torch.float64)
+    odd = {str(tensor.dtype) for tensor in tensors if taken is not None and tensor.dtype not in taken}
     return f"it does not take {', '.join(sorted(odd))}" if odd else None
 
 

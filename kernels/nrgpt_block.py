@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
 from paper_repro.kernels.first_order import FirstOrder
 
 
@@ -78,17 +78,18 @@ _TWO_PDF = 2 / math.sqrt(2 * math.pi)
 
 
 class _Stackable(FirstOrder):
-    @classmethod
-    def stacked(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        """Return the batching rule: the dimension of vmap joins the models, dimension 0 of every argument and
-        result.
-        """
-        moved = [
-            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-            for value, dim in zip(arguments, in_dims, strict=True)
-        ]
-        found = cls.apply(*(value.flatten(0, 1) for value in moved))
-        return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
+    """Under vmap its dimension joins the models, dimension 0 of every argument and result."""
+
+    def __init_subclass__(cls) -> None:
+        def stacked(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
+            moved = [
+                value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+                for value, dim in zip(arguments, in_dims, strict=True)
+            ]
+            found = cls.apply(*(value.flatten(0, 1) for value in moved))
+            return tuple(value.unflatten(0, (info.batch_size, -1)) for value in found), (0,) * len(found)
+
+        cls.vmap = staticmethod(stacked)  # type: ignore[method-assign]
 
 
 class OneLayer(_Stackable):
@@ -114,10 +115,6 @@ class OneLayer(_Stackable):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         return (None,) * 3 if gradients[0] is None else OneLayerGradient.apply(gradients[0], *ctx.saved_tensors)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        return OneLayer.stacked(info, in_dims, *arguments)
-
 
 class OneLayerGradient(_Stackable):
     """The gradients of g, W1 and b1, given G (E, N, D), g, W1 and z."""
@@ -134,10 +131,6 @@ class OneLayerGradient(_Stackable):
             _product(dz, w, into=into, factor=-0.5)
             db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
         return dg, dweight, dbias.squeeze(1)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        return OneLayerGradient.stacked(info, in_dims, *arguments)
 
 
 class TwoWeights(_Stackable):
@@ -169,10 +162,6 @@ class TwoWeights(_Stackable):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         return (None,) * 5 if gradients[0] is None else TwoWeightsGradient.apply(gradients[0], *ctx.saved_tensors)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        return TwoWeights.stacked(info, in_dims, *arguments)
-
 
 class TwoWeightsGradient(_Stackable):
     """The gradients of g, W1, b1, W2 and b2, given G (E, N, D), g, W1, W2, z and v."""
@@ -195,10 +184,6 @@ class TwoWeightsGradient(_Stackable):
             db.sub_(dz.sum(-2, keepdim=True), alpha=0.5)
             _product(slope.mul_(gate).mT, G, into=dw1, factor=-0.5, start=dw1)
         return dg, dup, dup_bias.squeeze(1), ddown, -gradient.sum(1)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> Any:
-        return TwoWeightsGradient.stacked(info, in_dims, *arguments)
 
 
 def _doubled(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -254,9 +239,7 @@ def _pieces(
 def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: str = "auto") -> Tensor:
     """Compute FF1's dE/dg of E = -|gelu(W1 g + b1)|^2 (NRGPT, section 3, model variant 1).
 
-    "reference" is the definition, which autograd differentiates to any order; "closed_form" has first derivatives in
-    reverse mode only (also under ``torch.func.vmap`` and ``grad``); "auto" takes the closed form where first
-    derivatives are asked for in one dtype, outside autocast and torch.compile.
+    "closed_form" has first derivatives in reverse mode only, also under ``torch.func.vmap`` and ``grad``.
 
     Args:
         g: (..., D).
@@ -269,7 +252,7 @@ def one_layer_gradient(g: Tensor, weight: Tensor, bias: Tensor, implementation: 
         ValueError: shapes that do not fit, an unknown implementation, or a closed form that is not possible.
         NotImplementedError: a second or forward-mode derivative through the closed form.
     """
-    _check_shapes(g, weight, bias)
+    SHAPES.check(g, weight, bias, None, None)
     return choose("one_layer_gradient", ONE_LAYER_WAYS, implementation, (g, weight, bias))(g, weight, bias)
 
 
@@ -295,7 +278,7 @@ def two_weight_gradient(
     Raises:
         ValueError, NotImplementedError: as ``one_layer_gradient``.
     """
-    _check_shapes(g, up, up_bias, down, down_bias)
+    SHAPES.check(g, up, up_bias, down, down_bias)
     given = (g, up, up_bias, down, down_bias)
     return choose("two_weight_gradient", TWO_WEIGHTS_WAYS, implementation, given)(*given)
 
@@ -306,28 +289,12 @@ def _two_weights(g: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias
     return out.reshape(g.shape)  # (1, N, D) -> (..., D)
 
 
+SHAPES = Shapes(g="... D", W1="M D", b1="M", W2="D M", b2="D")
 ONE_LAYER_WAYS = (
-    Way("closed_form", _one_layer, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1),
+    closed_form_way(_one_layer, order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", one_layer_gradient_reference),
 )
 TWO_WEIGHTS_WAYS = (
-    Way(
-        "closed_form", _two_weights, order=1, one_dtype=True, compiler=False, autocast=False, empty=False, auto_order=1
-    ),
+    closed_form_way(_two_weights, order=1, dtypes=None, vmap=True, auto_order=1),
     Way("reference", two_weight_gradient_reference),
 )
-
-
-def _check_shapes(g: Tensor, up: Tensor, up_bias: Tensor, *down: Tensor) -> None:
-    expected = [up.shape[::-1], up.shape[1:]][: len(down)]
-    fitting = (
-        up.ndim == 2
-        and g.ndim >= 1
-        and (g.shape[-1:], up_bias.shape) == (up.shape[1:], up.shape[:1])
-        and [value.shape for value in down] == expected
-    )
-    if not fitting:
-        found = ", ".join(str(tuple(value.shape)) for value in (g, up, up_bias, *down))
-        raise ValueError(
-            f"shapes must be g (..., D), W1 (M, D), b1 (M,) and, if given, W2 (D, M), b2 (D,); got {found}"
-        )

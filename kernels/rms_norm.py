@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
 from paper_repro.kernels.first_order import SecondOrder
 
 
@@ -84,15 +84,8 @@ class NormCurvature(SecondOrder):
     """Maps a (..., D) and b (D,), or None, with G, x, w and r, to the derivatives by G, x and w that are needed."""
 
     @staticmethod
-    def forward(
-        a: Tensor | None,
-        b: Tensor | None,
-        G: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        r: Tensor,
-        needs: tuple[bool, ...],
-    ) -> tuple[Tensor | None, ...]:
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        a, b, G, x, weight, r, needs = given
         k = r.square().div_(x.shape[-1])  # (..., 1)
         by_G = by_x = by_weight = None
         if a is not None:
@@ -126,10 +119,8 @@ def _sum(total: Tensor | None, term: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto") -> Tensor:
     """Compute x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv 1910.07467).
 
-    "reference" is torch's own, which autograd differentiates to any order.  "closed_form" (PyTorch) has first and
-    second derivatives in reverse mode, by autograd and by torch.func.grad in any nesting of two; for them it keeps its
-    inputs and one number for each row.  "auto" takes it where second derivatives may be asked for, outside of vmap,
-    torch.compile and autocast; there autograd keeps several tensors of the size of x for each derivative.
+    "closed_form" has first and second derivatives in reverse mode; for them it keeps its inputs and one number for each
+    row, where autograd keeps several tensors of the size of x.
 
     Args:
         x: (..., D).
@@ -143,11 +134,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto"
         ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
         NotImplementedError: a third or forward-mode derivative of the closed form.
     """
-    if x.ndim == 0 or weight.shape != x.shape[-1:]:
-        raise ValueError(f"shapes must be x (..., D) and weight (D,), got {tuple(x.shape)} and {tuple(weight.shape)}")
+    SHAPES.check(x, weight)
     return choose("rms_norm", WAYS, implementation, (x, weight))(x, weight, eps)
 
 
+SHAPES = Shapes(x="... D", weight="D")
 WAYS = (
     closed_form_way(_closed_form, order=2, auto_order=2),
     Way("reference", rms_norm_reference),

@@ -100,10 +100,7 @@ class SwiGLUCurvature(SecondOrder):
 def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:
     """Compute SiLU(g) * u of pre = [g, u] (Shazeer, arXiv 2002.05202).
 
-    "reference" is the definition, which autograd differentiates to any order.  "closed_form" (PyTorch) has first and
-    second derivatives in reverse mode, by autograd and by torch.func.grad in any nesting of two; for them it keeps its
-    input alone.  "auto" takes it where second derivatives may be asked for, outside of vmap, torch.compile and
-    autocast.
+    "closed_form" has first and second derivatives in reverse mode; for them it keeps its input alone.
 
     Args:
         pre: (..., 2M).

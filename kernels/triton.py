@@ -1,8 +1,8 @@
-"""What the Triton kernels of several ops share: types, precision and the properties of a GPU."""
+"""What the Triton kernels of several ops share: types, precision and the size of a GPU."""
 
 import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -12,22 +12,10 @@ from paper_repro.kernels.dispatch import wide
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-class Device(NamedTuple):
-    """A GPU, or one multiprocessor in its place, as for Triton's interpreter."""
-
-    processors: int = 1
-    """Multiprocessors."""
-    capability: int = 90
-    """The compute capability, times 10: 80 for an A100, 90 for an H100."""
-
-
 @functools.cache
-def properties(device: torch.device) -> Device:
-    """Return the properties; the defaults off CUDA."""
-    if device.type != "cuda":
-        return Device()
-    found = torch.cuda.get_device_properties(device)
-    return Device(found.multi_processor_count, 10 * found.major + found.minor)
+def processors(device: torch.device) -> int:
+    """Return the number of multiprocessors; 1 off CUDA, for Triton's interpreter."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 
 def product_constants(tensor: torch.Tensor) -> dict[str, Any]:

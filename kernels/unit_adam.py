@@ -61,6 +61,7 @@ def adam_(
     if step < 1:
         raise ValueError(f"step must be 1 or more, got {step}")
     taken, others = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
+    four: tuple[Tensor, ...]
     for four in zip(parameters, gradients, first_moments, second_moments, strict=True):
         if len({tensor.shape for tensor in four}) > 1:
             found = ", ".join(str(tuple(tensor.shape)) for tensor in four)
@@ -77,18 +78,18 @@ def adam_(
             "unit_adam: implementation='fused' needs contiguous tensors of one dtype, float32 or float64, got "
             f"{others[0][0].dtype} {tuple(others[0][0].shape)}; use implementation='auto' or 'reference'"
         )
-    options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
+    options = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     if taken:
         _by_torch(taken, step, unit_rows, options)
-    for some in others:
-        _by_definition(some, step, unit_rows, **options)
+    for four in others:
+        _by_definition(four, step, unit_rows, **options)
 
 
 def _by_torch(taken: list[tuple[Tensor, ...]], step: float, unit_rows: bool, options: dict[str, Any]) -> None:
     steps = list(torch.full((len(taken),), step - 1.0, device=taken[0][0].device).unbind())
-    tensors: Any = [list(some) for some in zip(*taken, strict=True)]
-    functional: Any = adamw  # the stubs know the class alone
-    functional(*tensors, [], steps, fused=True, amsgrad=False, maximize=False, **options)
+    tensors = [list(some) for some in zip(*taken, strict=True)]
+    fixed: Any = {"fused": True, "amsgrad": False, "maximize": False}
+    adamw(tensors[0], tensors[1], tensors[2], tensors[3], [], steps, **fixed, **options)
     for parameter, *_ in taken if unit_rows else []:
         # One reciprocal per row: a division of every number takes twice as long.
         parameter.mul_(torch.linalg.vector_norm(parameter, dim=-1, keepdim=True).reciprocal_())

@@ -31,7 +31,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif source.is_file():
             shutil.copy(source, target)
     written = [found for page in PAGES for found in FILES.findall(page.read_text(encoding="utf-8"))]
-    assert len(written) == 9
+    assert len(written) == 7
     for name, content in written:
         assert not (ROOT / name).exists(), f"{name} is no example: it is there"
         path = folder / name

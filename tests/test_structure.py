@@ -161,7 +161,15 @@ def test_papers_import_what_draws_and_computes_and_no_torch() -> None:
 def test_tables_stand_on_cells_and_cells_on_the_base_and_other_rooms_are_named_by_target() -> None:
     packages = {"omegaconf", "hydra", "yaml", "filelock", "rich", "tabulate", "numpy"}
     assert wrong("paper_repro/base", packages, set(), {"matplotlib", "scipy"}) == []
-    assert wrong("paper_repro/tables", packages, {"tables", "cells", "metrics.students_t"}, {"matplotlib", "numpy", "pandas", "scipy"}) == []
+    assert (
+        wrong(
+            "paper_repro/tables",
+            packages,
+            {"tables", "cells", "metrics.students_t"},
+            {"matplotlib", "numpy", "pandas", "scipy"},
+        )
+        == []
+    )
     assert wrong("paper_repro/site", {"filelock", "jinja2", "markupsafe"}, {"site", "tables", "cells"}, {"scipy"}) == []
     cells = [item for path in files("paper_repro/cells") for item in imports(path) if item.package == "paper_repro"]
     beyond = [item for item in cells if item.name.split(".")[1] not in ("base", "cells")]

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, derivative_order, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way, wide
 
 
 def energy_attention_reference(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,6 +49,7 @@ def _closed_form(
 WIDEST = 128
 """The fused kernel holds whole rows of heads in registers."""
 OP = "energy_attention"
+SHAPES = Shapes(query="B H T Y", key="B H T Y")
 
 
 def energy_attention(
@@ -65,10 +66,8 @@ def energy_attention(
     With E = -1/gamma sum_hn lse_hn these are -dE/dQ, -dE/dK and the energy (Training a Convergent Energy Transformer
     with Equilibrium Propagation, equations 11 to 14).
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton; P never leaves the chip)
-    and "closed_form" (PyTorch, the scores of some images at a time) have no gradient.  "auto" takes the
-    definition where a gradient is asked for, within torch.func or torch.compile and on the meta device, else the kernel
-    on CUDA and the closed form on a CPU.
+    "fused" (Triton; P never leaves the chip; the closed form beyond what it ``takes``) and "closed_form" (the scores of
+    some images at a time) have no gradient.
 
     Args:
         query, key: (B, H, T, Y), of one dtype; rows of Y may lie apart.
@@ -99,11 +98,9 @@ def energy_attention_gradients(
 
 
 def _check(query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None) -> None:
-    if query.ndim != 4 or query.shape != key.shape or query.dtype != key.dtype:
-        raise ValueError(
-            f"query and key must have one shape (B, H, T, Y) and one dtype; got {tuple(query.shape)} {query.dtype} and "
-            f"{tuple(key.shape)} {key.dtype}"
-        )
+    SHAPES.check(query, key)
+    if query.dtype != key.dtype:
+        raise ValueError(f"query and key must have one dtype; got {query.dtype} and {key.dtype}")
     if not (math.isfinite(gamma) and gamma > 0):
         raise ValueError(f"gamma must be finite and above 0, got {gamma!r}")
     if out is not None and derivative_order(query, key) > 0:
@@ -115,6 +112,8 @@ def _fused(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from paper_repro.kernels.energy_attention import triton
 
+    if not triton.takes(query):
+        return _closed_form(query, key, gamma, out, normaliser)
     return triton.energy_attention(query, key, gamma, out)
 
 
@@ -129,14 +128,8 @@ def _definition(
 
 WAYS = (
     triton_way(_fused, order=0, widest=WIDEST),
-    Way(
-        "closed_form",
-        _closed_form,
-        order=0,
-        transforms=False,
-        compiler=False,
-        empty=False,
-        auto_on=("cpu", "cuda"),
+    closed_form_way(
+        _closed_form, order=0, dtypes=None, one_dtype=False, transforms=False, autocast=True, auto_on=("cpu", "cuda")
     ),
     Way("reference", _definition),
 )

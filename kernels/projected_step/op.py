@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
 
 PROJECTION_EPS = 1e-12
 """Under the root, as in the golden records: a constant token would divide by zero."""
@@ -78,6 +78,8 @@ __all__ = ["LONGEST_ROW", "PROJECTION_EPS", "image_step", "project", "projected_
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 
+SHAPES = Shapes(z="... D", target="... D")
+IMAGE_SHAPES = Shapes(y="B S S C", patches="B P K", bias="C", wanted="B S S C", beta="B")
 LONGEST_ROW = 8192
 """The fused kernels hold whole rows in registers."""
 
@@ -96,9 +98,7 @@ def projected_step(
 
     With t = z - dE/dz that is a projected step down E (equation 1), and the second result over eps its residual.
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton, one pass over rows) and
-    "closed_form" (PyTorch, fewer passes) have no gradient; "auto" takes the one on CUDA and the other on a CPU where
-    none is asked for, else the definition.
+    "fused" (Triton, one pass over rows) and "closed_form" (fewer passes) have no gradient.
 
     Args:
         z, target: (..., D); z's dtype is that of the result and of the computation.
@@ -112,8 +112,7 @@ def projected_step(
     Raises:
         ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
     """
-    if z.ndim < 1 or z.shape != target.shape:
-        raise ValueError(f"z and target must have one shape (..., D); got {tuple(z.shape)} and {tuple(target.shape)}")
+    SHAPES.check(z, target)
     _check_out("projected_step", out, z, target)
     step = choose("projected_step", WAYS, implementation, (z, target), width=z.shape[-1])
     return step(z, target, float(step_size), out=out, changes=changes)
@@ -150,45 +149,30 @@ def image_step(
     Raises:
         ValueError: as ``projected_step``.
     """
-    fitting = y.ndim == 4 and patches.ndim == 3 and y.shape[1] == y.shape[2] and bias.shape == y.shape[3:]
-    if fitting:
-        reach, side = reach_and_side(patches, y)
-        shape = y.shape[0], side**2, reach**2 * y.shape[3]  # (B, n^2, k^2 C)
-        fitting = reach > 0 and patches.shape == shape and side + reach - 1 == y.shape[1]
-    if wanted is not None and beta is not None:
-        fitting = fitting and wanted.shape == y.shape and beta.shape == y.shape[:1]
-    if not fitting or (wanted is None) != (beta is None):
-        found = ", ".join("None" if x is None else str(tuple(x.shape)) for x in (y, patches, bias, wanted, beta))
-        raise ValueError(
-            "shapes must be y (B, n + k - 1, n + k - 1, C), patches (B, n^2, k^2 C), bias (C,), and both or neither of "
-            f"wanted, as y, and beta (B,); got {found}"
-        )
+    IMAGE_SHAPES.check(y, patches, bias, wanted, beta)
+    reach, side = reach_and_side(patches, y)
+    if patches.shape[1:] != (side**2, reach**2 * y.shape[3]) or side + reach - 1 != y.shape[1]:
+        raise ValueError(f"patches must be (B, n^2, k^2 C) of (n + k - 1)^2 blocks, got {tuple(patches.shape)}")
+    if (wanted is None) != (beta is None):
+        raise ValueError("wanted and beta go together")
     given = [y, patches, bias, *(tensor for tensor in (wanted, beta) if tensor is not None)]
     _check_out("image_step", out, *given)
     step = choose("image_step", IMAGE_WAYS, implementation, given, width=y.shape[-1])
     return step(y, patches, bias, float(step_size), wanted, beta, out=out, changes=changes)
 
 
-def _fused(z: Tensor, target: Tensor, step_size: float, *, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
+def _fused(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import triton
 
-    return triton.projected_step(z, target, step_size, out)
+    step: Step = triton.projected_step
+    return step(*given, out=out)
 
 
-def _fused_image(
-    y: Tensor,
-    patches: Tensor,
-    bias: Tensor,
-    step_size: float,
-    wanted: Tensor | None,
-    beta: Tensor | None,
-    *,
-    out: Tensor | None,
-    changes: bool,
-) -> tuple[Tensor, Tensor]:
+def _fused_image(*given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
     from paper_repro.kernels.projected_step import triton
 
-    return triton.image_step(y, patches, bias, step_size, wanted, beta, out)
+    step: Step = triton.image_step
+    return step(*given, out=out)
 
 
 def _by(compute: Callable[..., Tensor]) -> Step:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, wide
 from paper_repro.kernels.first_order import FirstOrder
 
 
@@ -262,6 +262,7 @@ def _pieces(factors: Factors, *by_row: Tensor) -> Iterator[tuple[Factors, tuple[
 
 WIDEST = 1024
 """The fused kernel holds whole rows in registers."""
+SHAPES = Shapes(query="B T H Y", key="B T H Y", cos="P W", sin_first="P W", sin_second="P W", scale="H Y")
 
 
 def rotate(
@@ -275,10 +276,7 @@ def rotate(
     16).
 
     The norm has no epsilon.  Computed in float32 (float64 where an input is).  Gradients reach ``x`` and ``scale``.
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form"
-    (PyTorch, in pieces that fit in a CPU's cache) have first derivatives in reverse mode only; "auto" takes the kernel
-    on CUDA, the closed form on a CPU where gradients are asked for in one dtype outside torch.func and torch.compile,
-    else, and where second derivatives may be asked for, the definition.
+    "fused" (Triton) and "closed_form" have first derivatives in reverse mode only.
 
     Args:
         x: (B, T, H, Y), of any strides: a view of a packed projection is not copied.
@@ -304,7 +302,7 @@ def rotate_queries_and_keys(
     normalize: bool = False,
     implementation: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``rotate`` to both with one ``scale``; the fused kernel takes them in one launch.
+    """Apply ``rotate`` to both with one ``scale``.
 
     Args:
         query, key: (B, T, H, Y); the rest as for ``rotate``.
@@ -315,8 +313,6 @@ def rotate_queries_and_keys(
     Raises:
         ValueError, NotImplementedError: as ``rotate``.
     """
-    if query.shape != key.shape:
-        raise ValueError(f"query and key must have one shape, got {tuple(query.shape)} and {tuple(key.shape)}")
     turned_query, turned_key = _rotate((query, key), tables, scale, normalize, implementation)
     return turned_query, turned_key
 
@@ -324,7 +320,15 @@ def rotate_queries_and_keys(
 def _rotate(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool, implementation: str
 ) -> tuple[Tensor, ...]:
-    _check_shapes(inputs[0], tables, scale)
+    SHAPES.check(inputs[0], inputs[-1], *tables, scale)
+    tokens, width = inputs[0].shape[1], inputs[0].shape[3]
+    check_width(width)
+    if tables.cos.shape[1] * 2 != width:
+        raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {tuple(tables.cos.shape)}")
+    if tokens > len(tables.cos):
+        raise ValueError(
+            f"{tokens} tokens are more than the {len(tables.cos)} positions of the tables: make longer ones"
+        )
     given = (*inputs, *tables) if scale is None else (*inputs, *tables, scale)
     turn = choose("qk_rotary", WAYS, implementation, given, width=inputs[0].shape[-1])
     return turn(inputs, tables, scale, normalize)
@@ -333,9 +337,9 @@ def _rotate(
 def _fused(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
 ) -> tuple[Tensor, ...]:
-    from paper_repro.kernels.qk_rotary import triton
+    from paper_repro.kernels.qk_rotary.triton import Rotation as Fused
 
-    return triton.rotate(inputs, tables, scale, normalize)
+    return tuple(Fused.apply(x, *tables, scale, normalize).transpose(1, 2) for x in inputs)
 
 
 def _definition(
@@ -346,34 +350,6 @@ def _definition(
 
 WAYS = (
     triton_way(_fused, widest=WIDEST),
-    Way(
-        "closed_form",
-        _closed_form,
-        order=1,
-        dtypes=EXACT,
-        one_dtype=True,
-        transforms=False,
-        compiler=False,
-        empty=False,
-        auto_on=("cpu",),
-        auto_order=1,
-    ),
+    closed_form_way(_closed_form, order=1, transforms=False, autocast=True, auto_on=("cpu",), auto_order=1),
     Way("reference", _definition),
 )
-
-
-def _check_shapes(x: Tensor, tables: RotaryTables, scale: Tensor | None) -> None:
-    if x.ndim != 4:
-        raise ValueError(f"queries and keys must have shape (B, T, H, Y), got {tuple(x.shape)}")
-    tokens, heads, width = x.shape[1:]  # x is (B, T, H, Y)
-    check_width(width)
-    shapes = {tuple(table.shape) for table in tables}
-    if len(shapes) > 1 or tables.cos.ndim != 2 or tables.cos.shape[1] * 2 != width:
-        found = ", ".join(str(tuple(table.shape)) for table in tables)
-        raise ValueError(f"tables must each have shape (P, Y/2) = (P, {width // 2}), got {found}")
-    if tokens > len(tables.cos):
-        raise ValueError(
-            f"{tokens} tokens are more than the {len(tables.cos)} positions of the tables: make longer ones"
-        )
-    if scale is not None and scale.shape != (heads, width):
-        raise ValueError(f"scale must have shape (H, Y) = ({heads}, {width}), got {tuple(scale.shape)}")

@@ -1,13 +1,13 @@
-"""One launch for queries and keys in Triton, and one for their gradients: every element read once and written once.
+"""Rotated rows in one launch of Triton, and their gradients in another: every element read once and written once.
 
 A program takes some heads of a token, then of every so many-th token: it reads the scales once and each token's tables
-once for both.  The backward pass turns again instead of keeping anything.  With r the turned row, n = r / |r|,
+once for all of them.  The backward pass turns again instead of keeping anything.  With r the turned row, n = r / |r|,
 y = s n and G the gradient of y,
 
     ds = sum n G,   dn = s G,   dr = (dn - n (n . dn)) / |r|,   da = cos dr_a + sin_second dr_b,
                                                                 db = cos dr_b - sin_first dr_a
 
-where the sum goes over tokens, queries and keys: in registers, then over programs in a fixed order.
+where the sum goes over tokens: in registers, then over programs in a fixed order.
 """
 
 from typing import Any, NamedTuple
@@ -18,9 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paper_repro.kernels.dispatch import wide
-from paper_repro.kernels.first_order import FirstOrder
-from paper_repro.kernels.qk_rotary.op import RotaryTables
-from paper_repro.kernels.triton import TYPES, properties
+from paper_repro.kernels.first_order import FirstOrder, WithGradient
+from paper_repro.kernels.triton import TYPES, processors
 
 TILE, PER_THREAD = 1024, 8
 """Entries of a tile; entries a thread holds of each operand: one 16-byte load of bfloat16."""
@@ -42,72 +41,46 @@ class Configuration(NamedTuple):
     """Programs that share the tokens, and tiles of a token."""
 
 
-def rotate(
-    inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
-) -> tuple[Tensor, ...]:
-    """See ``kernels.qk_rotary.rotate``; one or two inputs (B, T, H, Y)."""
-    return tuple(x.transpose(1, 2) for x in Rotation.apply(*tables, scale, normalize, *inputs))
-
-
-class Rotation(FirstOrder):
-    """Maps the tables, scale, ``normalize`` and one or two inputs (B, T, H, Y) to as many results (B, T, H, Y)."""
-
-    @staticmethod
-    def forward(
-        cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool, *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        inputs = tuple(_with_contiguous_rows(x) for x in inputs)
-        batch, tokens, heads, width = inputs[0].shape
-        outputs = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs)
-        config = configuration(batch * tokens, heads, width, WARPS_FORWARD, inputs[0].device)
-        with torch.cuda.device_of(inputs[0]):
-            _forward[config.grid](
-                inputs[0], inputs[-1], outputs[0], outputs[-1],
-                *(table.contiguous() for table in (cos, first, second)),
-                inputs[0] if scale is None else scale.contiguous(), *inputs[0].stride()[:3], *inputs[-1].stride()[:3],
-                batch * tokens, tokens, heads,
-                **_constants(inputs, (cos, first, second), scale, normalize, config),
-            )
-        return outputs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[:4], *inputs[5:])
-        ctx.normalize = inputs[4]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        cos, first, second, scale, *inputs = ctx.saved_tensors
-        dscale, *dinputs = RotationGradient.apply(cos, first, second, scale, ctx.normalize, *inputs, *gradients)
-        return None, None, None, None if scale is None else dscale, None, *dinputs
-
-
 class RotationGradient(FirstOrder):
-    """The gradients of scale (empty without one) and the inputs; given the inputs, then G of each, (B, T, H, Y)."""
+    """The gradients of x (B, T, H, Y), the tables (None) and scale, given G of the result."""
+
+    @staticmethod
+    def forward(gradient: Tensor, x: Tensor, cos: Tensor, first: Tensor, second: Tensor, *given: Any) -> Any:
+        scale, normalize = given
+        x, gradient = _with_contiguous_rows(x), _with_contiguous_rows(gradient)
+        config, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_BACKWARD)
+        dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        dtype = wide(*(value for value in (x, cos, first, second, scale) if value is not None))
+        shape = (0,) if scale is None else (config.grid[0], *x.shape[2:])
+        partial = torch.empty(shape, dtype=dtype, device=x.device)  # (programs, H, Y)
+        with torch.cuda.device_of(x):
+            _backward[config.grid](
+                x, gradient, dx, *(table.contiguous() for table in (cos, first, second)),
+                x if scale is None else scale.contiguous(), partial, *x.stride()[:3], *gradient.stride()[:3],
+                x.shape[0] * x.shape[1], *x.shape[1:3], **constants,
+            )
+        return dx, None, None, None, None if scale is None else partial.sum(0).to(scale.dtype)
+
+
+class Rotation(WithGradient):
+    """Maps x (B, T, H, Y), the tables, scale (H, Y) or None and ``normalize`` to (B, T, H, Y)."""
+
+    gradient = RotationGradient
 
     @staticmethod
     def forward(
-        cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool, *given: Tensor
-    ) -> tuple[Tensor, ...]:
-        rows = [_with_contiguous_rows(x) for x in given]
-        inputs, gradients = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-        batch, tokens, heads, width = inputs[0].shape
-        config = configuration(batch * tokens, heads, width, WARPS_BACKWARD, inputs[0].device)
-        tables = tuple(table.contiguous() for table in (cos, first, second))
-        dinputs = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs)
-        constants = _constants(tuple(inputs), tables, scale, normalize, config)
-        shape = (0,) if scale is None else (config.grid[0], heads, width)
-        dtype = wide(*inputs, *tables, *([] if scale is None else [scale]))
-        partial = torch.empty(shape, dtype=dtype, device=inputs[0].device)  # (programs, H, Y)
-        with torch.cuda.device_of(inputs[0]):
-            _backward[config.grid](
-                inputs[0], inputs[-1], gradients[0], gradients[-1], dinputs[0], dinputs[-1], *tables,
-                inputs[0] if scale is None else scale.contiguous(), partial, *inputs[0].stride()[:3],
-                *inputs[-1].stride()[:3], *gradients[0].stride()[:3], *gradients[-1].stride()[:3], batch * tokens,
-                tokens, heads,
-                **constants,
+        x: Tensor, cos: Tensor, first: Tensor, second: Tensor, scale: Tensor | None, normalize: bool
+    ) -> Tensor:
+        x = _with_contiguous_rows(x)
+        config, constants = _launched(x, (cos, first, second), scale, normalize, WARPS_FORWARD)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        with torch.cuda.device_of(x):
+            _forward[config.grid](
+                x, out, *(table.contiguous() for table in (cos, first, second)),
+                x if scale is None else scale.contiguous(), *x.stride()[:3],
+                x.shape[0] * x.shape[1], *x.shape[1:3], **constants,
             )
-        return partial if scale is None else partial.sum(0).to(scale.dtype), *dinputs
+        return out
 
 
 def configuration(tokens: int, heads: int, width: int, warps_per_processor: int, device: torch.device) -> Configuration:
@@ -117,29 +90,24 @@ def configuration(tokens: int, heads: int, width: int, warps_per_processor: int,
     taken = min(max(1, TILE // block), divisor if divisor >= LEAST_HEADS else triton.next_power_of_2(heads))
     warps = min(max(taken * block // PER_THREAD // 32, 1), 16)
     tiles = triton.cdiv(heads, taken)
-    programs = properties(device).processors * max(1, warps_per_processor // warps)
+    programs = processors(device) * max(1, warps_per_processor // warps)
     return Configuration(taken, block, warps, (min(tokens, max(1, programs // tiles)), tiles))
+
+
+def _launched(
+    x: Tensor, tables: tuple[Tensor, ...], scale: Tensor | None, normalize: bool, warps: int
+) -> tuple[Configuration, dict[str, Any]]:
+    batch, tokens, heads, width = x.shape
+    config = configuration(batch * tokens, heads, width, warps, x.device)
+    dtype = wide(x, *tables, *([] if scale is None else [scale]))
+    return config, {
+        "WIDE": TYPES[dtype], "SCALED": scale is not None, "NORMALIZE": normalize,
+        "WIDTH": width, "HEADS": config.heads, "BLOCK": config.block, "num_warps": config.warps,
+    }
 
 
 def _with_contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _constants(
-    inputs: tuple[Tensor, ...], tables: tuple[Tensor, ...], scale: Tensor | None, normalize: bool,
-    config: Configuration,
-) -> dict[str, Any]:
-    dtype = wide(*inputs, *tables, *([] if scale is None else [scale]))
-    return {
-        "WIDE": TYPES[dtype],
-        "BOTH": len(inputs) == 2,
-        "SCALED": scale is not None,
-        "NORMALIZE": normalize,
-        "WIDTH": inputs[0].shape[-1],
-        "HEADS": config.heads,
-        "BLOCK": config.block,
-        "num_warps": config.warps,
-    }
 
 
 @triton.jit
@@ -203,11 +171,19 @@ def _turned_back(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _load_scale(  # type: ignore[no-untyped-def]
+    scale, at, inside, SCALED: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Load both halves of the pairs' scales, (HEADS, BLOCK/2); ones without a scale."""
+    values = _load(scale, at, inside, WIDE) if SCALED else tl.full((HEADS, BLOCK), 1.0, WIDE)
+    return _pairs(values, HEADS, BLOCK)
+
+
+@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    query, key, query_out, key_out, cos_table, first_table, second_table, scale, query_batch, query_token, query_head,
-    key_batch, key_token, key_head, count, tokens, heads,
-    WIDE: tl.constexpr, BOTH: tl.constexpr, SCALED: tl.constexpr, NORMALIZE: tl.constexpr, WIDTH: tl.constexpr,
-    HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    x, out, cos_table, first_table, second_table, scale, by_batch, by_token, by_head, count, tokens, heads,
+    WIDE: tl.constexpr, SCALED: tl.constexpr, NORMALIZE: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     column = tl.arange(0, BLOCK)[None, :]
@@ -218,29 +194,21 @@ def _forward(  # type: ignore[no-untyped-def]
     for place in range(tl.program_id(0), count, tl.num_programs(0)):
         sequence = (place // tokens).to(tl.int64)
         token = (place % tokens).to(tl.int64)
-        at = sequence * query_batch + token * query_token + head * query_head + column
-        q = _load(query, at, inside, WIDE)  # (HEADS, BLOCK)
-        if BOTH:
-            at = sequence * key_batch + token * key_token + head * key_head + column
-            k = _load(key, at, inside, WIDE)  # (HEADS, BLOCK)
+        row = _load(x, sequence * by_batch + token * by_token + head * by_head + column, inside, WIDE)
         cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)  # (1, BLOCK/2)
         first = _load_table(first_table, token, WIDE, WIDTH, BLOCK)
         second = _load_table(second_table, token, WIDE, WIDTH, BLOCK)
+        row = _turned(row, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK)  # (HEADS, BLOCK)
         into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column
-        q = _turned(q, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK)
-        tl.store(query_out + into, q.to(query_out.dtype.element_ty), mask=inside)
-        if BOTH:
-            k = _turned(k, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK)
-            tl.store(key_out + into, k.to(key_out.dtype.element_ty), mask=inside)
+        tl.store(out + into, row.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    query, key, query_gradient, key_gradient, query_out, key_out, cos_table, first_table, second_table, scale, partial,
-    query_batch, query_token, query_head, key_batch, key_token, key_head, query_gradient_batch, query_gradient_token,
-    query_gradient_head, key_gradient_batch, key_gradient_token, key_gradient_head, count, tokens, heads,
-    WIDE: tl.constexpr, BOTH: tl.constexpr, SCALED: tl.constexpr, NORMALIZE: tl.constexpr, WIDTH: tl.constexpr,
-    HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    x, gradient, out, cos_table, first_table, second_table, scale, partial,
+    by_batch, by_token, by_head, gradient_batch, gradient_token, gradient_head, count, tokens, heads,
+    WIDE: tl.constexpr, SCALED: tl.constexpr, NORMALIZE: tl.constexpr, WIDTH: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     column = tl.arange(0, BLOCK)[None, :]
@@ -253,41 +221,19 @@ def _backward(  # type: ignore[no-untyped-def]
     for place in range(tl.program_id(0), count, tl.num_programs(0)):
         sequence = (place // tokens).to(tl.int64)
         token = (place % tokens).to(tl.int64)
-        at = sequence * query_batch + token * query_token + head * query_head + column
-        q = _load(query, at, inside, WIDE)  # (HEADS, BLOCK)
-        at = sequence * query_gradient_batch + token * query_gradient_token + head * query_gradient_head + column
-        q_G = _load(query_gradient, at, inside, WIDE)
-        if BOTH:
-            at = sequence * key_batch + token * key_token + head * key_head + column
-            k = _load(key, at, inside, WIDE)  # (HEADS, BLOCK)
-            at = sequence * key_gradient_batch + token * key_gradient_token + head * key_gradient_head + column
-            k_G = _load(key_gradient, at, inside, WIDE)
+        row = _load(x, sequence * by_batch + token * by_token + head * by_head + column, inside, WIDE)
+        at = sequence * gradient_batch + token * gradient_token + head * gradient_head + column
+        G = _load(gradient, at, inside, WIDE)  # (HEADS, BLOCK)
         cos = _load_table(cos_table, token, WIDE, WIDTH, BLOCK)  # (1, BLOCK/2)
         first = _load_table(first_table, token, WIDE, WIDTH, BLOCK)
         second = _load_table(second_table, token, WIDE, WIDTH, BLOCK)
-        into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column
         dx, part_a, part_b = _turned_back(
-            q, q_G, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK
+            row, G, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK
         )
-        tl.store(query_out + into, dx.to(query_out.dtype.element_ty), mask=inside)
+        into = (sequence * tokens + token) * heads * WIDTH + head * WIDTH + column
+        tl.store(out + into, dx.to(out.dtype.element_ty), mask=inside)
         total_a += part_a
         total_b += part_b
-        if BOTH:
-            dx, part_a, part_b = _turned_back(
-                k, k_G, cos, first, second, scale_a, scale_b, present, NORMALIZE, HEADS, BLOCK
-            )
-            tl.store(key_out + into, dx.to(key_out.dtype.element_ty), mask=inside)
-            total_a += part_a
-            total_b += part_b
     if SCALED:
         into = (tl.program_id(0).to(tl.int64) * heads + head) * WIDTH + column
         tl.store(partial + into, tl.interleave(total_a, total_b), mask=inside)
-
-
-@triton.jit
-def _load_scale(  # type: ignore[no-untyped-def]
-    scale, at, inside, SCALED: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Load both halves of the pairs' scales, (HEADS, BLOCK/2); ones without a scale."""
-    values = _load(scale, at, inside, WIDE) if SCALED else tl.full((HEADS, BLOCK), 1.0, WIDE)
-    return _pairs(values, HEADS, BLOCK)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose, triton_way
+from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way
 
 
 def scaled_swiglu_reference(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
@@ -35,9 +35,7 @@ def scaled_swiglu(
 ) -> Tensor:
     """Compute u s_u * silu(nu s_nu) of pre = [u, nu]; nGPT's factor sqrt(D) is part of the scales.
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) has first derivatives in
-    reverse mode only and keeps ``pre`` alone for them.  "auto" is fused on CUDA and the definition elsewhere, under
-    torch.func and torch.compile, and where second derivatives may be asked for.
+    "fused" (Triton) has first derivatives in reverse mode only and keeps ``pre`` alone for them.
 
     Args:
         pre: (..., 2M).
@@ -50,8 +48,8 @@ def scaled_swiglu(
         ValueError: shapes that do not fit, an unknown implementation, or one that is not possible here.
         NotImplementedError: a second or forward-mode derivative of the kernel.
     """
+    _check(pre, scale_u, scale_nu)
     scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
-    _check_shapes(pre, scales)
     return choose("scaled_swiglu", WAYS, implementation, (pre, *scales))(pre, scale_u, scale_nu)
 
 
@@ -91,6 +89,7 @@ def scaled_swiglu_of_product(
     Raises:
         ValueError, NotImplementedError: see ``scaled_swiglu``.
     """
+    SHAPES.check(x, weight)
     scales = [scale for scale in (scale_u, scale_nu) if scale is not None]
     act = choose("scaled_swiglu_of_product", WAYS_OF_PRODUCT, implementation, (weight, x, *scales))
     return act(x, weight, scale_u, scale_nu)
@@ -109,6 +108,7 @@ def _definition_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, sc
     return scaled_swiglu_reference(functional.linear(x, weight), scale_u, scale_nu)
 
 
+SHAPES = Shapes(x="... D", weight="N D")
 WAYS_OF_PRODUCT = (
     triton_way(_fused_of_product),
     Way("closed_form", _folded, dtypes=EXACT, auto_on=("cpu",)),
@@ -116,8 +116,12 @@ WAYS_OF_PRODUCT = (
 )
 
 
-def _check_shapes(pre: Tensor, scales: list[Tensor]) -> None:
+def _check(pre: Tensor, *scales: Tensor | None) -> None:
     half = pre.shape[-1] // 2 if pre.ndim else 0
-    if pre.ndim == 0 or pre.shape[-1] % 2 or any(scale.shape not in ((half,), (1,)) for scale in scales):
-        found = ", ".join(str(tuple(value.shape)) for value in (pre, *scales))
+    if (
+        pre.ndim == 0
+        or pre.shape[-1] % 2
+        or any(one is not None and one.shape not in ((half,), (1,)) for one in scales)
+    ):
+        found = ", ".join("None" if one is None else str(tuple(one.shape)) for one in (pre, *scales))
         raise ValueError(f"shapes must be pre (..., 2M) and, if given, scales (M,) or (1,); got {found}")

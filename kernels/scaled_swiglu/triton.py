@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
+from paper_repro.kernels.triton import TYPES
 
 PROGRAMS = 4096
 """Programs at most: several for each place on a GPU's multiprocessors (8 of 4 warps on each of 132, say)."""
@@ -27,12 +29,12 @@ class ScaledSwiGLUGradient(FirstOrder):
         block, groups, num_warps = _configuration(tokens, half)
         dpre = pre.new_empty(pre.shape)  # (N, 2M)
         scaled = scale_u is not None or scale_nu is not None
-        sums = pre.new_empty(2, groups if scaled else 0, half, dtype=_exact_dtype(pre))  # (2, groups, M)
+        sums = pre.new_empty(2, groups if scaled else 0, half, dtype=wide(pre))  # (2, groups, M)
         with torch.cuda.device_of(pre):
             _backward[(groups, triton.cdiv(half, block))](
                 gradient, pre, _or(scale_u, pre), _or(scale_nu, pre), dpre, sums[0], sums[1], tokens, half,
                 gradient.stride(0), pre.stride(0), groups,
-                SCALED_U=scale_u is not None, SCALED_NU=scale_nu is not None, EXACT=_exact(pre), BLOCK=block,
+                SCALED_U=scale_u is not None, SCALED_NU=scale_nu is not None, EXACT=TYPES[wide(pre)], BLOCK=block,
                 num_warps=num_warps,
             )
         dscale_u, dscale_nu = (
@@ -56,7 +58,7 @@ class ScaledSwiGLU(WithGradient):
         with torch.cuda.device_of(pre):
             _forward[(groups, triton.cdiv(half, block))](
                 pre, _or(scale_u, pre), _or(scale_nu, pre), out, tokens, half, pre.stride(0), groups,
-                SCALED_U=scale_u is not None, SCALED_NU=scale_nu is not None, EXACT=_exact(pre), BLOCK=block,
+                SCALED_U=scale_u is not None, SCALED_NU=scale_nu is not None, EXACT=TYPES[wide(pre)], BLOCK=block,
                 num_warps=num_warps,
             )
         return out
@@ -76,14 +78,6 @@ def _rows(value: Tensor) -> Tensor:
 def _or(scale: Tensor | None, other: Tensor) -> Tensor:
     """Return a pointer that is not read where there is no scale."""
     return other if scale is None else scale.contiguous()
-
-
-def _exact_dtype(value: Tensor) -> torch.dtype:
-    return torch.promote_types(value.dtype, torch.float32)
-
-
-def _exact(value: Tensor) -> tl.dtype:
-    return tl.float64 if value.dtype == torch.float64 else tl.float32
 
 
 @triton.jit

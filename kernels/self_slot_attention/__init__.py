@@ -1,3 +1,3 @@
-from paper_repro.kernels.self_slot_attention.op import self_slot_attention, self_slot_attention_with_lse
+from paper_repro.kernels.self_slot_attention.op import self_slot_attention
 
-__all__ = ["self_slot_attention", "self_slot_attention_with_lse"]
+__all__ = ["self_slot_attention"]

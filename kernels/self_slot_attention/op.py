@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, derivative_order, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way, wide
 from paper_repro.kernels.first_order import SecondOrder
 
 
 def self_slot_attention_reference(
     query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Compute o (N B, H, T, Z) and lse (N B, H, T); shapes as in ``kernels.self_slot_attention``."""
+) -> Tensor:
+    """Compute o (N B, H, T, Z); shapes as in ``self_slot_attention``."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     tokens, columns = query.shape[2], keys.shape[2]
     rows = samples_to_rows(query, keys)  # (B, H, N T, Y)
@@ -44,7 +44,7 @@ def self_slot_attention_reference(
     probabilities = torch.softmax(scores, -1).to(values.dtype)
     to_observed, to_own = probabilities.split((columns, 1), -1)
     out = torch.matmul(to_observed, values) + to_own * samples_to_rows(own_value, keys)  # (B, H, N T, Z)
-    return rows_to_samples(out, query), rows_to_samples(scores.logsumexp(-1, keepdim=True), query).squeeze(-1)
+    return rows_to_samples(out, query)
 
 
 def samples_to_rows(of_samples: Tensor, keys: Tensor) -> Tensor:
@@ -128,98 +128,71 @@ class Setting:
     passes: Passes
 
 
-def attend(
-    passes: Passes,
-    query: Tensor,
-    own_key: Tensor | None,
-    own_value: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    lead: int,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    """Compute o (N B, H, T, Z) and lse (N B, H, T), as ``kernels.self_slot_attention``; without own ones too."""
-    rows = (None if tensor is None else samples_to_rows(tensor, keys) for tensor in (query, own_key, own_value))
-    out, lse = Attention.apply(*rows, keys, values, Setting(lead, scale, passes))  # (B, H, N T, Z), (B, H, N T)
-    return rows_to_samples(out, query), rows_to_samples(lse.unsqueeze(-1), query).squeeze(-1)
+def attend(passes: Passes, tensors: tuple[Tensor | None, ...], lead: int, scale: float) -> Tensor:
+    """Compute o (N B, H, T, Z) of the query, own keys and values, or None and None, keys and values."""
+    query, keys = tensors[0], tensors[3]
+    assert query is not None and keys is not None
+    rows = (None if tensor is None else samples_to_rows(tensor, keys) for tensor in tensors[:3])
+    out, _ = Attention.apply(*rows, *tensors[3:], Setting(lead, scale, passes))  # (B, H, N T, Z)
+    return rows_to_samples(out, query)
 
 
 class Attention(SecondOrder):
-    """o (B, H, R, Z) and lse (B, H, R) of q, own k, own v, keys and values; both or neither own ones are None."""
+    """o (B, H, R, Z) of q, own k, own v, keys, values; both or neither own ones are None.  Keeps lse (B, H, R, 1)."""
 
     @staticmethod
-    def forward(
-        query: Tensor,
-        own_key: Tensor | None,
-        own_value: Tensor | None,
-        keys: Tensor,
-        values: Tensor,
-        setting: Setting,
-    ) -> tuple[Tensor, Tensor]:
-        scale = setting.scale
-        out, lse = setting.passes.forward(Observed(query, keys, values, setting.lead, scale))
-        if own_key is not None and own_value is not None:
-            own = _dot(query, own_key) * scale  # (B, H, R, 1)
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        query, own_key, own_value, keys, values, setting = given
+        out, lse = setting.passes.forward(Observed(query, keys, values, setting.lead, setting.scale))
+        if own_key is not None:
+            own = _dot(query, own_key) * setting.scale  # (B, H, R, 1)
             out = torch.lerp(out, own_value.to(out.dtype), torch.sigmoid(own - lse).to(out.dtype))  # (B, H, R, Z)
             lse = torch.logaddexp(lse, own)
-        return out.to(values.dtype), lse.squeeze(-1)
+        return out.to(values.dtype), lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.setting = inputs[5]
+        ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:5], *output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if gradients == (None, None):
+        if gradients[0] is None:
             return (None,) * 6
-        found = AttentionGradient.apply(*gradients, *ctx.saved_tensors, ctx.setting, ctx.needs_input_grad[:5])
+        found = AttentionGradient.apply(gradients[0], *ctx.saved_tensors, ctx.setting, ctx.needs_input_grad[:5])
         return *found, None
 
 
 class AttentionGradient(SecondOrder):
-    """The gradients of q, own k, own v, keys and values, those that are needed, of gradients of o and lse."""
+    """The gradients of q, own k, own v, keys and values, those that are needed: of G, these tensors, o and lse."""
 
     @staticmethod
-    def forward(
-        direction: Tensor | None,
-        by_lse: Tensor | None,
-        query: Tensor,
-        own_key: Tensor | None,
-        own_value: Tensor | None,
-        keys: Tensor,
-        values: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        setting: Setting,
-        needs: tuple[bool, ...],
-    ) -> tuple[Tensor | None, ...]:
-        G, lse, D = _given(direction, by_lse, out, lse)
-        scale = setting.scale
-        observed = Observed(query, keys, values, setting.lead, scale)
-        wanted = needs[0], needs[3], needs[4]
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        G, query, own_key, own_value, keys, values, out, lse, setting, needs = given
+        D, scale = _dot(G, out), setting.scale
+        observed, wanted = Observed(query, keys, values, setting.lead, scale), (needs[0], needs[3], needs[4])
         dquery, dkeys, dvalues = setting.passes.gradient(observed, G, lse, D, wanted)  # (B, H, R or T + lead, Y or Z)
         dkey = dvalue = None
-        if own_key is not None and own_value is not None:
+        if own_key is not None:
             own = _own(query, own_key, own_value, G, lse, D, scale)
             dquery = _added(dquery, (own.ds * scale, own_key))  # (B, H, R, Y)
             dkey = (own.ds * scale) * query if needs[1] else None  # (B, H, R, Y)
             dvalue = own.p * G if needs[2] else None  # (B, H, R, Z)
-        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), (query, own_key, own_value, keys, values))
+        return _as_given((dquery, dkey, dvalue, dkeys, dvalues), given[1:6])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        ctx.setting = inputs[9]
+        ctx.setting = inputs[8]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:9])
+        ctx.save_for_backward(*inputs[:8])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if all(cotangent is None for cotangent in cotangents):
-            return (None,) * 11
-        needs = ctx.needs_input_grad[:7]
-        found = AttentionCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.setting, needs)
+            return (None,) * 10
+        found = AttentionCurvature.apply(*cotangents, *ctx.saved_tensors, ctx.setting, ctx.needs_input_grad[:6])
         # What o and lse, which were kept, depend on is in the other derivatives.
         return *found, *(None for _ in range(4))
 
@@ -228,49 +201,30 @@ class AttentionCurvature(SecondOrder):
     """The derivatives of ``AttentionGradient`` along cotangents of its results; they have none themselves."""
 
     @staticmethod
-    def forward(
-        a: Tensor | None,
-        own_b: Tensor | None,
-        own_d: Tensor | None,
-        b: Tensor | None,
-        d: Tensor | None,
-        direction: Tensor | None,
-        by_lse: Tensor | None,
-        query: Tensor,
-        own_key: Tensor | None,
-        own_value: Tensor | None,
-        keys: Tensor,
-        values: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        setting: Setting,
-        needs: tuple[bool, ...],
-    ) -> tuple[Tensor | None, ...]:
-        G, lse, D = _given(direction, by_lse, out, lse)
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        a, own_b, own_d, b, d, G, query, own_key, own_value, keys, values, out, lse, setting, needs = given
         a = torch.zeros_like(query) if a is None else a  # (B, H, R, Y)
-        scale, curvature = setting.scale, setting.passes.curvature
+        D, scale, curvature = _dot(G, out), setting.scale, setting.passes.curvature
         observed, along = Observed(query, keys, values, setting.lead, scale), Cotangents(a, b, d)
-        wanted = needs[0], needs[2], needs[5], needs[6]
-        if own_key is None or own_value is None:
+        wanted = needs[0], needs[1], needs[4], needs[5]
+        if own_key is None:
             found = curvature(observed, G, lse, D, along, None, wanted)
             by_key = by_value = None
             by_direction, by_query = found.direction, found.query  # (B, H, R, Z), (B, H, R, Y)
         else:
             own = _own(query, own_key, own_value, G, lse, D, scale)
-            t = _sum(_dot(a, own_key), None if own_b is None else _dot(query, own_b)) * scale  # (B, H, R, 1)
+            t = _dot(a, own_key) * scale  # (B, H, R, 1)
+            t = t if own_b is None else t + _dot(query, own_b) * scale
             w = torch.zeros_like(t) if own_d is None else _dot(G, own_d)  # (B, H, R, 1)
-            rows = OwnRows(own.ds, t, own.p * t, own.p * w)
-            found = curvature(observed, G, lse, D, along, rows, wanted)
+            found = curvature(observed, G, lse, D, along, OwnRows(own.ds, t, own.p * t, own.p * w), wanted)
             pu = own.p * (t - found.T)  # (B, H, R, 1)
             r = (own.ds * (t - found.T) + own.p * (w - found.R)) * scale  # (B, H, R, 1)
             ds = own.ds * scale
             by_direction = _added(found.direction, (pu, own_value), (own.p, own_d))  # (B, H, R, Z)
             by_query = _added(found.query, (r, own_key), (ds, own_b))  # (B, H, R, Y)
-            by_key = (r * query).addcmul_(ds, a) if needs[3] else None  # (B, H, R, Y)
-            by_value = pu * G if needs[4] else None  # (B, H, R, Z)
-        T = found.T.squeeze(-1) if needs[1] else None  # (B, H, R)
-        gradients = by_direction, T, by_query, by_key, by_value, found.keys, found.values
-        return _as_given(gradients, (direction, by_lse, query, own_key, own_value, keys, values))
+            by_key = (r * query).addcmul_(ds, a) if needs[2] else None  # (B, H, R, Y)
+            by_value = pu * G if needs[3] else None  # (B, H, R, Z)
+        return _as_given((by_direction, by_query, by_key, by_value, found.keys, found.values), (G, *given[6:11]))
 
 
 class _Own(NamedTuple):
@@ -285,22 +239,9 @@ def _own(q: Tensor, key: Tensor, value: Tensor, G: Tensor, lse: Tensor, D: Tenso
     return _Own(p, p * (_dot(G, value) - D))
 
 
-def _given(direction: Tensor | None, by_lse: Tensor | None, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return G (B, H, R, Z), lse and D (B, H, R, 1)."""
-    if direction is None:
-        direction, D = torch.zeros_like(out), torch.zeros_like(lse).unsqueeze(-1)
-    else:
-        D = _dot(direction, out)
-    return direction, lse.unsqueeze(-1), D if by_lse is None else D - by_lse.unsqueeze(-1)
-
-
 def _dot(one: Tensor, two: Tensor) -> Tensor:
     """Return the products of rows, (B, H, R, 1), in float32 at least."""
     return (one.to(wide(one)) * two).sum(-1, keepdim=True)
-
-
-def _sum(one: Tensor, two: Tensor | None) -> Tensor:
-    return one if two is None else one + two
 
 
 def _added(total: Tensor | None, *terms: tuple[Tensor, Tensor | None]) -> Tensor | None:
@@ -584,11 +525,8 @@ def self_slot_attention(
     Queries of N samples may share the observed keys and values of B sequences, which are then not copied: row n B + b
     of ``query``, ``own_key`` and ``own_value`` is sample n of sequence b.
 
-    "reference" is the definition, which holds all scores and which autograd differentiates to any order.  "fused"
-    (Triton) and "closed_form" (PyTorch, some rows at a time) have first and second derivatives in reverse mode, by
-    autograd and by torch.func.grad in any nesting of two; they keep o and lse alone, and never hold T^2 scores.  "auto"
-    takes the kernels on CUDA and the closed form on a CPU where scores are many (``LEAST_SCORES``), else, and where
-    third or forward-mode derivatives may be asked for, under vmap, torch.compile and a CPU's autocast, the definition.
+    "reference" holds all scores.  "fused" (Triton) and "closed_form" (some rows at a time, where scores are many:
+    ``LEAST_SCORES``) have first and second derivatives in reverse mode; they keep o and lse alone.
 
     Args:
         query, own_key: (N B, H, T, Y).
@@ -606,36 +544,15 @@ def self_slot_attention(
         NotImplementedError: a third or forward-mode derivative through the kernels or the closed form.
     """
     tensors = query, own_key, own_value, keys, values
-    return self_slot_attention_with_lse(*tensors, lead, scale, implementation)[0]
-
-
-def self_slot_attention_with_lse(
-    query: Tensor,
-    own_key: Tensor,
-    own_value: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    lead: int = 0,
-    scale: float | None = None,
-    implementation: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Compute o of ``self_slot_attention`` and lse_i = log(sum_{j <= i + lead} exp(s_ij) + exp(s_i,own)).
-
-    Both have derivatives of the same orders.
-
-    Returns:
-        o (N B, H, T, Z) and lse (N B, H, T), this in float32 (float64 where the inputs are).
-
-    Raises:
-        ValueError, NotImplementedError: as ``self_slot_attention``.
-    """
-    tensors = query, own_key, own_value, keys, values
-    _check(*tensors, lead)
+    if not isinstance(lead, int) or lead < 0:
+        raise ValueError(f"lead must be a whole number of at least 0, got {lead!r}")
+    SHAPES.check(*tensors)
+    if keys.shape[2] != query.shape[2] + lead or not len(keys) or len(query) % len(keys):
+        raise ValueError(f"queries {tuple(query.shape)} do not fit keys {tuple(keys.shape)} and lead {lead}")
     order, width = derivative_order(*tensors), max(query.shape[3], values.shape[3])
     large = many_scores(query, keys, order)
     way = choose(OP, WAYS, implementation, tensors, order=order, width=width, large=large)
-    scale = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
-    return way(*tensors, lead, scale)  # (N B, H, T, Z), (N B, H, T)
+    return way(*tensors, lead, 1 / math.sqrt(query.shape[3]) if scale is None else float(scale))  # (N B, H, T, Z)
 
 
 def many_scores(query: Tensor, keys: Tensor, order: int) -> bool:
@@ -650,41 +567,17 @@ def fused_passes() -> Passes:
     return Passes(triton.forward, triton.gradient, triton.curvature)
 
 
-def _fused(
-    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    return attend(fused_passes(), query, own_key, own_value, keys, values, lead, scale)  # (N B, H, T, Z), (N B, H, T)
+def _fused(*given: Any) -> Tensor:
+    return attend(fused_passes(), given[:5], *given[5:])
 
 
-def _closed_form(
-    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    return attend(PASSES, query, own_key, own_value, keys, values, lead, scale)
+def _closed_form(*given: Any) -> Tensor:
+    return attend(PASSES, given[:5], *given[5:])
 
 
-WAYS = (
+SHAPES = Shapes(query="R H T Y", own_key="R H T Y", own_value="R H T Z", keys="B H C Y", values="B H C Z")
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, order=2, widest=WIDEST, transforms=True),
     closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_large=True),
     Way("reference", self_slot_attention_reference),
 )
-
-
-def _check(query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int) -> None:
-    if not isinstance(lead, int) or lead < 0:
-        raise ValueError(f"lead must be a whole number of at least 0, got {lead!r}")
-    tensors = query, own_key, own_value, keys, values
-    fitting = all(tensor.ndim == 4 for tensor in tensors) and (
-        query.shape == own_key.shape
-        and query.shape[:3] == own_value.shape[:3]
-        and keys.shape[:3] == values.shape[:3]
-        and keys.shape[1:] == (query.shape[1], query.shape[2] + lead, query.shape[3])
-        and own_value.shape[3] == values.shape[3]
-        and keys.shape[0] > 0
-        and query.shape[0] % keys.shape[0] == 0
-    )
-    if not fitting:
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise ValueError(
-            "shapes must be query and own_key (N B, H, T, Y), own_value (N B, H, T, Z), keys (B, H, T + lead, Y), "
-            f"values (B, H, T + lead, Z); got {found} and lead {lead}"
-        )

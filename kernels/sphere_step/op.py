@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Way, choose, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 
 
@@ -26,13 +26,6 @@ def sphere_step_reference(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -
     """Compute unit(h + a (unit(f) - h))."""
     state, u, a = _wide(h, f, alpha, absolute)
     return unit(torch.lerp(state, u, a)).to(h.dtype)
-
-
-def riemannian_step_reference(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
-    """Compute unit(h - a (h (h . u) - u)), u = unit(f)."""
-    state, u, a = _wide(h, f, alpha, absolute)
-    gradient = state * (state * u).sum(-1, keepdim=True) - u
-    return unit(state - a * gradient).to(h.dtype)
 
 
 def _wide(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,6 +94,7 @@ def _pieces(*by_row: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 LONGEST_ROW = 8192
 """The fused kernel holds whole rows in registers."""
+SHAPES = Shapes(h="... D", f="... D", alpha="D|1")
 
 
 def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, implementation: str = "auto") -> Tensor:
@@ -110,10 +104,7 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
     unit(x) = x / |x| over the last dimension without an epsilon: a row of zeros gives NaN.  Computed in float32
     (float64 where an input is).
 
-    "reference" is the definition, which autograd differentiates to any order; "fused" (Triton) and "closed_form" (a CPU
-    takes rows that fit in its cache) have first derivatives in reverse mode only; "auto" takes the kernel on CUDA, the
-    closed form on a CPU where gradients are asked for outside torch.func and torch.compile, else, and where second
-    derivatives may be asked for, the definition.
+    "fused" (Triton) and "closed_form" have first derivatives in reverse mode only.
 
     Args:
         h: the state, (..., D).
@@ -127,7 +118,7 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
         ValueError: shapes that do not fit, an unknown implementation, or one that is not possible.
         NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
-    _check_shapes(h, f, alpha)
+    SHAPES.check(h, f, alpha)
     step = choose("sphere_step", WAYS, implementation, (h, f, alpha), width=h.shape[-1])
     return step(h, f, alpha, absolute)
 
@@ -144,8 +135,10 @@ def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) 
     Raises:
         ValueError: shapes that do not fit.
     """
-    _check_shapes(h, f, alpha)
-    return riemannian_step_reference(h, f, alpha, absolute)
+    SHAPES.check(h, f, alpha)
+    state, u, a = _wide(h, f, alpha, absolute)
+    gradient = state * (state * u).sum(-1, keepdim=True) - u
+    return unit(state - a * gradient).to(h.dtype)
 
 
 def _fused(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
@@ -162,13 +155,13 @@ def _closed_form(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
 
 WAYS = (
     triton_way(_fused, widest=LONGEST_ROW),
-    Way(
-        "closed_form",
+    closed_form_way(
         _closed_form,
         order=1,
+        dtypes=None,
+        one_dtype=False,
         transforms=False,
-        compiler=False,
-        empty=False,
+        autocast=True,
         auto_on=("cpu",),
         auto_order=1,
     ),
@@ -178,9 +171,3 @@ WAYS = (
 
 def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])  # (N, D)
-
-
-def _check_shapes(h: Tensor, f: Tensor, alpha: Tensor) -> None:
-    if h.ndim < 1 or f.shape != h.shape or alpha.shape not in (h.shape[-1:], (1,)):
-        found = ", ".join(str(tuple(tensor.shape)) for tensor in (h, f, alpha))
-        raise ValueError(f"shapes must be h (..., D), f (..., D) and alpha (D,) or (1,); got {found}")

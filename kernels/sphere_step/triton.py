@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-from paper_repro.kernels.triton import TYPES, properties
+from paper_repro.kernels.triton import TYPES, processors
 
 TILE, PER_THREAD = 1024, 8
 """Entries of a tile of short rows; entries a thread holds of each operand: one 16-byte load of bfloat16."""
@@ -79,7 +79,7 @@ def configuration(count: int, width: int, warps_per_processor: int, device: torc
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
     warps = min(max(rows * block // PER_THREAD // 32, 1), 16)
-    programs = properties(device).processors * max(1, warps_per_processor // warps)
+    programs = processors(device) * max(1, warps_per_processor // warps)
     return Configuration(rows, block, warps, min(triton.cdiv(count, rows), programs))
 
 

@@ -21,13 +21,13 @@ see n keys.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Way, choose, closed_form_way, triton_way, under_autocast, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, under_autocast, wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 
 
@@ -221,38 +221,12 @@ class ClosedForm:
         piece.seen(self.dcontext).baddbmm_(summed.mT, piece.rows(state))
 
 
-class Attention(Protocol):
-    """Keys and context that stay while queries change; see ``Attention``."""
-
-    def __init__(self, keys: Tensor, context: Tensor | None, positions: Positions, tau: float) -> None: ...
-
-    def forward(self, query: Tensor, state: Tensor | None, lse: Tensor) -> Tensor: ...
-
-    def backward(
-        self, direction: Tensor, query: Tensor, state: Tensor | None, lse: Tensor, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]: ...
-
-    def gradients(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]: ...
-
-
 class TiedAttentionGradient(FirstOrder):
     """The gradients of all tensors, given that of o, the tensors, o and lse."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor,
-        query: Tensor,
-        keys: Tensor,
-        state: Tensor | None,
-        context: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        tau: float,
-        way: type[Attention],
-    ) -> tuple[Tensor | None, ...]:
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        gradient, query, keys, state, context, slopes, bias_self, bias_cross, out, lse, tau, way = given
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         _, dquery, dstate = attention.backward(gradient, query, state, lse, out)
         dkeys, dcontext, *dbiases = attention.gradients()
@@ -266,17 +240,8 @@ class TiedAttention(WithGradient):
     gradient = TiedAttentionGradient
 
     @staticmethod
-    def forward(
-        query: Tensor,
-        keys: Tensor,
-        state: Tensor | None,
-        context: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        tau: float,
-        way: type[Attention],
-    ) -> tuple[Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        query, keys, state, context, slopes, bias_self, bias_cross, tau, way = given
         lse = query.new_empty(query.shape[:-1], dtype=wide(query))  # (B, T, H)
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         return attention.forward(query, state, lse), lse
@@ -291,25 +256,9 @@ class DescentGradient(FirstOrder):
     """The gradients of all tensors, given that of x_S, the tensors, x_1 ... x_{S-1} and lse_0 ... lse_{S-1}."""
 
     @staticmethod
-    def forward(
-        gradient: Tensor,
-        x: Tensor,
-        keys: Tensor,
-        reading: Tensor,
-        writing: Tensor,
-        context: Tensor | None,
-        norm_weight: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        states: Tensor,
-        lse: Tensor,
-        num_steps: int,
-        step_size: float,
-        tau: float,
-        norm_eps: float,
-        way: type[Attention],
-    ) -> tuple[Tensor | None, ...]:
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        gradient, x, keys, reading, writing, context, norm_weight, *others = given
+        slopes, bias_self, bias_cross, states, lse, num_steps, step_size, tau, norm_eps, way = others
         dtype = keys.dtype
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         dreading, dwriting = (value.new_zeros(value.shape, dtype=wide(value)) for value in (reading, writing))
@@ -350,22 +299,9 @@ class Descent(WithGradient):
     gradient = DescentGradient
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        keys: Tensor,
-        reading: Tensor,
-        writing: Tensor,
-        context: Tensor | None,
-        norm_weight: Tensor | None,
-        slopes: Tensor,
-        bias_self: Tensor,
-        bias_cross: Tensor,
-        num_steps: int,
-        step_size: float,
-        tau: float,
-        norm_eps: float,
-        way: type[Attention],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        x, keys, reading, writing, context, norm_weight, *others = given
+        slopes, bias_self, bias_cross, num_steps, step_size, tau, norm_eps, way = others
         attention = way(keys, context, Positions(slopes, bias_self, bias_cross), tau)
         out, states = torch.empty_like(x), x.new_empty(num_steps - 1, *x.shape)
         lse = keys.new_empty(num_steps, *keys.shape[:-1], dtype=wide(keys))  # (S, B, T, H)
@@ -398,6 +334,9 @@ def _each(gradients: list[Tensor], *tensors: Tensor) -> list[Tensor]:
 
 LEAST_SCORES = 1 << 19
 """B H T^2 S, from which on "auto" takes the closed form on a CPU: below, its calls take longer than what they save."""
+SHAPES = Shapes(query="B T H Y", keys="B T H Y", state="B T D", context="B T D")
+POSITION_SHAPES = Shapes(slopes="H", bias_self="", bias_cross="")
+DESCENT_SHAPES = Shapes(x="B T D", keys="B T H Y", reading="N D", writing="N D", context="B T D", norm_weight="D")
 WIDEST = 256
 """The fused kernel holds whole rows of heads in registers."""
 
@@ -421,11 +360,8 @@ def tied_attention(
     (CEM, equations 1 and 12, appendix B and Algorithm 1; the diagonal d is in the scores alone).  The energy of a token
     is -tau sum_k lse_ik.  Deviation: the paper adds + m_k |i - j|; a penalty is meant.
 
-    "reference" is the definition, which autograd differentiates to any order and which holds all H T^2 scores; "fused"
-    (Triton) and "closed_form" (PyTorch, some rows of scores at a time) have first derivatives of o in reverse mode
-    only, and none of lse, which is marked so; "auto" takes the kernel on CUDA, the closed form on a CPU where gradients
-    are asked for in one dtype outside autocast, torch.func and torch.compile and scores are many (``LEAST_SCORES``),
-    else, and where second derivatives may be asked for, the definition.
+    "reference" holds all H T^2 scores; "fused" (Triton) and "closed_form" (some rows of scores at a time, where these
+    are many: ``LEAST_SCORES``) have first derivatives of o in reverse mode only, and none of lse.
 
     Args:
         query, keys: q and k, (B, T, H, Y).
@@ -442,12 +378,9 @@ def tied_attention(
             unknown implementation, or one that is not possible.
         NotImplementedError: a second or forward-mode derivative through the kernel or the closed form.
     """
-    fitting = query.ndim == 4 and query.shape == keys.shape and (state is None) == (context is None)
-    if not fitting or (state is not None and not _fits(state, context, query)):
-        raise ValueError(
-            "shapes must be query and keys (B, T, H, Y), and both or neither of state and context (B, T, D); got "
-            + _shapes(query, keys, state, context)
-        )
+    SHAPES.check(query, keys, state, context)
+    if (state is None) != (context is None):
+        raise ValueError("state and context go together")
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
     given = [value for value in (query, keys, state, context) if value is not None]
     attention = _attention("tied_attention", implementation, keys, 1, (*given, *positions))
@@ -498,7 +431,13 @@ def descend(
     Raises:
         ValueError, NotImplementedError: as ``tied_attention``; also for ``num_steps`` below 1.
     """
-    _check_descent(x, keys, reading, writing, context, norm_weight, num_steps, step_size, norm_eps)
+    DESCENT_SHAPES.check(x, keys, reading, writing, context, norm_weight)
+    if not isinstance(num_steps, int) or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
+    if not (math.isfinite(step_size) and math.isfinite(norm_eps) and norm_eps >= 0):
+        raise ValueError(f"step_size and norm_eps must be finite numbers, got {step_size!r} and {norm_eps!r}")
+    if reading.shape[0] != keys.shape[2] * keys.shape[3]:
+        raise ValueError(f"reading and writing must be (H Y, D), got {tuple(reading.shape)}")
     positions = _positions(keys, tau, slopes, bias_self, bias_cross)
     given = [value for value in (x, keys, reading, writing, context, norm_weight) if value is not None]
     attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
@@ -517,20 +456,20 @@ def descend(
 
 def _attention(
     op: str, implementation: str, keys: Tensor, num_steps: int, given: tuple[Tensor, ...]
-) -> type[Attention] | None:
+) -> type[Any] | None:
     """Return the class that attends; None for the definition."""
     sequences, tokens, heads, width = keys.shape  # (B, T, H, Y)
     large = sequences * heads * tokens**2 * num_steps >= LEAST_SCORES
     return choose(op, WAYS, implementation, given, width=width, large=large)()
 
 
-def _fused() -> type[Attention]:
+def _fused() -> type[Any]:
     from paper_repro.kernels.tied_attention import triton
 
     return triton.Attention
 
 
-def _closed_form() -> type[Attention]:
+def _closed_form() -> type[Any]:
     return ClosedForm
 
 
@@ -538,7 +477,7 @@ def _definition() -> None:
     return None
 
 
-WAYS: tuple[Way[Callable[[], type[Attention] | None]], ...] = (
+WAYS: tuple[Way[Callable[[], type[Any] | None]], ...] = (
     triton_way(_fused, widest=WIDEST),
     closed_form_way(_closed_form, order=1, transforms=False, auto_on=("cpu",), auto_order=1, auto_large=True),
     Way("reference", _definition),
@@ -556,51 +495,7 @@ def _positions(
     slopes = zero.expand(heads) if slopes is None else slopes  # (H,)
     bias_self = zero if bias_self is None else bias_self
     bias_cross = zero if bias_cross is None else bias_cross
-    if slopes.shape != (heads,) or bias_self.ndim or bias_cross.ndim:
-        found = _shapes(slopes, bias_self, bias_cross)
-        raise ValueError(f"shapes must be slopes (H,) = ({heads},), bias_self () and bias_cross (); got {found}")
+    POSITION_SHAPES.check(slopes, bias_self, bias_cross)
     if slopes.requires_grad:
         raise ValueError("slopes are constants, but these ask for a gradient: give slopes.detach()")
     return Positions(slopes, bias_self, bias_cross)
-
-
-def _check_descent(
-    x: Tensor,
-    keys: Tensor,
-    reading: Tensor,
-    writing: Tensor,
-    context: Tensor | None,
-    norm_weight: Tensor | None,
-    num_steps: int,
-    step_size: float,
-    norm_eps: float,
-) -> None:
-    if not isinstance(num_steps, int) or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number of at least 1, got {num_steps!r}")
-    if not math.isfinite(step_size):
-        raise ValueError(f"step_size must be finite, got {step_size!r}")
-    if not (math.isfinite(norm_eps) and norm_eps >= 0):
-        raise ValueError(f"norm_eps must be finite and not below 0, got {norm_eps!r}")
-    fitting = (
-        x.ndim == 3
-        and keys.ndim == 4
-        and keys.shape[:2] == x.shape[:2]
-        and reading.shape == writing.shape == (keys.shape[2] * keys.shape[3], x.shape[2])
-        and (context is None or context.shape == x.shape)
-        and (norm_weight is None or norm_weight.shape == x.shape[2:])
-    )
-    if not fitting:
-        raise ValueError(
-            "shapes must be x (B, T, D), keys (B, T, H, Y), reading and writing (H Y, D), context (B, T, D) or None, "
-            f"norm_weight (D,) or None; got {_shapes(x, keys, reading, writing, context, norm_weight)}"
-        )
-
-
-def _fits(state: Tensor, context: Tensor | None, query: Tensor) -> bool:
-    return (
-        context is not None and state.ndim == 3 and state.shape == context.shape and state.shape[:2] == query.shape[:2]
-    )
-
-
-def _shapes(*tensors: Tensor | None) -> str:
-    return ", ".join("None" if tensor is None else str(tuple(tensor.shape)) for tensor in tensors)

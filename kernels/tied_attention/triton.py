@@ -25,7 +25,7 @@ from torch import Tensor
 
 from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.tied_attention.op import Positions
-from paper_repro.kernels.triton import product_constants, properties
+from paper_repro.kernels.triton import product_constants
 
 LEAST = 16
 """What a matrix product of Triton's takes at least of each of its sizes."""
@@ -49,26 +49,18 @@ class Tiles(NamedTuple):
     """How many tiles are fetched ahead."""
 
 
-HOPPER = 90
-"""The compute capability, times 10, from which on products read their factors from shared memory."""
-
-
-def tiles(width: int, element_size: int, own_keys: bool = False, capability: int = HOPPER) -> Tiles:
+def tiles(width: int, element_size: int, own_keys: bool = False) -> Tiles:
     """Choose tiles for heads of Y = ``width`` columns, at least 1, of ``element_size`` bytes.
 
     In bfloat16 they are the fastest of six to ten that were tried on an H100, at Y = 64, 72 and 84: square, but where a
     program keeps keys (``own_keys``) it holds two sums of heads' columns and meets half as many queries if these have a
-    tail.  Before Hopper factors lie in registers, and of the same tiles in bfloat16 up to 3.9 kB a thread find none:
-    there one side is half as long, at Y = 56, 64, 72 and 84 the longest that fits (compiled, not measured).
+    tail.
     """
     block, tail = _columns(width)
     columns = block + tail
     own = max(LEAST, min(MOST, _power_below(ROW_BYTES // (columns * element_size))))
     if element_size > 2:
         return Tiles(block, tail, own, max(LEAST, own // 2), 8, 2)
-    if capability < HOPPER:
-        half = max(LEAST, own // 2)
-        return Tiles(block, tail, half, own, 4, 2) if own_keys and not tail else Tiles(block, tail, own, half, 4, 2)
     warps = 4 if columns <= 96 else 8
     if not own_keys:
         return Tiles(block, tail, own, own, warps, 3 if columns <= 96 else 2)
@@ -177,7 +169,7 @@ class Attention:
         return tensor.to(self.keys.dtype).contiguous()
 
     def _tiles(self, own_keys: bool = False) -> Tiles:
-        return tiles(self.keys.shape[3], self.keys.element_size(), own_keys, properties(self.keys.device).capability)
+        return tiles(self.keys.shape[3], self.keys.element_size(), own_keys)
 
     def _grid(self, plan: Tiles) -> tuple[int, int]:
         """Return the programs: heads of one tile beside each other, since they read the same tiles of C."""

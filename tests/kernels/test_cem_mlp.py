@@ -74,17 +74,6 @@ def test_closed_form_has_the_values_and_gradients_of_the_definition(
     _assert_same(_values_and_gradients("closed_form", inputs, tied, **options), expected, 1e-12)
 
 
-@pytest.mark.usefixtures("layout")
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
-def test_closed_form_in_float32_at_the_size_of_table_3(tied: bool, activation: str) -> None:
-    inputs = _inputs((2,), (200,), 64, 170, torch.float32)
-    options = {"num_steps": 4, "step_size": 1.0, "activation": activation}
-    expected = _values_and_gradients("reference", {k: v.double() for k, v in inputs.items()}, tied, **options)
-    found = _values_and_gradients("closed_form", inputs, tied, **options)
-    _assert_same({name: value.double() for name, value in found.items()}, expected, 2e-5)
-
-
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "folded"])
 @pytest.mark.parametrize(
     "in_dims", [(0, 0, 0, 0), (1, 0, 0, 0), (0, 0, None, None), (None, 0, 0, 0), (0, None, None, 1)]
@@ -120,72 +109,6 @@ def test_gradients_of_a_stack_reach_the_stacked_parameters_through_vmap(implemen
 
     for found, expected in zip(through_vmap(implementation), through_vmap("reference"), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-11)
-
-
-def test_vmap_inside_vmap() -> None:
-    inputs = _inputs((2, 3), (6,), 5, 7)
-
-    def twice(implementation: str) -> Tensor:
-        inner = torch.func.vmap(lambda *t: descend(*t, num_steps=2, implementation=implementation))
-        return torch.func.vmap(inner)(*inputs.values())
-
-    torch.testing.assert_close(twice("closed_form"), twice("reference"), rtol=1e-12, atol=1e-12)
-
-
-def test_gradcheck_of_the_closed_form() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((2,), (3,), 2, 3).values()]
-    assert torch.autograd.gradcheck(lambda *t: descend(*t, num_steps=2, implementation="closed_form"), leaves)
-
-
-def test_backward_twice_through_a_retained_graph_gives_the_same_gradients() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((), (4,), 5, 7).values()]
-    out = descend(*leaves, num_steps=3).sum()
-    first = torch.autograd.grad(out, leaves, retain_graph=True)
-    for found, expected in zip(torch.autograd.grad(out, leaves), first, strict=True):
-        assert torch.equal(found, expected)
-
-
-def test_inputs_are_left_untouched() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((), (4,), 5, 7).values()]
-    before = [leaf.detach().clone() for leaf in leaves]
-    descend(*leaves, num_steps=3).sum().backward()
-    assert all(torch.equal(leaf, value) for leaf, value in zip(leaves, before, strict=True))
-
-
-def test_second_derivatives_come_from_the_definition_and_are_refused_by_the_closed_form() -> None:
-    leaves = [value.requires_grad_() for value in _inputs((), (2,), 3, 4).values()]
-    assert torch.autograd.gradgradcheck(lambda *t: descend(*t, num_steps=2, implementation="reference"), leaves)
-    (gradient,) = torch.autograd.grad(descend(*leaves, num_steps=2).sum(), leaves[0], create_graph=True)
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        gradient.sum().backward()
-
-
-def test_forward_mode_is_the_definition_s_and_refused_by_the_closed_form() -> None:
-    x, *rest = _inputs((), (2,), 3, 4).values()
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        torch.func.jvp(lambda value: descend(value, *rest, num_steps=2, implementation="closed_form"), (x,), (x,))
-
-    def tangent(implementation: str) -> Tensor:
-        found: Tensor = torch.func.jvp(
-            lambda value: descend(value, *rest, num_steps=2, implementation=implementation), (x,), (x,)
-        )[1]
-        return found
-
-    assert torch.equal(tangent("auto"), tangent("reference"))
-
-
-def test_autocast_takes_the_definition() -> None:
-    inputs = list(_inputs((), (4,), 5, 7, torch.float32).values())
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = descend(*inputs, num_steps=2, implementation="reference")
-        assert torch.equal(descend(*inputs, num_steps=2), expected)
-        with pytest.raises(ValueError, match="autocast"):
-            descend(*inputs, num_steps=2, implementation="closed_form")
-
-
-def test_no_tokens_give_an_empty_result() -> None:
-    inputs = _inputs((), (0,), 5, 7)
-    assert descend(*inputs.values(), num_steps=2).shape == (0, 5)
 
 
 @pytest.mark.parametrize(

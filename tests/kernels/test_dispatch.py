@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import ANY_ORDER, EXACT, Way, choose, derivative_order, differentiable, triton_way
+from paper_repro.kernels.dispatch import (
+    ANY_ORDER,
+    EXACT,
+    Shapes,
+    Way,
+    choose,
+    derivative_order,
+    differentiable,
+    triton_way,
+)
 from paper_repro.kernels.preferences import Speed, prefer, speed
 
 KERNEL = triton_way("kernel", widest=8)
@@ -205,6 +214,15 @@ def test_a_preference_is_taken_where_the_op_has_it_and_can() -> None:
 def test_a_scope_below_first_order_is_refused() -> None:
     with pytest.raises(ValueError, match="order must be a whole number of at least 1, got 0"), differentiable(0):
         pass
+
+
+def test_shapes_are_matched_by_the_names_of_their_sizes() -> None:
+    shapes = Shapes(h="... D", f="... D", alpha="D|1", bias="")
+    shapes.check(torch.ones(2, 3, 4), torch.ones(2, 3, 4), torch.ones(1), torch.ones(()))
+    shapes.check(torch.ones(4), None, torch.ones(4), None)
+    for wrong in ((2, 4), (3, 3, 4), (2, 3, 5), (3, 4)):
+        with pytest.raises(ValueError, match=r"shapes must be h \(\.\.\., D\), f \(\.\.\., D\), alpha \(D\|1\)"):
+            shapes.check(torch.ones(2, 3, 4), torch.ones(wrong), None, None)
 
 
 def test_the_compiler_traces_the_choice() -> None:

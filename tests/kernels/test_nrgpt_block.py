@@ -84,14 +84,6 @@ def test_derivatives_are_those_of_the_definition(
     _assert_same([value.double() for value in found], expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_at_the_size_of_shakespeare_in_several_pieces(variant: str) -> None:
-    function, _, definition = VARIANTS[variant]
-    inputs = _inputs(variant, (3, 256), 64, 256)
-    expected = _value_and_gradients(definition, inputs)
-    _assert_same(_value_and_gradients(function, inputs, implementation="closed_form"), expected, 1e-12)
-
-
 @pytest.mark.usefixtures("layout")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("order", ["vmap", "grad in vmap", "vmap in vmap", "shared weights"])
@@ -133,55 +125,3 @@ def test_backward_keeps_the_pre_activations_only_and_leaves_its_inputs_untouched
     again = torch.autograd.grad(out.sum(), leaves)
     assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
     assert all(torch.equal(leaf, value) for leaf, value in zip(leaves, before, strict=True))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_second_and_forward_derivatives_come_from_the_definition_and_are_refused_here(variant: str) -> None:
-    function, _, _ = VARIANTS[variant]
-    leaves = [value.requires_grad_() for value in _inputs(variant, (2,), 3, 4)]
-    assert torch.autograd.gradgradcheck(lambda *t: function(*t, implementation="reference"), leaves)
-    (gradient,) = torch.autograd.grad(function(*leaves).sum(), leaves[0], create_graph=True)
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        gradient.sum().backward()
-    g, *weights = (leaf.detach() for leaf in leaves)
-    with pytest.raises(NotImplementedError, match="implementation='reference'"):
-        torch.func.jvp(lambda at: function(at, *weights, implementation="closed_form"), (g,), (g,))
-    tangents = [
-        torch.func.jvp(lambda at: function(at, *weights, implementation=name), (g,), (g,))[1]  # noqa: B023
-        for name in ("auto", "reference")
-    ]
-    assert torch.equal(*tangents)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_autocast_and_evaluation_take_the_definition(variant: str) -> None:
-    function, _, definition = VARIANTS[variant]
-    inputs = _inputs(variant, (2, 9), 5, 7, torch.float32)
-    with torch.no_grad():
-        assert torch.equal(function(*inputs), definition(*inputs))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(function(*inputs), definition(*inputs))
-        with pytest.raises(ValueError, match="autocast is active"):
-            function(*inputs, implementation="closed_form")
-    assert function(*_inputs(variant, (0, 3), 5, 7)).shape == (0, 3, 5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({0: torch.zeros(2, 6)}, r"got \(2, 6\), \(7, 5\)"),
-        ({1: torch.zeros(5, 7)}, "shapes must be"),
-        ({2: torch.zeros(5)}, "shapes must be"),
-        ({3: torch.zeros(7, 5)}, "shapes must be"),
-        ({4: torch.zeros(7)}, "shapes must be"),
-    ],
-)
-def test_wrong_shapes_are_refused(change: dict[int, Tensor], message: str) -> None:
-    inputs = dict(enumerate(_inputs("two_weight", (2,), 5, 7))) | change
-    with pytest.raises(ValueError, match=message):
-        nrgpt_block.two_weight_gradient(*inputs.values())
-
-
-def test_an_unknown_implementation_is_refused() -> None:
-    with pytest.raises(ValueError, match="implementation must be one of auto, closed_form, reference, got 'fast'"):
-        nrgpt_block.one_layer_gradient(*_inputs("one_layer", (2,), 5, 7), implementation="fast")

@@ -1,5 +1,8 @@
-"""Second derivatives of every op under "auto": within ``differentiable`` they are the definition's; outside of it the
-ways that have first derivatives only say so."""
+"""What holds for every op.
+
+Within ``differentiable`` second derivatives under "auto" are the definition's; outside of it the ways that have first
+derivatives only say so.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -176,6 +179,45 @@ def test_a_gradient_within_vmap_that_is_differentiated_again_is_the_definition_s
 
     for one, two in zip(second(), second(implementation="reference"), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-11, atol=1e-11)
+
+
+def test_forward_mode_is_the_definition_s(op: Op, preferred: str) -> None:
+    leaves = [leaf.detach() for leaf in _leaves(op)]
+    tangents = tuple(torch.ones_like(leaf) for leaf in leaves)
+    found = torch.func.jvp(op.compute, tuple(leaves), tangents)
+    expected = torch.func.jvp(lambda *given: op.compute(*given, implementation="reference"), tuple(leaves), tangents)
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
+def test_rows_and_gradients_may_lie_apart_and_inputs_are_left_untouched(op: Op, preferred: str) -> None:
+    plain = _leaves(op)
+    strided = [torch.stack([leaf.detach()] * 2, -1)[..., 1].requires_grad_() for leaf in plain]
+    expected = op.compute(*plain, implementation="reference")
+    apart = torch.stack([torch.full_like(expected, 0.5)] * 2, -1)[..., 0]
+    gradients = torch.autograd.grad(expected, plain, apart)
+    found = op.compute(*strided)
+    for one, two in zip((found, *torch.autograd.grad(found, strided, apart)), (expected, *gradients), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(one, two) for one, two in zip(plain, strided, strict=True))
+
+
+def test_half_precision_is_close_also_under_autocast(op: Op, preferred: str) -> None:
+    dtype = torch.float16 if preferred == "fused" else torch.bfloat16  # Triton's interpreter gets bfloat16 wrong
+    leaves = [leaf.detach().to(dtype) for leaf in _leaves(op)]
+    exact = op.compute(*(leaf.double() for leaf in leaves), implementation="reference")
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = op.compute(*(leaf.float() for leaf in leaves))
+    for found in (op.compute(*leaves), cast):
+        assert float((found.double() - exact).norm() / exact.norm()) < 3e-2
+
+
+def test_shapes_that_do_not_fit_and_unknown_ways_are_refused(op: Op) -> None:
+    first, *others = (leaf.detach() for leaf in _leaves(op))
+    with pytest.raises(ValueError, match=r"shape|must"):
+        op.compute(torch.cat([first, first[..., :1]], -1), *others)
+    with pytest.raises(ValueError, match=r"implementation must be one of auto, .*reference, got 'fast'"):
+        op.compute(first, *others, implementation="fast")
 
 
 @pytest.mark.parametrize("name", WAYS)

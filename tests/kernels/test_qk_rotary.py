@@ -90,28 +90,6 @@ def test_textbook_positions_turn_pairs_by_an_angle_that_grows_with_the_position(
     torch.testing.assert_close(found, turned, rtol=1e-13, atol=1e-13)
 
 
-def test_scores_depend_on_the_distance_alone_with_textbook_tables_only() -> None:
-    constant = [row.expand(1, 6, 1, 8) for row in _inputs(1, 1, 1, 8)[0].unbind(2)]
-    for name, make in TABLES.items():
-        query, key = rotate_queries_and_keys(constant[0], constant[1], make(6, 8, dtype=torch.float64))
-        next_to = (query[0, 0, 1:] * key[0, 0, :-1]).sum(-1)
-        assert (float(next_to.std()) < 1e-14) is (name == "textbook")
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
-def test_autograd_of_the_definition_is_exact(make: Callable[..., RotaryTables], normalize: bool) -> None:
-    leaves = [value.requires_grad_() for value in _inputs(1, 3, 2, 4)]
-    tables = make(3, 4, dtype=torch.float64)
-
-    def function(packed: Tensor, scale: Tensor) -> Any:
-        return rotate_queries_and_keys(packed[:, :, 0], packed[:, :, 1], tables, scale, normalize, "reference")
-
-    assert torch.autograd.gradcheck(function, leaves)
-    assert torch.autograd.gradgradcheck(function, leaves)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("implementation", FAST)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("both", [True, False])
@@ -143,23 +121,6 @@ def test_values_and_gradients_are_those_of_the_definition(
     _assert_same(found, expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("fast", FAST)
-def test_neither_inputs_nor_gradients_need_one_layout(fast: str) -> None:
-    packed, scale = _inputs(2, 6, 4, 8)
-    tables = textbook_tables(12, 16, dtype=torch.float64)
-    tables = RotaryTables(*(table[::2, ::2] for table in tables))
-
-    def run(implementation: str) -> list[Tensor]:
-        query = packed[:, :, 0].transpose(1, 2).clone().requires_grad_()
-        key = packed[:, :, 1].transpose(2, 3).clone().requires_grad_()
-        rates = scale.mT.clone().requires_grad_()
-        q, k = rotate_queries_and_keys(query.transpose(1, 2), key.mT, tables, rates.mT, True, implementation)
-        loss = (q.mT @ k).square().sum() + q.sum() + k[..., 1].sum()
-        return [q.detach(), k.detach(), *torch.autograd.grad(loss, (query, key, rates))]
-
-    _assert_same(run(fast), run("reference"), 1e-12)
-
-
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
 def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(implementation: str) -> None:
     packed, scale = (value.requires_grad_() for value in _inputs(2, 5, 4, 8, dtype=torch.float32))
@@ -180,75 +141,6 @@ def test_results_lie_as_flash_attention_reads_them_and_inputs_are_not_copied(imp
         assert sum(size for place, size in kept.items() if place not in given) == norms
 
 
-@pytest.mark.parametrize("fast", FAST)
-def test_only_one_result_may_be_used(fast: str) -> None:
-    packed, scale = _inputs(1, 4, 2, 6)
-    tables = textbook_tables(4, 6, dtype=torch.float64)
-
-    def run(implementation: str) -> list[Tensor]:
-        leaves = [value.clone().requires_grad_() for value in (packed, scale)]
-        _, k = rotate_queries_and_keys(leaves[0][:, :, 0], leaves[0][:, :, 1], tables, leaves[1], True, implementation)
-        return list(torch.autograd.grad(k.pow(3).sum(), leaves))
-
-    _assert_same(run(fast), run("reference"), 1e-12)
-
-
-def test_dtypes_may_differ_and_results_have_that_of_the_input() -> None:
-    packed, scale = _inputs(2, 3, 4, 8)
-    query, key, tables = packed[:, :, 0].float(), packed[:, :, 1].float(), textbook_tables(3, 8)
-    expected = rotate_queries_and_keys(query.double(), key.double(), tables, scale, True, "reference")
-    for implementation in ("reference", "fused"):
-        found = rotate_queries_and_keys(query, key, tables, scale, True, implementation)
-        assert {out.dtype for out in found} == {torch.float32}
-        _assert_same(list(found), list(expected), 1e-6)
-    half = rotate(query.bfloat16(), tables, scale.float(), True)
-    assert half.dtype == torch.bfloat16
-    exact = rotate(query.bfloat16().double(), tables, scale, True)
-    # Rounded once to eight bits.
-    torch.testing.assert_close(half.double(), exact, rtol=2**-8 * 1.01, atol=1e-7)
-
-
-@pytest.mark.parametrize("implementation", FAST)
-def test_further_derivatives_are_refused(implementation: str) -> None:
-    packed, scale = (value.requires_grad_() for value in _inputs(1, 3, 2, 4))
-    tables = textbook_tables(3, 4, dtype=torch.float64)
-    out = rotate(packed[:, :, 0], tables, scale, True, implementation)
-    first = torch.autograd.grad(out.sum(), scale, create_graph=True)[0]
-    with pytest.raises(NotImplementedError, match="RotationGradient has first derivatives in reverse mode only"):
-        first.sum().backward()
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="reverse mode only"):
-        dual = torch.autograd.forward_ad.make_dual(packed[:, :, 0].detach(), torch.ones(1, 3, 2, 4).double())
-        rotate(dual, tables, scale, True, implementation)
-
-
-def test_transforms_take_the_definition() -> None:
-    packed, scale = _inputs(8, 3, 2, 4)
-    models, tables = packed.unflatten(0, (4, 2)), textbook_tables(3, 4, dtype=torch.float64)
-    stacked = torch.func.vmap(lambda x, s: rotate(x, tables, s, True), (0, None))(models[:, :, :, 0], scale)
-    expected = torch.stack([rotate(model[:, :, 0], tables, scale, True, "reference") for model in models])
-    _assert_same([stacked], [expected], 1e-14)
-    x = packed[:, :, 0]
-    _, tangent = torch.func.jvp(lambda s: rotate(x, tables, s, True), (scale,), (torch.ones_like(scale),))
-    _assert_same([tangent], [rotate(x, tables, None, True)], 1e-14)
-    for implementation in FAST:
-        with pytest.raises(ValueError, match=r"torch\.func"):
-            torch.func.vmap(lambda x: rotate(x, tables, implementation=implementation))(models[:, :, :, 0])  # noqa: B023
-
-
-@pytest.mark.parametrize("fast", FAST)
-def test_a_scale_of_zero_has_a_gradient_and_a_row_of_zeros_has_no_direction(fast: str) -> None:
-    packed, scale = _inputs(2, 3, 2, 4)
-    tables = textbook_tables(3, 4, dtype=torch.float64)
-    scale[1, 2] = 0
-    expected = _outcome("reference", [packed, scale], tables, True, True, True)
-    assert float(expected[-1][1, 2]) != 0
-    _assert_same(_outcome(fast, [packed, scale], tables, True, True, True), expected, 1e-12)
-    packed[1, 2, 0, 1] = 0
-    for implementation in ("reference", fast):
-        absent = rotate(packed[:, :, 0], tables, scale, True, implementation).isnan()
-        assert bool(absent[1, 1, 2].all()) and int(absent.sum()) == 4
-
-
 @pytest.mark.parametrize(
     ("trained", "double", "chosen"), [(True, False, True), (False, False, False), (True, True, False)]
 )
@@ -265,47 +157,6 @@ def test_auto_takes_the_closed_form_where_gradients_are_asked_for_in_one_dtype(
         called.clear()
         rotate(packed[:, :, 0], textbook_tables(3, 4), scale, True)
     assert not called
-
-
-def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed, scale = _inputs(1, 5, 2, 6)
-    query, key, _ = packed.unbind(2)
-    tables = textbook_tables(5, 6)
-    with pytest.raises(ValueError, match=r"head width must be even and at least 2, got 5 \(RoPE turns pairs\)"):
-        rotate(query[..., :5], tables)
-    for make in TABLES.values():
-        with pytest.raises(ValueError, match="head width must be even"):
-            make(4, 7)
-        with pytest.raises(ValueError, match="length must be 1 or more, got 0"):
-            make(0, 8)
-    with pytest.raises(ValueError, match="5 tokens are more than the 4 positions of the tables"):
-        rotate(query, textbook_tables(4, 6))
-    with pytest.raises(ValueError, match=r"\(P, Y/2\) = \(P, 3\), got \(5, 4\), \(5, 4\), \(5, 4\)"):
-        rotate(query, textbook_tables(5, 8))
-    with pytest.raises(ValueError, match=r"scale must have shape \(H, Y\) = \(2, 6\), got \(12,\)"):
-        rotate(query, tables, scale.flatten())
-    with pytest.raises(ValueError, match=r"shape \(B, T, H, Y\), got \(5, 2, 6\)"):
-        rotate(query[0], tables)
-    with pytest.raises(ValueError, match=r"one shape, got \(1, 5, 2, 6\) and \(1, 4, 2, 6\)"):
-        rotate_queries_and_keys(query, key[:, :4], tables)
-    with pytest.raises(ValueError, match=r"does not take torch\.complex64"):
-        rotate(query.to(torch.complex64), tables, implementation="fused")
-    with pytest.raises(ValueError, match="rows of at most 1024, got 1026"):
-        rotate(torch.ones(1, 1, 1, 1026), textbook_tables(1, 1026), implementation="fused")
-    half = RotaryTables(*(table.bfloat16() for table in tables))
-    for given, read, message in (
-        (query.bfloat16(), tables, r"it needs one dtype, got torch\.bfloat16, torch\.float32"),
-        (query, tables, r"it needs one dtype, got torch\.float32, torch\.float64"),
-        (query.bfloat16(), half, r"it does not take torch\.bfloat16"),
-        (query.float()[:0], tables, "a tensor is empty"),
-    ):
-        with pytest.raises(ValueError, match=f"'closed_form' is not possible: {message}"):
-            rotate(given, read, implementation="closed_form")
-    with pytest.raises(ValueError, match="one of auto, fused, closed_form, reference, got 'eager'"):
-        rotate(query, tables, implementation="eager")
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    with pytest.raises(ValueError, match="it runs on cuda, the tensors are on cpu"):
-        rotate(query, tables, implementation="fused")
 
 
 @pytest.mark.parametrize("implementation", ["reference", *FAST])
