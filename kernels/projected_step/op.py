@@ -31,7 +31,7 @@ def image_step_reference(
     y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
 ) -> Tensor:
     """Compute y'; shapes as in ``kernels.projected_step``."""
-    target = fold(patches.to(y.dtype), y) + bias
+    target = fold(patches.to(y.dtype), y) + bias  # (B, S, S, C)
     if wanted is not None and beta is not None:
         target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
     return torch.lerp(y, target, step_size)
