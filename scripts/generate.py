@@ -26,8 +26,8 @@ from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
     from paper_repro.datamodules.tokenizers import Tokenizer
+    from paper_repro.models.common import CausalLanguageModel
     from paper_repro.models.generation import Settle
-    from paper_repro.models.gpt import CausalLanguageModel
 
 PROBE = "paper_repro.probes.text_quality.TextQuality"
 
@@ -78,7 +78,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Re
 
     from paper_repro.cells.tasks import Cell
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
-    from paper_repro.models.gpt import CausalLanguageModel
+    from paper_repro.models.common import CausalLanguageModel
     from paper_repro.probes.serving import command_for
     from paper_repro.training.finished import rebuild
 

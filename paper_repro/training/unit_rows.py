@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from paper_repro.kernels.unit_adam import project_rows_
+from paper_repro.models.common import project_rows_
 
 
 def keep_unit_rows(optimizer: Optimizer) -> None:
