@@ -94,6 +94,7 @@ class DurableCheckpointIO(CheckpointIO):
     """Lightning's checkpoints, kept and checked by ``save`` and ``load``.
 
     Lightning's own writer puts its temporary file on another file system and loads a flipped byte without noticing.
+    Files of other names, those of ModelCheckpoint, keep Lightning's format.
 
     Raises:
         UsageError: a URL (Lightning would fetch and unpickle it), or a checkpoint of other cells.
@@ -105,12 +106,19 @@ class DurableCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if storage_options is not None:
             raise TypeError("storage_options are not supported: checkpoints are local files")
-        save(_local(path), checkpoint, self.identity)
+        local = _local(path)
+        if tasks.CHECKPOINT.fullmatch(local.name):
+            save(local, checkpoint, self.identity)
+        else:
+            stream_with_digest(local, lambda stream: torch.save(checkpoint, stream))  # type: ignore[arg-type]
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if weights_only is False:
             raise UsageError("weights_only=False would unpickle arbitrary objects: leave it out, or set it to True")
-        return load(_local(path), self.identity)
+        local = _local(path)
+        if tasks.CHECKPOINT.fullmatch(local.name) is None:
+            raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
+        return load(local, self.identity)
 
     def remove_checkpoint(self, path: Any) -> None:
         local = _local(path)
@@ -307,10 +315,7 @@ def _prune(folder: Path) -> None:
 def _local(path: Any) -> Path:
     if "://" in str(path):
         raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
-    local = Path(path)
-    if tasks.CHECKPOINT.fullmatch(local.name) is None:
-        raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
-    return local
+    return Path(path)
 
 
 def _not_plain(value: Any, key: str) -> Iterator[tuple[str, Any]]:

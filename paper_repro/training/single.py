@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision, Precision
 from torch import Tensor
 
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints
@@ -57,9 +60,17 @@ class Watching(L.Callback):
         self.watch.log.add(trainer.global_step - 1, losses * self.module.weights.correction)
         self._losses.clear()
         if self.evaluations.due(trainer.global_step, self.watch.log.steps):
-            self.evaluations.after(trainer.global_step)
+            self._tell_callbacks(trainer, self.evaluations.after(trainer.global_step)[0])
         if not self.watch.after_step(trainer.global_step):
             trainer.should_stop = True
+
+    def _tell_callbacks(self, trainer: L.Trainer, metrics: dict[str, float]) -> None:
+        """Let Lightning's callbacks see an evaluation as a validation of Lightning's own."""
+        others = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
+        if others:
+            self.module.log_dict(metrics, logger=False, prog_bar=True)
+            for callback in others:
+                callback.on_validation_end(trainer, self.module)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -135,12 +146,15 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         machine.check_compiler()
         built.module.compile_loss()
     with _quiet():
-        trainer = _trainer(built, folder, Watching(built.module, watch, evaluations, compiling, rank), rank)
         found = checkpoints.newest(folder, identity) if rank.index == 0 else None
         step = rank.share(found.step if found else 0)
         if step:
             watch.resumed_at(step)
         journal.begin(step)
+        callbacks = [instantiate(node) for node in training.callbacks.values()]
+        built.module.logs_losses = bool(callbacks)
+        watching = Watching(built.module, watch, evaluations, compiling, rank)
+        trainer = _trainer(built, folder, [watching, *callbacks], journal.loggers if callbacks else [], rank)
         with _compiling(), _worker_errors_in_one_line(), compiling.kept():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
@@ -150,13 +164,14 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
                 built.module.uncompile()  # what measures the trained module may copy it
         if log.diverged()[0] is not None:
             return Trained(watch, evaluations, {}, compiling.text)
-        if trainer.global_step != training.steps:
+        if trainer.global_step != training.steps and not callbacks:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
-        watch.stop_if_requested(training.steps)
+        log.end = trainer.global_step
+        watch.stop_if_requested(log.end)
         if isinstance(trainer.strategy, Sharded):  # fully_shard cannot be undone
             built.module = evaluations.modules[0] = _rebuilt(built)
     built.module.to(device)  # Lightning has moved it to the CPU
-    return Trained(watch, evaluations, evaluations.finish(0, training.steps), compiling.text)
+    return Trained(watch, evaluations, evaluations.finish(0, log.end), compiling.text)
 
 
 def _rebuilt(built: BuiltCell) -> PaperModule:
@@ -182,7 +197,9 @@ class BFloat16(MixedPrecision):
         Precision.clip_gradients(self, *given, **named)
 
 
-def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
+def _trainer(
+    built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: list[Logger], rank: Rank
+) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
     several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
@@ -208,12 +225,13 @@ def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> 
             max_epochs=-1,
             gradient_clip_val=training.clip_norm,
             gradient_clip_algorithm="norm",
-            callbacks=[watching],
+            callbacks=callbacks,
             plugins=plugins,
             default_root_dir=folder,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
+            logger=loggers or False,
+            log_every_n_steps=machine.log_every_steps,
+            enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
+            enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),
             enable_model_summary=False,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
@@ -267,6 +285,7 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
+            warnings.filterwarnings("ignore", message=".*but have no `val_dataloader`.*")  # Evaluations take its place
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # every rank has all of every metric
             yield
     finally:

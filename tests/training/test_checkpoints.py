@@ -146,13 +146,18 @@ def test_only_plain_contents_are_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_lightning_io_refuses_urls_other_names_and_unsafe_loading(tmp_path):
+def test_lightning_io_refuses_urls_and_unsafe_loading(tmp_path):
     io = DurableCheckpointIO(ID)
     for url in ("https://example.org/step-000000001.ckpt", "s3://bucket/step-000000001.ckpt"):
         with pytest.raises(UsageError, match="URL"):
             io.load_checkpoint(url)
+        with pytest.raises(UsageError, match="URL"):
+            io.save_checkpoint({}, url)
+    io.save_checkpoint({"x": 1}, tmp_path / "last.ckpt")
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True) == {"x": 1}  # Lightning's own format
     with pytest.raises(UsageError, match=r"expected step-000000000\.ckpt"):
-        io.save_checkpoint({}, tmp_path / "last.ckpt")
+        io.load_checkpoint(tmp_path / "last.ckpt")
+    io.remove_checkpoint(tmp_path / "last.ckpt")
     path = checkpoint_path(tmp_path, 3)
     io.save_checkpoint({"x": torch.ones(2)}, path)
     with pytest.raises(UsageError, match="weights_only=False"):
