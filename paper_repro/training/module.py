@@ -19,7 +19,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.batches import device_of, map_tensors, place
-from paper_repro.training.compiled_code import of_compiler
 from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows
@@ -75,7 +74,7 @@ class PaperModule(L.LightningModule):
         self.weights = TargetWeights()
         self._metrics: dict[str, Metric] = {}
         self._compiled: LossAndCarry | None = None
-        self._give_up: Callable[[Exception], None] | None = None
+        self._give_up: Callable[[Exception], bool] | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch.
@@ -189,14 +188,13 @@ class PaperModule(L.LightningModule):
         slot = self._slot(batch_idx)
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
-    def compile_loss(self, give_up: Callable[[Exception], None] | None = None) -> None:
+    def compile_loss(self, give_up: Callable[[Exception], bool] | None = None) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
 
         Each shape, and each value of the draws in ``constants``, is compiled once.
 
         Args:
-            give_up: called with the error where the compiler fails, after which everything goes on uncompiled; without
-                it the error is raised.
+            give_up: called with an error of the compiled loss; where it returns True, everything goes on uncompiled.
 
         Raises:
             UsageError: there is no loss that could be compiled.
@@ -219,17 +217,17 @@ class PaperModule(L.LightningModule):
         """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
         if self._compiled is None:
             return self.loss_and_carry(batch, draws, carry)
-        give_up = self._give_up
-        random = torch.get_rng_state() if give_up is not None else None
+        if self._give_up is None:
+            return self._compiled(batch, draws, carry)
+        random = torch.get_rng_state()
         try:
             return self._compiled(batch, draws, carry)
         except Exception as error:
-            if give_up is None or random is None or not of_compiler(error):
+            if not self._give_up(error):
                 raise
-            torch.set_rng_state(random)
-            self.uncompile()
-            give_up(error)
-            return self.loss_and_carry(batch, draws, carry)
+        torch.set_rng_state(random)
+        self.uncompile()
+        return self.loss_and_carry(batch, draws, carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
