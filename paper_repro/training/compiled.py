@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.files import disk_refuses
 from paper_repro.training.module import PaperModule
 
@@ -78,11 +78,6 @@ def of_compiler(error: BaseException) -> bool:
     """Return whether an error comes from torch's compiler, or from the disk that it writes to."""
     of_torch = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
     return of_torch or (isinstance(error, OSError) and disk_refuses(error))
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, at most 200 characters; its type where it has none."""
-    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:200]
 
 
 @contextlib.contextmanager

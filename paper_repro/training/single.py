@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision,
 from torch import Tensor
 
 from paper_repro.base.configs import instantiate
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints, compiled
@@ -199,7 +199,7 @@ class _Compiling:
         """Go on uncompiled, which is equal but for rounding, where the compiler has failed."""
         if not compiled.of_compiler(error):
             return False
-        self.text = f"no: it could not be compiled here ({compiled.first_line(error)})"
+        self.text = f"no: it could not be compiled here ({first_line(error)})"
         _log.warning("compiled: %s", self.text)
         return True
 
