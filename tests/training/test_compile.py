@@ -41,14 +41,6 @@ def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, 
 
 
 @needs_compiler
-def test_the_training_loss_is_what_is_compiled(cell, recorder, tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(torch, "compile", lambda function, **_: given.append(function) or function)
-    Fit().run([cell(steps=2, machine__compile=True)], tmp_path, recorder())
-    assert [function.__name__ for function in given] == ["loss"]
-
-
-@needs_compiler
 def test_a_compiled_loss_draws_the_random_numbers_of_an_uncompiled_one(cell):
     module = build(cell()).module
     module.loss = lambda batch: batch.sum() + torch.rand(5).sum()
