@@ -114,7 +114,7 @@ class CETCelebA(PaperModule):
         optimizer.zero_grad(set_to_none=True)
         schedule: Any = self.lr_schedulers()
         schedule.step()
-        if self.trainer.loggers:
+        if self.logs_losses:
             self.log_dict({"train_loss": loss, "free_residual": _residual(learned.free).max()}, on_step=True)
         return loss
 

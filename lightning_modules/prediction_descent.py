@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from paper_repro.base.configs import TARGET, instantiate
 from paper_repro.base.errors import UsageError, at_least, positive
 from paper_repro.base.identity import IGNORED
 from paper_repro.metrics.likelihood import mean_cross_entropy, num_counted
@@ -99,15 +100,15 @@ class PredictionDescent(PaperModule):
             self.thinking = _built(ThinkingSettings, thinking or {})
             self.replay = None if replay is None else _built(ReplaySettings, replay)
             self.step_size_multiplier = positive("step_size_multiplier", step_size_multiplier)
-            check_rule(self.thinking.rule, model.continuous)
+            check_rule(self.thinking.rule, self.model.continuous)
         except (TypeError, ValueError) as error:
             raise UsageError(f"module: {error}") from error
-        if model.continuous and replay is not None:
+        if self.model.continuous and replay is not None:
             raise UsageError("module.replay keeps distributions over tokens: leave it out where states are continuous")
-        if model.num_landscapes > self.thinking.num_steps:
+        if self.model.num_landscapes > self.thinking.num_steps:
             raise UsageError(
-                f"model.num_landscapes={model.num_landscapes} is more than the {self.thinking.num_steps} steps of a "
-                "prediction: give module.thinking.num_steps at least as many, or fewer landscapes"
+                f"model.num_landscapes={self.model.num_landscapes} is more than the {self.thinking.num_steps} steps of "
+                "a prediction: give module.thinking.num_steps at least as many, or fewer landscapes"
             )
 
     def read(self, batch: Batch) -> Pair:
@@ -268,7 +269,9 @@ def _as_it_was(before: Any, overwritten: Any, rows: int) -> Iterator[None]:
 
 def _built(kind: Callable[..., Any], given: Any) -> Any:
     """Return settings as ``kind``, which a config may give as a mapping."""
-    return kind(**given) if isinstance(given, Mapping) else given
+    if not isinstance(given, Mapping):
+        return given
+    return instantiate(given) if TARGET in given else kind(**given)
 
 
 def _free_bytes(device: torch.device) -> int | None:

@@ -41,6 +41,7 @@ PACKAGES = "PAPER_REPRO_PACKAGES"
 """The environment variable that names the user's packages, by name or by folder, several as in $PATH."""
 ROOMS = ("models", "lightning_modules", "datamodules", "probes", "training", "metrics", "papers", "tests")
 """The parts of the package whose classes a config may name; the rooms that run code and write files are not."""
+CALLBACKS = "lightning.pytorch.callbacks."
 FACTORIES = ("paper_repro.models.", "paper_repro.tests.")
 """Where a function may be named, too, if its annotation says which class of ours it builds."""
 DIRECTIVES = (TARGET, "_partial_", "_args_", "_convert_", "_recursive_")
@@ -254,8 +255,8 @@ def chooses(override: "Override") -> bool:
 
 
 def chosen_groups(overrides: "Sequence[Override]") -> tuple[tuple[str, str], ...]:
-    """Return the choice for each config group that the overrides name, sorted."""
-    return tuple(sorted({item.key: item.value for item in overrides if chooses(item)}.items()))
+    """Return the choice for each config group that the overrides name, sorted; ``+`` marks a group without default."""
+    return tuple(sorted({f"{'+' * item.adds}{item.key}": item.value for item in overrides if chooses(item)}.items()))
 
 
 @functools.lru_cache(maxsize=256)
@@ -266,7 +267,7 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     from omegaconf import OmegaConf
 
     for group, choice in (("experiment", experiment), *groups):
-        if choice not in (choices := files_of(group)):
+        if choice not in (choices := files_of(group.lstrip("+"))):
             own = [name for name in choices if name.startswith(f"{experiment.partition('/')[0].casefold()}/")]
             said = f"unknown experiment {choice!r}"
             if group != "experiment":
@@ -275,11 +276,19 @@ def compose_files(experiment: str, groups: tuple[tuple[str, str], ...]) -> dict[
     try:
         with searched() as loader:
             loader.repository.load_config = functools.partial(_read_once, loader.repository.load_config)
-            config = hydra_compose(f"experiment/{experiment}", [f"{group}={choice}" for group, choice in groups])
+            config = hydra_compose(*_primary(experiment, groups))
     except HydraException as error:
         raise UsageError(f"experiment {experiment}: {str(error).splitlines()[0]}") from error
     container: Any = OmegaConf.to_container(config, resolve=False)
-    return {str(key): value for key, value in container.items()}
+    return {str(key): value for key, value in container.items() if key != "runs"}
+
+
+def _primary(experiment: str, groups: tuple[tuple[str, str], ...]) -> tuple[str, list[str]]:
+    """Return the config that Hydra begins with, and its overrides; only ``train`` can add a group."""
+    words = [f"{group}={choice}" for group, choice in groups]
+    if any(word.startswith("+") for word in words):
+        return "train", [f"experiment={experiment}", "runs=null", *words]
+    return f"experiment/{experiment}", words
 
 
 @contextlib.contextmanager
@@ -543,8 +552,8 @@ def _origins(experiment: str, overrides: Sequence[Override], seed: int) -> dict[
     with searched() as loader:
         from hydra.types import RunMode
 
-        choices = [f"{group}={choice}" for group, choice in chosen_groups(overrides)]
-        defaults = loader.compute_defaults_list(f"experiment/{experiment}", choices, RunMode.RUN).defaults
+        name, words = _primary(experiment, chosen_groups(overrides))
+        defaults = loader.compute_defaults_list(name, words, RunMode.RUN).defaults
     found: dict[str, str] = {}
     for default in defaults:
         if (path := file_of(str(default.config_path))) is not None:
@@ -730,9 +739,10 @@ def built_by(target: str) -> type:
 def locate(target: str) -> Any:
     """Return the class or function of that dotted name, a module and a name in it.
 
-    It must be defined in one of the ``ROOMS``, in a package that the user named or, as an optimizer, below torch.optim,
-    not merely be within reach of a module there: the ``os`` that some module imports is refused.  A function is
-    accepted where it is defined beside models, or in the user's package, and annotated with the class that it builds.
+    It must be defined in one of the ``ROOMS``, in a package that the user named, as an optimizer below torch.optim, or
+    as a callback below lightning.pytorch.callbacks, not merely be within reach of a module there: the ``os`` that some
+    module imports is refused.  A function is accepted where it is defined beside models, or in the user's package, and
+    annotated with the class that it builds.
 
     Raises:
         UsageError: there is none, its module cannot be imported, it is defined elsewhere, or it is neither a class nor
@@ -762,6 +772,8 @@ def _may_be_built(found: Any) -> bool:
     if isinstance(found, type):
         if home.startswith("torch.optim."):
             return issubclass(found, importlib.import_module("torch.optim").Optimizer)
+        if home.startswith(CALLBACKS):
+            return issubclass(found, importlib.import_module("lightning").Callback)
         return home.startswith(_allowed())
     is_factory = isinstance(found, FunctionType) and home.startswith((*FACTORIES, *_own()))
     return is_factory and _may_be_built(_returned(found))
@@ -772,7 +784,7 @@ def _own() -> tuple[str, ...]:
 
 
 def _allowed() -> tuple[str, ...]:
-    return (*(f"paper_repro.{room}." for room in ROOMS), "torch.optim.", *_own())
+    return (*(f"paper_repro.{room}." for room in ROOMS), "torch.optim.", CALLBACKS, *_own())
 
 
 def _returned(factory: FunctionType) -> Any:

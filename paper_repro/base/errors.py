@@ -43,6 +43,11 @@ class UsageError(ValueError):
     """A command, a config or a file that the user wrote is wrong (exit code 2)."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, at most 200 characters; its type where it has none."""
+    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:200]
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the valid name nearest to ``name`` in any case, else the valid names."""
     names = sorted({str(item) for item in valid})

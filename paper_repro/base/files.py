@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 DIGEST_SUFFIX = ".sha256"
 PART_SUFFIX = ".part"
 _SIDECAR_BYTES = 1_000
-_LOOK_SECONDS = 0.1
 DATA_VARIABLE = "PAPER_REPRO_DATA"
 DATA = Path(__file__).resolve().parents[2] / "data"
 """The last place, in the repository itself; git ignores it."""
@@ -222,27 +221,6 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the operating system's lock on ``path``; it is freed when the process ends, however it ends."""
     with FileLock(path):
         yield
-
-
-@contextlib.contextmanager
-def locked_unless(path: Path, stopping: Callable[[], bool]) -> Iterator[bool]:
-    """Hold the lock of ``locked`` and give True; give False without it once ``stopping`` says so while others hold it.
-
-    Raises:
-        OSError: the file cannot be made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    while not lock.is_locked:
-        if stopping():
-            yield False
-            return
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=_LOOK_SECONDS)
-    try:
-        yield True
-    finally:
-        lock.release()
 
 
 def disk_refuses(error: OSError) -> bool:

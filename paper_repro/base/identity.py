@@ -35,7 +35,7 @@ RULES = Path(__file__).with_suffix(".yaml")
 MACHINE = "machine"
 """The one top-level key that changes place and speed alone."""
 AUTO = "auto"
-"""The value of ``machine.compile`` that leaves the choice to a trial."""
+"""The value of ``machine.compile`` that leaves the choice to the length of the run."""
 PROBES = "probes"
 FILES = "files"
 CODE = "code"

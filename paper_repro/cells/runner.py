@@ -11,7 +11,6 @@ from typing import Any
 from paper_repro.base import identity
 from paper_repro.base.errors import INTERRUPTED, check_started
 from paper_repro.cells import changes, measurements, records
-from paper_repro.cells.alike import told
 from paper_repro.cells.disk import open_runs_folder
 from paper_repro.cells.display import Display
 from paper_repro.cells.ended import Ended
@@ -181,6 +180,5 @@ def run_cells(
         print(slow, file=sys.stderr)
     with Servers(runs) as servers:
         estimates = estimate(todo, roots, servers.counting(todo[0].config), runs) if todo else {}
-        cells = told(cells, todo)
         changes.set_aside(runs, changed)
         return run(cells, runs, estimates=estimates, servers=servers, fill=fill, share=share, known=done)

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paper_repro.base.configs import TARGET
@@ -36,6 +36,8 @@ class TrainingSettings:
     """Batches of each split that the evaluations of the curves take; null: all.  The metrics at the end are of all."""
     keep: str | None = None
     """The metric at whose lowest value the weights are kept, for example val_loss; null: the last weights."""
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    """Callbacks of Lightning by name, each a section with a ``_target_``."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "accumulate", "evaluate_every", "evaluation_batches"):

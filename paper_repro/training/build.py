@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import lightning as L
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paper_repro.base.configs import instantiate, locate, require
+from paper_repro.base.configs import TARGET, instantiate, locate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import Cell, Task
@@ -59,13 +60,7 @@ def build(cell: Cell) -> BuiltCell:
     training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
     machine.batches_each(training.accumulate)
     _check_eps(config["optimizer"], training.precision)
-    seed = int(config["seed"])
-    torch.manual_seed(mix(seed, "init"))
-    model = instantiate(config["model"])
-    # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
-    make_module = instantiate({**config["module"], "_partial_": True})
-    module = make_module(model=model, optimizer=optimizer_of(config, machine), schedule=instantiate(config["schedule"]))
-    module.seed = seed
+    module = build_module(config, machine)
     data = data_of(config)
     data.workers = machine.data_workers
     probes = _probes(config.get("probes") or {})
@@ -73,6 +68,25 @@ def build(cell: Cell) -> BuiltCell:
         if isinstance(probe, CheckedProbe):
             probe.check(module, data)
     return BuiltCell(cell, module, data, training, machine, probes)
+
+
+def build_module(config: Mapping[str, Any], machine: Machine | None = None) -> PaperModule:
+    """Build a config's module, its model initialised under ``mix(seed, "init")``.
+
+    Raises:
+        UsageError: an unknown key, or a value that is refused.
+    """
+    parts = {name: config[name] for name in ("model", "optimizer", "schedule")}
+    own = {key: value for key, value in config["module"].items() if key != TARGET}
+    torch.manual_seed(mix(int(config["seed"]), "init"))
+    model = instantiate(config["model"])
+    # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
+    make = instantiate({**config["module"], "_partial_": True})
+    optimizer = optimizer_of(config, machine or Machine())
+    module: PaperModule = make(model=model, optimizer=optimizer, schedule=instantiate(config["schedule"]))
+    module.seed = int(config["seed"])
+    module.save_hyperparameters({**own, **parts, "seed": module.seed}, logger=False)  # for load_from_checkpoint
+    return module
 
 
 def optimizer_of(config: Mapping[str, Any], machine: Machine) -> Any:
@@ -131,6 +145,8 @@ def _check_targets(config: Mapping[str, Any]) -> None:
     require(config["data"], "data", CounterBasedDataModule, "a CounterBasedDataModule")
     require(config["optimizer"], "optimizer", Optimizer, "an Optimizer")
     require(config["schedule"], "schedule", Schedule, "a Schedule, a class that has factor()")
+    for name, node in (config["training"].get("callbacks") or {}).items():
+        require(node, f"training.callbacks.{name}", L.Callback, "a Callback of Lightning")
     for name, node in (config.get("probes") or {}).items():
         if node is not None:
             require(node, f"probes.{name}", Probe, "a probe, a class that has measure()")

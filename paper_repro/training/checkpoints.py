@@ -1,8 +1,7 @@
 """Checkpoints and final weights that survive a kill, a full disk and a flipped bit, or say that they did not."""
 
-import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,16 +11,14 @@ from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.files import PART_SUFFIX, CorruptFileError, check_digest, digest_path, stream_with_digest
 from paper_repro.cells import tasks
 
 KEEP = 2
 DAMAGED_SUFFIX = ".damaged"
 WEIGHTS = tasks.WEIGHTS
-_PLAIN = (Tensor, str, bytes, bool, int, float, type(None))
 _SHOWN = 5
-_log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
@@ -44,11 +41,8 @@ def save(path: Path, content: dict[str, Any], identity: Sequence[str]) -> None:
         identity: the ids of the cells it belongs to.
 
     Raises:
-        TypeError: ``content`` holds something else, with the key under which it stands.
         OSError: the disk is full; earlier checkpoints are untouched.
     """
-    for key, value in _not_plain(content, ""):
-        raise TypeError(f"checkpoint key {key}: found {type(value).__name__}, expected tensors and plain containers")
     if not _whole(path):
         wrapped = {"identity": list(identity), "content": content}
         stream_with_digest(path, lambda stream: torch.save(wrapped, stream))  # type: ignore[arg-type]
@@ -94,6 +88,7 @@ class DurableCheckpointIO(CheckpointIO):
     """Lightning's checkpoints, kept and checked by ``save`` and ``load``.
 
     Lightning's own writer puts its temporary file on another file system and loads a flipped byte without noticing.
+    Files of other names, those of ModelCheckpoint, keep Lightning's format.
 
     Raises:
         UsageError: a URL (Lightning would fetch and unpickle it), or a checkpoint of other cells.
@@ -105,12 +100,19 @@ class DurableCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if storage_options is not None:
             raise TypeError("storage_options are not supported: checkpoints are local files")
-        save(_local(path), checkpoint, self.identity)
+        local = _local(path)
+        if tasks.CHECKPOINT.fullmatch(local.name):
+            save(local, checkpoint, self.identity)
+        else:
+            stream_with_digest(local, lambda stream: torch.save(checkpoint, stream))  # type: ignore[arg-type]
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if weights_only is False:
             raise UsageError("weights_only=False would unpickle arbitrary objects: leave it out, or set it to True")
-        return load(_local(path), self.identity)
+        local = _local(path)
+        if tasks.CHECKPOINT.fullmatch(local.name) is None:
+            raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
+        return load(local, self.identity)
 
     def remove_checkpoint(self, path: Any) -> None:
         local = _local(path)
@@ -167,7 +169,7 @@ def load_weights(path: Path, module: nn.Module, cell_id: str | None = None) -> N
     except Exception as error:  # forged bytes with a fitting digest raise more than SafetensorError
         where = "" if str(path) in str(error) else f"{path}: "
         raise UsageError(
-            f"{where}{_first_line(error)}. "
+            f"{where}{first_line(error)}. "
             f"Delete {path} and {digest_path(path).name} and run the cell again, or copy both files anew"
         ) from error
     if cell_id is not None and found_id != cell_id:
@@ -201,20 +203,16 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _differences(found: dict[str, torch.Size], expected: dict[str, torch.Size]) -> list[str]:
-    def listed(kind: str, items: list[str]) -> list[str]:
-        more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-        return [f"{kind} {', '.join(items[:_SHOWN])}{more}"] if items else []
-
-    shapes = [
-        f"{name} {tuple(found[name])} (expected {tuple(shape)})"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
-    return [
-        *listed("missing", [name for name in expected if name not in found]),
-        *listed("unexpected", [name for name in found if name not in expected]),
-        *listed("of another shape", shapes),
-    ]
+    kinds = {
+        "missing": [name for name in expected if name not in found],
+        "unexpected": [name for name in found if name not in expected],
+        "of another shape": [
+            f"{name} {tuple(found[name])} (expected {tuple(shape)})"
+            for name, shape in expected.items()
+            if found.get(name, shape) != shape
+        ],
+    }
+    return [f"{kind} {_listed(items)}" for kind, items in kinds.items() if items]
 
 
 def distinct(module: nn.Module) -> dict[str, Tensor]:
@@ -231,50 +229,34 @@ def distinct(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _read(path: Path, identity: Sequence[str], mmap: bool) -> dict[str, Any]:
-    if path.is_symlink() and not path.exists():
-        raise CorruptFileError(f"{path}: damaged: a link to nothing, expected a checkpoint")
     check_digest(path)
     try:
         wrapped = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except MemoryError:
         raise
     except Exception as error:  # forged bytes with a fitting digest: torch's unpickler raises whatever they lead it to
-        raise CorruptFileError(f"{path}: not a checkpoint of this project ({_first_line(error)})") from error
+        raise CorruptFileError(f"{path}: not a checkpoint of this project ({first_line(error)})") from error
     found = wrapped.get("identity") if isinstance(wrapped, dict) else None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise CorruptFileError(f"{path}: not a checkpoint of this project (it does not say of which cells)")
-    if not isinstance(wrapped.get("content"), dict):
-        raise CorruptFileError(f"{path}: not a checkpoint of this project (it has no content)")
+    if not isinstance(found, list) or not isinstance(wrapped.get("content"), dict):
+        raise CorruptFileError(f"{path}: not a checkpoint of this project")
     if found != list(identity):
         raise UsageError(
-            f"{path}: this checkpoint belongs to cell {_ids(found)}, expected {_ids(identity)}: "
+            f"{path}: this checkpoint belongs to cell {_listed(found)}, expected {_listed(identity)}: "
             f"use another folder, or delete {path.parent} to start anew"
         )
     return wrapped
 
 
 def _set_aside(path: Path) -> Path:
-    """Move a damaged checkpoint, whatever lies there, out of the way, and drop its digest."""
-    aside, number = path.with_name(path.name + DAMAGED_SUFFIX), 1
-    while aside.is_dir() and not aside.is_symlink():
-        number += 1
-        aside = path.with_name(f"{path.name}.{number}{DAMAGED_SUFFIX}")
-    path.replace(aside)
-    digest = digest_path(path)
-    if digest.is_dir() and not digest.is_symlink():
-        digest.replace(digest_path(aside))
-    else:
-        digest.unlink(missing_ok=True)
+    """Move a damaged checkpoint out of the way, and drop its digest."""
+    aside = path.replace(path.with_name(path.name + DAMAGED_SUFFIX))
+    digest_path(path).unlink(missing_ok=True)
     return aside
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
-
-
-def _ids(identity: Sequence[str]) -> str:
-    more = f" and {len(identity) - _SHOWN} more" if len(identity) > _SHOWN else ""
-    return ", ".join(identity[:_SHOWN]) + more
+def _listed(items: Sequence[object]) -> str:
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(map(str, items[:_SHOWN])) + more
 
 
 def _whole(path: Path) -> bool:
@@ -286,39 +268,24 @@ def _whole(path: Path) -> bool:
 
 
 def _steps(folder: Path) -> list[int]:
+    """Return the steps of all checkpoints in a folder, the last first."""
     matches = [tasks.CHECKPOINT.fullmatch(path.name) for path in folder.glob("step-*.ckpt")]
-    steps = (int(match[1]) for match in matches if match)
-    named = {path.name for path in folder.glob("step-*.ckpt")}
-    return sorted((step for step in set(steps) if checkpoint_path(folder, step).name in named), reverse=True)
+    steps = {int(match[1]) for match in matches if match and match[0] == checkpoint_path(folder, int(match[1])).name}
+    return sorted(steps, reverse=True)
 
 
 def _prune(folder: Path) -> None:
+    """Remove all checkpoints but the last, and what a kill has left of unfinished ones."""
     kept = [checkpoint_path(folder, step) for step in _steps(folder)[:KEEP]]
     names = {name for path in kept for name in (path.name, digest_path(path).name)}
     for path in folder.iterdir():
-        ours = path.name.startswith("step-") and ".ckpt" in path.name
-        left_over = path.name.startswith(".step-") and path.name.endswith(PART_SUFFIX)
-        foreign = path.is_dir() and not path.is_symlink()
-        if left_over or (ours and path.name not in names and not path.name.endswith(DAMAGED_SUFFIX) and not foreign):
+        ours = path.name.startswith("step-") and path.name.endswith((".ckpt", ".ckpt.sha256"))
+        unfinished = path.name.startswith(".step-") and path.name.endswith(PART_SUFFIX)
+        if unfinished or (ours and path.name not in names):
             path.unlink(missing_ok=True)
-            _log.debug("removed %s", path)
 
 
 def _local(path: Any) -> Path:
     if "://" in str(path):
         raise UsageError(f"{path}: checkpoints are not loaded from a URL: copy the file and its .sha256 here first")
-    local = Path(path)
-    if tasks.CHECKPOINT.fullmatch(local.name) is None:
-        raise UsageError(f"{local}: not the name of a checkpoint, expected {checkpoint_path(local.parent, 0).name}")
-    return local
-
-
-def _not_plain(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _not_plain(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _not_plain(item, f"{key}[{index}]")
-    elif not isinstance(value, _PLAIN):
-        yield key, value
+    return Path(path)

@@ -3,8 +3,7 @@
 Count on the meta device: nothing is computed there, and no tensor takes any memory.
 """
 
-import functools
-from collections import Counter
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -61,71 +60,20 @@ def count_flops(work: Callable[[], object], layer_norm: int = 0) -> int:
 def flops_by_operation(work: Callable[[], object], layer_norm: int = 0) -> dict[Any, int]:
     """Return the FLOPs of ``count_flops`` by operation, for example ``torch.ops.aten.mm``."""
     layer_norms = {ATEN.native_layer_norm: lambda shape, *_, **__: layer_norm * shape.numel()}
-    with _Flops({**PRODUCTS, **layer_norms}) as counter:
+    counter = FlopCounterMode(display=False, custom_mapping={**PRODUCTS, **layer_norms})
+    counter.mod_tracker = _NoModules()
+    with counter:
         work()
-    return dict(counter.found)
+    return dict(counter.get_flop_counts().get("Global", {}))
 
 
-class _Flops(TorchDispatchMode):
-    """Adds up FLOPs by torch's formulas; torch's own FlopCounterMode takes half as long again.
+class _NoModules(contextlib.AbstractContextManager[None]):
+    """Keeps torch's counter from sorting FLOPs by module, whose hooks fail where a forward pass differentiates."""
 
-    FlopCounterMode sorts FLOPs by module, too.  For that it hooks into the backward pass of each module.  So it fails
-    where a module differentiates inside its forward pass.
+    parents = ("Global",)
 
-    Element-wise operations on the meta device have no FLOPs and are answered here, as torch answered them for operands
-    alike.  torch's own answers are written in Python and take 0.1 ms each, which is more than half of the time of a
-    count.  A model asks the same again in each layer and in each step of a prediction.
-
-    An operation of higher order, such as torch.cond, is refused by torch with a NotImplementedError.
-    """
-
-    def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
-        super().__init__()
-        self.found: Counter[Any] = Counter()
-        self._formulas = FlopCounterMode(display=False, custom_mapping=formulas).flop_registry
-        self._known: dict[Any, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not kwargs and not types and _is_element_wise(func):
-            return self._element_wise(func, args)
-        kwargs = kwargs or {}
-        formula = self._formulas.get(func._overloadpacket)
-        if formula is None and _is_composite(func):  # in inference mode a product comes here whole
-            with self:
-                return func.decompose(*args, **kwargs)
-        answer = func(*args, **kwargs)
-        if formula is not None:
-            self.found[func._overloadpacket] += int(formula(*args, **kwargs, out_val=answer))
-        return answer
-
-    def _element_wise(self, func: Any, args: Any) -> Any:
-        asked = (func, *map(_looks, args))
-        if (known := self._known.get(asked)) is not None:
-            size, stride, dtype = known
-            return torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        answer = func(*args)
-        if isinstance(answer, Tensor) and answer.is_meta:
-            self._known[asked] = answer.shape, answer.stride(), answer.dtype
-        return answer
-
-
-@functools.cache
-def _is_composite(operation: Any) -> bool:
-    """Return whether an operation only calls others."""
-    return bool(operation.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
-
-
-@functools.cache
-def _is_element_wise(operation: Any) -> bool:
-    """Return whether each element of the answer, which is a new tensor, follows from one element of each operand."""
-    return torch.Tag.pointwise in operation.tags and not operation._schema.is_mutable
-
-
-def _looks(operand: Any) -> Any:
-    """Return what of an operand decides the shape, the strides and the type of an element-wise operation's answer."""
-    if isinstance(operand, Tensor):
-        return operand.shape, operand.stride(), operand.dtype, operand.device
-    return type(operand), operand
+    def __exit__(self, *_: object) -> None:
+        """Nothing was hooked."""
 
 
 def peak_bytes(work: Callable[[], object]) -> int:

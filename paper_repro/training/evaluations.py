@@ -53,10 +53,12 @@ class Evaluations:
         """Return whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
         return self.every is not None and step % self.every == 0 and step < steps
 
-    def after(self, step: int) -> None:
-        """Evaluate every model after ``step`` optimiser steps."""
-        for index in range(len(self.modules)):
-            self._account(index, step, self._evaluated(index, self.batches))
+    def after(self, step: int) -> list[dict[str, float]]:
+        """Evaluate every model after ``step`` optimiser steps, and return the metrics of each."""
+        found = [self._evaluated(index, self.batches) for index in range(len(self.modules))]
+        for index, metrics in enumerate(found):
+            self._account(index, step, metrics)
+        return found
 
     def finish(self, index: int, step: int) -> dict[str, float]:
         """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.

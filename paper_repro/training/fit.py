@@ -188,6 +188,8 @@ def _outcome(
         outcome.status, outcome.metrics = DIVERGED, {}
         outcome.note = f"{', '.join(bad)} not finite after the last step, {log.steps}: {lower}"
     else:
+        if log.end < log.steps:
+            outcome.note = f"a callback ended the training after step {log.end} of {log.steps}"
         watch.report.check_lease()
         checkpoints.save_weights(folder / built.cell.id / checkpoints.WEIGHTS, built.module, built.cell.id)
         _measure(built, folder / built.cell.id, outcome)

@@ -35,6 +35,8 @@ _TABLE, _TABLE_BEFORE, _RUN = "metrics.csv", "metrics.before.csv", "wandb-run.tx
 class Silent:
     """The journal of a process that tells nothing: a rank other than 0."""
 
+    loggers: Sequence[Logger] = ()
+
     def begin(self, step: int) -> None:
         """Say that training begins after ``step`` optimiser steps: 0, or those of the checkpoint."""
 
@@ -71,6 +73,7 @@ class Journal(Silent):
             folder = Path(one.machine.log_folder or self.folder / one.cell.id) / FOLDER
             folder.mkdir(parents=True, exist_ok=True)
             self._points.append(_OPEN[one.machine.logger](one, folder, step))
+        self.loggers = [points.logger for points in self._points]
 
     def after_step(self, step: int, losses: Tensor, seconds: float) -> None:
         last = step == self.steps

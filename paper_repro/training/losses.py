@@ -16,10 +16,12 @@ class LossLog:
     Args:
         models: S.
         steps: length of the run; a run of fewer than 100 steps has a point per step.
+
+    ``end`` is the last step, an earlier one where a callback has ended the run.
     """
 
     def __init__(self, models: int, steps: int, device: torch.device) -> None:
-        self.steps = steps
+        self.steps = self.end = steps
         self.points = min(LOSS_POINTS, steps)
         self.latest = torch.full((models,), torch.nan, device=device)
         self._sums = torch.zeros(self.points, models, dtype=torch.float64, device=device)
@@ -48,7 +50,7 @@ class LossLog:
         diverged.
         """
         first_bad = int(self._first_bad[model])
-        end = first_bad if first_bad >= 0 else self.steps
+        end = first_bad if first_bad >= 0 else self.end
         sums = self._sums[:, model].tolist()
         edges = [-(-point * self.steps // self.points) for point in range(self.points + 1)]
         return [

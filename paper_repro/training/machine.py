@@ -17,7 +17,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import MACHINE
 from paper_repro.cells.machine_section import check_machine, count_devices, share_batches
 from paper_repro.kernels.preferences import prefer
-from paper_repro.training.compiled_code import missing_compiler
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
@@ -44,9 +43,7 @@ class Machine:
     """Processes that compute the batches of one device ahead of training; 0: the training process does it."""
     compile: bool | str = False
     """Run the training loss through ``torch.compile``; it draws the random numbers that it draws without.  "auto":
-    where a trial says that the run gains, see ``compiling``."""
-    alike_steps: int = 0
-    """Steps of all cells of the same kind that the command runs which runs this one; the runner counts them."""
+    where the run is long enough to gain, see ``compiled.reason_against``."""
     tf32: bool = False
     """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
     implementation: str = "auto"
@@ -120,14 +117,6 @@ class Machine:
         if max(wanted) >= torch.cuda.device_count():
             raise UsageError(f"machine.devices={self.devices}: there are {torch.cuda.device_count()} GPUs here")
         return torch.device("cuda", wanted[local])
-
-    def check_compiler(self) -> None:
-        """Raise UsageError if the training loss is to be compiled and there is no C++ compiler."""
-        if self.compile is True and (name := missing_compiler()):
-            raise UsageError(
-                f"machine.compile=true needs the C++ compiler {name}, which is not on PATH: install it (apt-get "
-                "install g++, or conda install cxx-compiler), name another in $CXX, or set machine.compile=auto"
-            )
 
 
 def check_precision(precision: str, device: torch.device) -> None:

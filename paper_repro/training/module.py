@@ -1,7 +1,8 @@
 """The LightningModule that every experiment builds on: one loss, metrics per split, an optimiser and a schedule."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
@@ -13,11 +14,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.batches import device_of, map_tensors, place
-from paper_repro.training.compiled_code import of_compiler
 from paper_repro.training.draws import Distribution, draw
 from paper_repro.training.schedules import Schedule
 from paper_repro.training.unit_rows import keep_unit_rows
@@ -45,6 +46,9 @@ class PaperModule(L.LightningModule):
         optimizer: called with the parameter groups, for example ``partial(AdamW, lr=0.005)``.
         schedule: the factor of the base learning rate at each step, for all groups that bring none of their own.
 
+    Each of the three may be given as its section of a config.  ``build`` stores these sections as hyperparameters, so
+    ``load_from_checkpoint`` builds the module anew.  Any Trainer of Lightning trains, validates and tests the module.
+
     ``seed`` is the cell's.  A step consumes several batches if ``training.accumulate`` is above 1; the number of a
     batch within its step is its slot.  Before each batch torch's global generator is seeded with ``mix(seed, "step",
     step)``, for slot k > 0 with ``mix(seed, "step", step, k)``, so that dropout is the same in a resumed run, whichever
@@ -57,16 +61,20 @@ class PaperModule(L.LightningModule):
     uncompilable: ClassVar[str] = ""
     """Why no loss of this module can be compiled; nothing if one can."""
 
+    logs_losses: bool = True
+    """Whether each training step logs ``train_loss``."""
+
     def __init__(self, model: nn.Module, optimizer: Callable[..., Optimizer], schedule: Schedule) -> None:
         super().__init__()
-        self.model = model
-        self.optimizer = optimizer
-        self.schedule = schedule
+        self.model: Any = _built(model)
+        self.optimizer: Callable[..., Optimizer] = _built(optimizer)
+        self.schedule: Schedule = _built(schedule)
         self.carries: dict[int, Tree] = {}
         """The carry of each slot that this process computes, while it trains."""
         self.weights = TargetWeights()
+        self._metrics: dict[str, Metric] = {}
         self._compiled: LossAndCarry | None = None
-        self._give_up: Callable[[Exception], None] | None = None
+        self._give_up: Callable[[Exception], bool] | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch.
@@ -156,12 +164,18 @@ class PaperModule(L.LightningModule):
 
     def configure_model(self) -> None:
         """Let a strategy that shares parameters out do so (see ``sharding.Sharded``)."""
-        share_out = getattr(self.trainer.strategy, "share_out", None)
+        strategy = self._trainer.strategy if self._trainer is not None else None  # load_from_checkpoint has none
+        share_out = getattr(strategy, "share_out", None)
         if share_out is not None:
             share_out()
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seed = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}).get("seed", self.seed)
+
     def configure_optimizers(self) -> Any:
         steps = self.trainer.max_steps
+        if steps == -1 and math.isfinite(found := self.trainer.estimated_stepping_batches):
+            steps = int(found)
         if steps < 1:
             raise UsageError(f"max_steps is {steps}: the schedule needs the number of steps, 1 or more")
         groups, schedules = self.groups_and_schedules()
@@ -174,14 +188,13 @@ class PaperModule(L.LightningModule):
         slot = self._slot(batch_idx)
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
-    def compile_loss(self, give_up: Callable[[Exception], None] | None = None) -> None:
+    def compile_loss(self, give_up: Callable[[Exception], bool] | None = None) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
 
         Each shape, and each value of the draws in ``constants``, is compiled once.
 
         Args:
-            give_up: called with the error where the compiler fails, after which everything goes on uncompiled; without
-                it the error is raised.
+            give_up: called with an error of the compiled loss; where it returns True, everything goes on uncompiled.
 
         Raises:
             UsageError: there is no loss that could be compiled.
@@ -204,17 +217,17 @@ class PaperModule(L.LightningModule):
         """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
         if self._compiled is None:
             return self.loss_and_carry(batch, draws, carry)
-        give_up = self._give_up
-        random = torch.get_rng_state() if give_up is not None else None
+        if self._give_up is None:
+            return self._compiled(batch, draws, carry)
+        random = torch.get_rng_state()
         try:
             return self._compiled(batch, draws, carry)
         except Exception as error:
-            if give_up is None or random is None or not of_compiler(error):
+            if not self._give_up(error):
                 raise
-            torch.set_rng_state(random)
-            self.uncompile()
-            give_up(error)
-            return self.loss_and_carry(batch, draws, carry)
+        torch.set_rng_state(random)
+        self.uncompile()
+        return self.loss_and_carry(batch, draws, carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
@@ -227,8 +240,8 @@ class PaperModule(L.LightningModule):
             weight = self.weights.weight(targets, self.trainer, first)
         loss, carry = self.step_loss(batch, draws, carry)
         self.carries[slot] = map_tensors(Tensor.detach, carry)
-        if self.trainer.loggers:
-            self.log("train_loss", loss.detach(), on_step=True)
+        if self.logs_losses:
+            self.log("train_loss", loss.detach(), on_step=True, prog_bar=True)
         return loss if weight is None else loss * weight.to(loss.dtype)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -248,21 +261,49 @@ class PaperModule(L.LightningModule):
         training = self.training
         self.eval()
         metrics = {split: self._fresh_metrics() for split in data.splits}
-        dtype = self._floating_dtype()
         with torch.no_grad():
             for split in data.splits:
                 for index, batch in enumerate(islice(data.evaluation_batches(split), batches)):
-                    targets = self.num_targets(batch)
-                    if targets is not None and not int(targets):
-                        continue
-                    torch.manual_seed(mix(self.seed, "evaluate", split, index))
-                    self.update_metrics(metrics[split], place(batch, self.device, dtype))
+                    self._evaluate_batch(metrics[split], batch, split, index)
         self.train(training)
         return {
             f"{split}_{name}": float(metric.compute())
             for split, group in metrics.items()
             for name, metric in group.items()
         }
+
+    def on_validation_epoch_start(self) -> None:
+        with torch.inference_mode(False):
+            self._metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._lightning_step(batch, "val", batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_metrics("val")
+
+    def on_test_epoch_start(self) -> None:
+        self.on_validation_epoch_start()
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._lightning_step(batch, "test", batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics("test")
+
+    def _lightning_step(self, batch: Batch, split: str, index: int) -> None:
+        # Energy models differentiate in their forward pass, which inference mode and its tensors forbid.
+        with torch.inference_mode(False), torch.no_grad():
+            self._evaluate_batch(self._metrics, map_tensors(Tensor.clone, batch), split, index)
+
+    def _log_metrics(self, split: str) -> None:
+        self.log_dict({f"{split}_{name}": metric.compute() for name, metric in self._metrics.items()}, prog_bar=True)
+
+    def _evaluate_batch(self, metrics: dict[str, Metric], batch: Batch, split: str, index: int) -> None:
+        targets = self.num_targets(batch)
+        if targets is None or int(targets):
+            torch.manual_seed(mix(self.seed, "evaluate", split, index))
+            self.update_metrics(metrics, place(batch, self.device, self._floating_dtype()))
 
     def _fresh_metrics(self) -> dict[str, Metric]:
         metrics = {name: metric.to(self.device) for name, metric in self.new_metrics().items()}
@@ -284,6 +325,11 @@ class PaperModule(L.LightningModule):
 
     def _floating_dtype(self) -> torch.dtype | None:
         return next((parameter.dtype for parameter in self.parameters() if parameter.is_floating_point()), None)
+
+
+def _built(part: Any) -> Any:
+    """Return a part of a module, built from its section of a config if it is one."""
+    return instantiate(part) if isinstance(part, Mapping) else part
 
 
 def _alone() -> bool:

@@ -9,15 +9,18 @@ from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import DoublePrecision, MixedPrecision, Precision
 from torch import Tensor
 
-from paper_repro.base.errors import UsageError
+from paper_repro.base.configs import instantiate
+from paper_repro.base.errors import UsageError, first_line
+from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
-from paper_repro.training import checkpoints
+from paper_repro.training import checkpoints, compiled
 from paper_repro.training.build import BuiltCell, build
-from paper_repro.training.compiled_code import first_line
-from paper_repro.training.compiling import Compiling
+from paper_repro.training.cost import measure
 from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.journal import Silent
 from paper_repro.training.losses import LossLog
@@ -26,23 +29,23 @@ from paper_repro.training.ranks import Rank, Ranks, watch_for
 from paper_repro.training.sharding import Sharded, whole_state
 from paper_repro.training.watch import Watch
 
+FEWEST_PASSES = 100
+"""A shorter run is not compiled by machine.compile=auto, however long a pass takes."""
+_log = logging.getLogger(__name__)
+
 
 class Watching(L.Callback):
     """Lightning's hooks, handed to a ``Watch`` once per optimiser step; its state travels in Lightning's checkpoint."""
 
-    def __init__(
-        self, module: PaperModule, watch: Watch, evaluations: Evaluations, compiling: Compiling, rank: Rank
-    ) -> None:
+    def __init__(self, module: PaperModule, watch: Watch, evaluations: Evaluations, rank: Rank) -> None:
         self.module = module
         self.watch = watch
-        self.compiling = compiling
         self.evaluations = evaluations
         self.rank = rank
         self._losses: list[Tensor] = []
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         _align_batches(trainer)
-        self.compiling.begin(trainer.global_step)
         self.watch.stop_if_requested(trainer.global_step)
 
     def on_train_batch_end(
@@ -57,9 +60,17 @@ class Watching(L.Callback):
         self.watch.log.add(trainer.global_step - 1, losses * self.module.weights.correction)
         self._losses.clear()
         if self.evaluations.due(trainer.global_step, self.watch.log.steps):
-            self.evaluations.after(trainer.global_step)
+            self._tell_callbacks(trainer, self.evaluations.after(trainer.global_step)[0])
         if not self.watch.after_step(trainer.global_step):
             trainer.should_stop = True
+
+    def _tell_callbacks(self, trainer: L.Trainer, metrics: dict[str, float]) -> None:
+        """Let Lightning's callbacks see an evaluation as a validation of Lightning's own."""
+        others = [one for one in trainer.callbacks if one is not self]  # type: ignore[attr-defined]
+        if others:
+            self.module.log_dict(metrics, logger=False, prog_bar=True)
+            for callback in others:
+                callback.on_validation_end(trainer, self.module)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -130,18 +141,18 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
     evaluations = Evaluations([built.module], [built.data], every, keep, context, batches, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
-    compiling = Compiling(built, folder, report, rank, context)
-    if machine.compile is True:
-        machine.check_compiler()
-        built.module.compile_loss()
+    compiling = _Compiling(built)
     with _quiet():
-        trainer = _trainer(built, folder, Watching(built.module, watch, evaluations, compiling, rank), rank)
         found = checkpoints.newest(folder, identity) if rank.index == 0 else None
         step = rank.share(found.step if found else 0)
         if step:
             watch.resumed_at(step)
         journal.begin(step)
-        with _compiling(), _worker_errors_in_one_line(), compiling.kept():
+        callbacks = [instantiate(node) for node in training.callbacks.values()]
+        built.module.logs_losses = bool(callbacks)
+        watching = Watching(built.module, watch, evaluations, rank)
+        trainer = _trainer(built, folder, [watching, *callbacks], journal.loggers if callbacks else [], rank)
+        with compiled.kept_code(), compiled.errors_in_one_line(), _worker_errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
@@ -150,13 +161,47 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
                 built.module.uncompile()  # what measures the trained module may copy it
         if log.diverged()[0] is not None:
             return Trained(watch, evaluations, {}, compiling.text)
-        if trainer.global_step != training.steps:
+        if trainer.global_step != training.steps and not callbacks:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
-        watch.stop_if_requested(training.steps)
+        log.end = trainer.global_step
+        watch.stop_if_requested(log.end)
         if isinstance(trainer.strategy, Sharded):  # fully_shard cannot be undone
             built.module = evaluations.modules[0] = _rebuilt(built)
     built.module.to(device)  # Lightning has moved it to the CPU
-    return Trained(watch, evaluations, evaluations.finish(0, training.steps), compiling.text)
+    return Trained(watch, evaluations, evaluations.finish(0, log.end), compiling.text)
+
+
+class _Compiling:
+    """Compiles a cell's training loss where ``machine.compile`` says so, and has the text for the record."""
+
+    def __init__(self, built: BuiltCell) -> None:
+        self.text, asked = "", built.machine.compile
+        if asked is True:
+            compiled.check_compiler()
+            built.module.compile_loss()
+            self.text = "yes: machine.compile=true"
+        elif asked == AUTO:
+            against = self._reason_against(built)
+            self.text = f"no: {against}" if against else "yes: machine.compile=auto"
+            if not against:
+                built.module.compile_loss(self._gives_up)
+
+    def _reason_against(self, built: BuiltCell) -> str:
+        machine, passes = built.machine, built.training.steps * built.training.accumulate
+        if passes < FEWEST_PASSES:
+            return f"too short: {passes} passes"
+        if machine.count > 1 and machine.strategy == "fsdp":
+            return "machine.strategy=fsdp: no device holds the whole model"
+        cost = measure(built.cell.config) if not built.module.uncompilable else None
+        return compiled.reason_against(built.module, cost.step_flops * cost.steps if cost else 0)
+
+    def _gives_up(self, error: Exception) -> bool:
+        """Go on uncompiled, which is equal but for rounding, where the compiler has failed."""
+        if not compiled.of_compiler(error):
+            return False
+        self.text = f"no: it could not be compiled here ({first_line(error)})"
+        _log.warning("compiled: %s", self.text)
+        return True
 
 
 def _rebuilt(built: BuiltCell) -> PaperModule:
@@ -182,7 +227,9 @@ class BFloat16(MixedPrecision):
         Precision.clip_gradients(self, *given, **named)
 
 
-def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> L.Trainer:
+def _trainer(
+    built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: list[Logger], rank: Rank
+) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
     several = {"auto": "ddp"}.get(machine.strategy, machine.strategy)
@@ -208,12 +255,13 @@ def _trainer(built: BuiltCell, folder: Path, watching: Watching, rank: Rank) -> 
             max_epochs=-1,
             gradient_clip_val=training.clip_norm,
             gradient_clip_algorithm="norm",
-            callbacks=[watching],
+            callbacks=callbacks,
             plugins=plugins,
             default_root_dir=folder,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
+            logger=loggers or False,
+            log_every_n_steps=machine.log_every_steps,
+            enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
+            enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),
             enable_model_summary=False,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
@@ -230,17 +278,6 @@ def _align_batches(trainer: L.Trainer) -> None:
     shift = trainer.global_step * trainer.accumulate_grad_batches - current.ready
     for name in ("ready", "started", "processed", "completed"):  # the last is one behind in the middle of a batch's end
         setattr(current, name, getattr(current, name) + shift)
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise
-        what = f"torch cannot compile this loss here ({first_line(error)})"
-        raise UsageError(f"{what}: set machine.compile=false, or auto") from error
 
 
 @contextlib.contextmanager
@@ -267,6 +304,7 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
+            warnings.filterwarnings("ignore", message=".*but have no `val_dataloader`.*")  # Evaluations take its place
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # every rank has all of every metric
             yield
     finally:

@@ -3,10 +3,9 @@
 A step is the forward and backward pass of a batch, or what else gives the gradients, with the draws of the first step.
 Seconds are the processor's, for one thread.  Matrix products and other operations are what torch's profiler gives to
 each operation alone; the rest is Python and dispatch.  The profiler makes all of it slower, so shares are given, of the
-profiled time.  What a compiled loss gains is what the trial of machine.compile=auto says.
+profiled time.  What a compiled loss gains is measured last.
 """
 
-import contextlib
 import statistics
 import time
 from collections import Counter
@@ -20,10 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import Cell
 from paper_repro.tables import plan, spec
-from paper_repro.training import compile_trial, cost
+from paper_repro.training import cost
 from paper_repro.training.build import BuiltCell, build
-from paper_repro.training.compiled_code import kept_code
-from paper_repro.training.passes import Passes, UntriableError
+from paper_repro.training.compiled import kept_code
 
 ROUNDS = 15
 UNMEASURED = 3
@@ -142,7 +140,7 @@ def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int =
         slowest=[(name, round(share, 4)) for name, share in others.most_common(SLOWEST)],
         evaluations=round(middle / run, 4),
         last=round(last / run, 4),
-        compiled=_compiled(built),
+        compiled=_compiled(built, rounds),
     )
 
 
@@ -184,13 +182,23 @@ def _evaluations(built: BuiltCell) -> tuple[float, float]:
     return count * _spent(lambda: module.evaluate(data, training.evaluation_batches)), last
 
 
-def _compiled(built: BuiltCell) -> float | None:
-    if built.module.uncompilable:
+def _compiled(built: BuiltCell, rounds: int) -> float | None:
+    module, batches = built.module, [built.data.train_batch(step) for step in range(BATCHES)]
+    if module.uncompilable:
         return None
-    try:
-        passes = Passes(built, torch.device("cpu"), contextlib.nullcontext)
-    except UntriableError:
-        return None
-    with kept_code(True):
-        verdict = compile_trial.measure(built, passes)
-    return None if verdict.refused else round(1 - verdict.gain / verdict.uncompiled, 3)
+
+    def median() -> float:
+        each = [_spent(lambda batch=batches[count % BATCHES]: step(batch)) for count in range(UNMEASURED + rounds)]
+        return statistics.median(each[UNMEASURED:])
+
+    def step(batch: Any) -> None:
+        loss, _ = module.step_loss(batch, module.example_draws(batch), module.initial_carry(batch))
+        loss.backward()
+        module.zero_grad(set_to_none=True)
+
+    plain = median()
+    with kept_code():
+        module.compile_loss()
+        found = median()
+    module.uncompile()
+    return round(found / plain, 3)

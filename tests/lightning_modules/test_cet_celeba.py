@@ -126,15 +126,6 @@ def test_weights_that_overflow_are_a_divergence_with_its_step_and_term(
     assert any("optimiser step 2: the free phase diverged: " in record.getMessage() for record in caplog.records)
 
 
-def test_a_nudged_phase_that_diverges_is_named() -> None:
-    module = module_of("ep")
-    masked, images = MaskedImageData(Digits(), 2, batch_size=4).train_batch(0)
-    images = images.clone()
-    images[0, 0, 0, 0] = torch.nan
-    learned = LEARNING["ep"](module.model, masked, images, module.phases)
-    assert "the phase with beta = 0.01 diverged: " in module._failure((masked, images), learned)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

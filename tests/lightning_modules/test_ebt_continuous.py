@@ -11,7 +11,6 @@ from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.ebt_denoising import DiffusionDenoising, EBTDenoising
 from paper_repro.lightning_modules.ebt_video import EBTVideo, TransformerVideo
 from paper_repro.lightning_modules.prediction_descent import ReplaySettings
-from paper_repro.metrics.denoising import levels
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import DIRECT, LatentEBT, LatentTransformer, ThinkingSettings
 from paper_repro.models.ebt_image import DiT, ImageEBT, denoised
@@ -92,10 +91,6 @@ def test_the_noised_image_is_the_start_and_smooth_l1_the_error() -> None:
     torch.testing.assert_close(loss, functional.smooth_l1_loss(noised, batch))
     images = [image for image, _ in denoised(module.model, noised, 3)]
     assert len(images) == 4 and all(torch.equal(image, images[0]) for image in images)
-
-
-def test_levels_are_clipped() -> None:
-    assert levels(torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0])).tolist() == [0, 0, 127.5, 255, 255]
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

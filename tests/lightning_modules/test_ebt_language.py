@@ -2,9 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,10 +12,8 @@ from torch.nn import functional
 from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Cell, Outcome, StopRequestedError
-from paper_repro.lightning_modules import ebt_language, prediction_descent
+from paper_repro.lightning_modules import ebt_language
 from paper_repro.lightning_modules.ebt_language import EBTLanguage
-from paper_repro.lightning_modules.prediction_descent import ReplaySettings
-from paper_repro.models.ebt import ThinkingSettings
 from paper_repro.tests.support.cycles import Cycles
 from paper_repro.tests.support.reports import Recorder
 from paper_repro.training import cost
@@ -117,14 +113,6 @@ def test_replayed_rows_start_where_they_were_left_and_fresh_rows_alone_are_kept(
     assert int(carry["written"]) == 2 * BATCH
 
 
-def test_rows_that_the_ring_does_not_have_yet_do_not_count() -> None:
-    module = module_of(*S2)
-    batch = Cycles(WORDS, BATCH, WINDOW).train_batch(0)
-    draws = module.draws_of(batch, 0, 0, torch.device("cpu"))
-    step = module._with_replayed(batch, draws, module.initial_carry(batch))
-    assert bool((step.targets[BATCH:] == -100).all()) and torch.equal(step.targets[:BATCH], batch[1])
-
-
 def test_the_largest_probabilities_are_enough_to_go_on_from() -> None:
     module = module_of(*S2)
     logits = 4 * torch.randn(2, 3, WORDS, generator=torch.Generator().manual_seed(1))
@@ -165,42 +153,6 @@ def test_a_prediction_that_is_no_number_is_reported_with_its_inner_step(
     assert "optimiser step 2: inner step 1: the prediction is not finite" in caplog.text
 
 
-def test_the_inner_step_is_looked_for_with_what_the_ring_held_before_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step's own predictions, which are no numbers either, lie in the ring by then."""
-    seen: list[list[torch.Tensor]] = []
-    think, compute = EBTLanguage._thoughts, EBTLanguage.loss_and_carry
-
-    def watched(self: EBTLanguage, *given: Any) -> Iterator[Any]:
-        seen.append([])
-        for thought in think(self, *given):
-            seen[-1].append(thought.prediction.detach().clone())
-            yield thought
-
-    def failing(self: EBTLanguage, batch: Any, draws: Any, carry: Any) -> Any:
-        full = int(carry["written"]) == 8
-        loss, carry = compute(self, batch, draws, carry)
-        if full:
-            after.append(carry["entries"]["ids"].clone())
-        return (loss * torch.nan if full else loss), carry
-
-    after: list[torch.Tensor] = []
-    rings: list[torch.Tensor] = []
-    monkeypatch.setattr(EBTLanguage, "_thoughts", watched)
-    monkeypatch.setattr(EBTLanguage, "loss_and_carry", failing)
-    ended = EBTLanguage.on_train_end
-    monkeypatch.setattr(
-        EBTLanguage, "on_train_end", lambda self: (rings.append(self.carries[0]["entries"]["ids"]), ended(self))
-    )
-    outcome = run(tmp_path, *S2, "module.thinking.noise=0.5", "module.replay.rows=8")
-    assert outcome.status == DIVERGED and "at step 3 of 4" in outcome.note
-    assert len(seen) == 4, "three steps, and the last again"
-    for again, first in zip(seen[-1], seen[-2], strict=True):
-        torch.testing.assert_close(again, first)  # float32, with gradients and without
-    assert torch.equal(rings[0], after[0]), "looking changes nothing"
-
-
 def test_what_a_step_costs_is_counted_without_computing_it() -> None:
     counted = {}
     for name, overrides in {"transformer": ["model=ebt/transformer"], "s1": EBT, "s2": S2}.items():
@@ -225,15 +177,3 @@ def test_what_a_step_costs_is_counted_without_computing_it() -> None:
 def test_settings_that_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(cell(*overrides))
-
-
-def test_a_replay_buffer_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = module_of(*S2)
-    monkeypatch.setattr(prediction_descent, "_free_bytes", lambda device: 1000)
-    with pytest.raises(UsageError, match=r"module.replay.capacity=8 needs .* GiB and .* GiB are free"):
-        module.initial_carry(Cycles(WORDS, BATCH, WINDOW).train_batch(0))
-
-
-def test_settings_have_the_paper_s_values_by_default() -> None:
-    assert ThinkingSettings() == ThinkingSettings(num_steps=2, rule="code", detach=True, loss="mean")
-    assert (ReplaySettings().capacity, ReplaySettings().rows) == (192, 16)

@@ -104,16 +104,6 @@ def test_targets_leave_givens_out() -> None:
     assert (targets[givens == 0] == solutions[givens == 0] - 1).all()
 
 
-def test_a_replay_buffer_keeps_boards_with_their_predictions() -> None:
-    torch.manual_seed(0)
-    module = EBTSudoku(SudokuEBT(**SIZES), OPTIMIZER, Constant(), replay={"capacity": 4, "rows": 2, "kept": None})
-    carry = module.initial_carry(batch())
-    draws = {"start": torch.randn(2, 81, 9), "keys": torch.rand(4)}
-    loss, carry = module.loss_and_carry(batch(), draws, carry)
-    assert torch.isfinite(loss) and int(carry["written"]) == 2
-    assert torch.equal(carry["entries"]["targets"][:2], targets_of(*batch()))
-
-
 def test_an_answer_takes_more_iterations_or_steps_and_the_board_of_lowest_energy() -> None:
     torch.manual_seed(0)
     givens, _ = batch()

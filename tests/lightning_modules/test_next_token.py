@@ -1,18 +1,12 @@
-import io
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base import configs, identity
 from paper_repro.base.identity import IGNORED
-from paper_repro.cells import records, runner
-from paper_repro.cells.planned import PlannedCell
-from paper_repro.cells.tasks import FINISHED
 from paper_repro.lightning_modules.cem_slimpajama import CEMSlimPajama
 from paper_repro.lightning_modules.next_token import NextTokenModule
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
@@ -127,33 +121,6 @@ SMALL = (
     "machine.threads=1",
     "machine.workers=1",
 )
-
-
-def planned(experiment: str, *overrides: str) -> PlannedCell:
-    config = configs.compose(experiment, [*SMALL, *overrides])
-    own = identity.settings(config)
-    return PlannedCell((("experiment", experiment),), 0, config, own, own)
-
-
-@pytest.mark.slow
-def test_the_listops_experiments_compose_and_train_two_steps(tmp_path: Path) -> None:
-    cells = [
-        planned("nrgpt/listops", "model=nrgpt/rgpt_parallel", "training.evaluate_every=1", "training.keep=val_loss"),
-        planned("nrgpt/listops_energy", "probes.energy.num_tokens=6", "model.inference_rate=identity"),
-    ]
-    stream = io.StringIO()
-    assert runner.run(cells, tmp_path, stream).exit_code == 0, stream.getvalue()
-    plain, energy = (records.read(records.record_path(tmp_path, cell.id)) for cell in cells)
-    assert plain.status == energy.status == FINISHED
-    losses, answers = {"train_loss", "val_loss"}, {"accuracy", "accuracy_padded", "accuracy_max", "accuracy_add"}
-    assert losses | answers | {"best_step", "best_val_loss"} <= plain.metrics.keys()
-    assert losses | {"ends_lower", "bound_use"} <= energy.metrics.keys() and energy.metrics["bound_use"] <= 1
-    assert plain.curves["val_loss"]["step"] == [1, 2] and not plain.attachments
-    # An untrained model of 20 tokens is not far from guessing evenly: weights N(0, 0.02), two steps.
-    assert plain.metrics["val_loss"] == pytest.approx(math.log(20), abs=0.2)
-    content = records.attachment(tmp_path, energy, "energies.csv")
-    assert content is not None and len(content.splitlines()) == 1 + (2 + 1) * 6
-    assert energy.parameters is not None and energy.multiply_adds is not None
 
 
 @pytest.mark.parametrize("kind", [NRGPTShakespeare, CEMSlimPajama])

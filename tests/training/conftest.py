@@ -1,12 +1,10 @@
 from typing import Any
 
 import pytest
-import torch
 
 from paper_repro.cells.tasks import Cell, StopRequestedError
-from paper_repro.tests.support.compiled import GAINS, STEPS
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training import compile_trial, compiled_code, compiling
+from paper_repro.training import compiled
 from paper_repro.training.fit import Fit
 
 DOUBLES = "paper_repro.tests.training.doubles"
@@ -71,31 +69,7 @@ def code_of_all_tests(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def compiled(monkeypatch, code_of_all_tests):
-    """The folder of compiled code; the code of earlier tests lies there, and no verdict."""
-    monkeypatch.setenv(compiled_code.ENVIRONMENT, str(code_of_all_tests))
-    yield code_of_all_tests
-    for path in (code_of_all_tests / compile_trial.FOLDER).glob("*.json"):
-        path.unlink()
-
-
-@pytest.fixture
-def auto(cell):
-    """Cells with machine.compile=auto, long enough to be asked about."""
-    torch.compiler.reset()
-    return lambda steps=STEPS, **changes: cell(steps=steps, machine__compile="auto", **changes)
-
-
-@pytest.fixture
-def no_trial(monkeypatch):
-    """Make trying a kind of cells an error."""
-    monkeypatch.setattr(compile_trial, "run", lambda *_: pytest.fail("a trial was made"))
-
-
-@pytest.fixture
-def tried(monkeypatch):
-    """The ids of the cells that try, each of which finds GAINS; every cell counts as worth a trial."""
-    found = []
-    monkeypatch.setattr(compiling, "TRIAL_SECONDS", 0.0)
-    monkeypatch.setattr(compile_trial, "run", lambda built, *_: found.append(built.cell.id) or GAINS)
-    return found
+def kept(monkeypatch, code_of_all_tests):
+    """The folder of compiled code, which the tests share."""
+    monkeypatch.setenv(compiled.ENVIRONMENT, str(code_of_all_tests))
+    return code_of_all_tests

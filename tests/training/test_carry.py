@@ -99,10 +99,3 @@ def test_probabilities_sum_to_one_whatever_was_kept_also_under_vmap(count):
         torch.testing.assert_close(found.float(), probabilities, rtol=2**-7, atol=0)
     stacked = torch.func.vmap(lambda p: carry.spread(carry.largest(p, count), 50, torch.float64))(probabilities)
     torch.testing.assert_close(stacked, found, rtol=1e-12, atol=0)
-
-
-def test_a_ring_on_the_meta_device_has_shapes():
-    meta = {name: tensor.to("meta") for name, tensor in ENTRIES.items()}
-    ring = carry.add(carry.empty_ring(5, meta), meta)
-    found, there = carry.choose(ring, torch.empty(5, device="meta"), 2)
-    assert found["ids"].shape == (2, 2) and there.shape == (2,)

@@ -140,19 +140,18 @@ def test_a_checkpoint_of_another_cell_is_refused_with_both_ids(tmp_path):
         newest(tmp_path)
 
 
-def test_only_plain_contents_are_written(tmp_path):
-    with pytest.raises(TypeError, match=r"a\.b\[1\]: found Linear"):
-        checkpoints.save(checkpoint_path(tmp_path, 1), {"a": {"b": [1, nn.Linear(1, 1)]}}, ID)
-    assert not list(tmp_path.iterdir())
-
-
-def test_lightning_io_refuses_urls_other_names_and_unsafe_loading(tmp_path):
+def test_lightning_io_refuses_urls_and_unsafe_loading(tmp_path):
     io = DurableCheckpointIO(ID)
     for url in ("https://example.org/step-000000001.ckpt", "s3://bucket/step-000000001.ckpt"):
         with pytest.raises(UsageError, match="URL"):
             io.load_checkpoint(url)
+        with pytest.raises(UsageError, match="URL"):
+            io.save_checkpoint({}, url)
+    io.save_checkpoint({"x": 1}, tmp_path / "last.ckpt")
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True) == {"x": 1}  # Lightning's own format
     with pytest.raises(UsageError, match=r"expected step-000000000\.ckpt"):
-        io.save_checkpoint({}, tmp_path / "last.ckpt")
+        io.load_checkpoint(tmp_path / "last.ckpt")
+    io.remove_checkpoint(tmp_path / "last.ckpt")
     path = checkpoint_path(tmp_path, 3)
     io.save_checkpoint({"x": torch.ones(2)}, path)
     with pytest.raises(UsageError, match="weights_only=False"):
@@ -215,48 +214,6 @@ def test_weights_of_another_cell_or_damaged_ones_are_refused(tmp_path):
         load_weights(tmp_path / "absent", model)
 
 
-def _folder(path):
-    path.mkdir()
-    (path / "inside").touch()
-
-
-def _dangling(path):
-    path.symlink_to("nowhere")
-
-
-def _circle(path):
-    path.symlink_to(path.name)
-
-
-def _endless(path):
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("make", [_folder, _dangling, _circle, _endless])
-@pytest.mark.parametrize("again", [False, True])
-def test_a_checkpoint_that_is_no_file_is_set_aside_and_the_one_before_is_used(make, again, tmp_path):
-    before = save(tmp_path, 10)
-    for _ in range(2 if again else 1):
-        make(checkpoint_path(tmp_path, 20))
-        digest_path(checkpoint_path(tmp_path, 20)).write_text("0" * 64 + "\n")
-        with pytest.warns(UserWarning, match=r"step-000000020\.ckpt: .*set aside"):
-            assert checkpoints.newest(tmp_path, ID) == (10, before)
-    save(tmp_path, 20)
-    assert newest(tmp_path).step == 20
-
-
-@pytest.mark.parametrize("make", [_folder, _dangling, _circle, _endless])
-def test_a_digest_that_is_no_file_makes_its_checkpoint_damaged(make, tmp_path):
-    before = save(tmp_path, 10)
-    digest = digest_path(save(tmp_path, 20))
-    digest.unlink()
-    make(digest)
-    with pytest.warns(UserWarning, match="says nothing"):
-        assert checkpoints.newest(tmp_path, ID) == (10, before)
-    save(tmp_path, 20)
-    assert newest(tmp_path).step == 20
-
-
 def test_a_name_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path):
     before = save(tmp_path, 10)
     for name in ("step-0000000020.ckpt", "step-٠٠٠٠٠٠٠٣٠.ckpt", f"step-{'9' * 200}.ckpt"):
@@ -291,19 +248,7 @@ def test_forged_checkpoints_with_a_fitting_digest_are_refused_or_read_but_never_
     assert refused > 100
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        {},
-        [],
-        3,
-        torch.zeros(2),
-        {"identity": ID},
-        {"identity": 3, "content": {}},
-        {"identity": [torch.zeros(1)], "content": {}},
-        {"identity": ID, "content": 3},
-    ],
-)
+@pytest.mark.parametrize("wrapped", [{}, 3, {"identity": ID}, {"identity": ID, "content": 3}])
 def test_a_checkpoint_of_other_kinds_is_refused(wrapped, tmp_path):
     path = checkpoint_path(tmp_path, 10)
     torch.save(wrapped, path)
@@ -326,7 +271,3 @@ def test_forged_weights_with_a_fitting_digest_are_refused_or_read_but_never_a_tr
             assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
             refused += 1
     assert refused > 100
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(UsageError, match="damaged: a folder, device or pipe"):
-        load_weights(path, model)

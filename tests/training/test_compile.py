@@ -1,5 +1,9 @@
+import errno
+import os
 import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +11,7 @@ from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import StopRequestedError
+from paper_repro.training import compiled
 from paper_repro.training.build import build
 from paper_repro.training.fit import Fit
 from paper_repro.training.machine import Machine
@@ -20,11 +25,11 @@ needs_compiler = pytest.mark.skipif(
 @pytest.mark.slow
 @needs_compiler
 def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, run, recorder, tmp_path):
-    eager, compiled = cell(steps=6), cell(steps=6, machine__compile=True)
+    eager, faster = cell(steps=6), cell(steps=6, machine__compile=True)
     expected = run([eager], tmp_path / "eager")[0]
     with pytest.raises(StopRequestedError):
         Fit().run([eager], tmp_path / "compiled", recorder(2))
-    found = run([compiled], tmp_path / "compiled")[0]
+    found = run([faster], tmp_path / "compiled")[0]
     first, second = (outcome.curves["training_loss"] for outcome in (found, expected))
     # float32 has 7 digits; a few are lost where a fused kernel sums in another order.
     assert [value for _, value in first] == pytest.approx([value for _, value in second], rel=1e-5)
@@ -36,20 +41,12 @@ def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, 
 
 
 @needs_compiler
-def test_the_training_loss_is_what_is_compiled(cell, recorder, tmp_path, monkeypatch):
-    compiled = []
-    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled.append(function) or function)
-    Fit().run([cell(steps=2, machine__compile=True)], tmp_path, recorder())
-    assert [function.__name__ for function in compiled] == ["loss"]
-
-
-@needs_compiler
 def test_a_compiled_loss_draws_the_random_numbers_of_an_uncompiled_one(cell):
     module = build(cell()).module
     module.loss = lambda batch: batch.sum() + torch.rand(5).sum()
     found = []
-    for compiled in (False, True):
-        if compiled:
+    for faster in (False, True):
+        if faster:
             module.compile_loss()
         torch.manual_seed(3)
         loss, _ = (module._compiled or module.loss_and_carry)(torch.ones(2), {}, {})
@@ -59,7 +56,6 @@ def test_a_compiled_loss_draws_the_random_numbers_of_an_uncompiled_one(cell):
 
 def test_without_a_compiler_the_message_says_what_to_install(cell, recorder, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    Machine().check_compiler()
     with pytest.raises(UsageError, match=r"machine\.compile=true needs.*no-such-compiler.*install"):
         Fit().run([cell(machine__compile=True)], tmp_path, recorder())
 
@@ -69,10 +65,11 @@ def test_cells_trained_together_are_not_compiled(cell, recorder, tmp_path):
         Fit().run([cell(seed=seed, machine__compile=True) for seed in range(2)], tmp_path, recorder())
 
 
-def test_a_loss_that_torch_cannot_compile_is_the_users_to_switch_off(cell, recorder, tmp_path, monkeypatch):
-    class CannotError(Exception):
-        __module__ = "torch._dynamo.exc"
+class CannotError(Exception):
+    __module__ = "torch._dynamo.exc"
 
+
+def test_a_loss_that_torch_cannot_compile_is_the_users_to_switch_off(cell, recorder, tmp_path, monkeypatch):
     def failing(function, **_):
         def call(batch):
             raise CannotError("no lowering\nmore")
@@ -83,3 +80,117 @@ def test_a_loss_that_torch_cannot_compile_is_the_users_to_switch_off(cell, recor
     monkeypatch.setenv("CXX", "sh")
     with pytest.raises(UsageError, match=r"\(no lowering\): set machine\.compile=false"):
         Fit().run([cell(machine__compile=True)], tmp_path, recorder())
+
+
+STEPS = 120
+ENERGY = {
+    "module": {"_target_": "paper_repro.tests.training.energy.EnergyRegression"},
+    "model": {"_target_": "paper_repro.tests.training.energy.Energy"},
+}
+
+
+@pytest.fixture
+def auto(cell, monkeypatch):
+    """Cells with machine.compile=auto, long enough to be compiled."""
+    torch.compiler.reset()
+    monkeypatch.setattr(compiled, "AUTO_FLOPS", 1)
+    return lambda steps=STEPS, **changes: cell(steps=steps, machine__compile="auto", **changes)
+
+
+def assert_same(found, expected, folders, one):
+    assert (found.status, found.metrics, found.curves) == ("finished", expected.metrics, expected.curves)
+    own, others = (load_file(folder / one.id / "weights.safetensors") for folder in folders)
+    assert all(torch.equal(own[name], tensor) for name, tensor in others.items())
+
+
+@needs_compiler
+@pytest.mark.parametrize("changes", [{}, ENERGY], ids=["loss", "draws and carry"])
+def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(
+    cell, auto, run, recorder, tmp_path, kept, changes
+):
+    one = auto(**changes)
+    expected = run([one], tmp_path / "undisturbed")[0]
+    for stop in (30, 70):
+        with pytest.raises(StopRequestedError):
+            Fit().run([one], tmp_path / "stopped", recorder(stop))
+    found = run([one], tmp_path / "stopped")[0]
+    assert found.compiled == expected.compiled == "yes: machine.compile=auto"
+    assert_same(found, expected, (tmp_path / "stopped", tmp_path / "undisturbed"), one)
+    plain = run([cell(steps=STEPS, **changes)], tmp_path / "plain")[0]
+    assert found.metrics == pytest.approx(plain.metrics, rel=1e-5) and plain.compiled == ""
+    assert [*kept.glob("*/*.so")], "torch keeps its code elsewhere"
+
+
+def test_auto_says_why_it_does_not_compile(cell, auto, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("the loss was compiled"))
+    dropout = {"model": {"_target_": "paper_repro.tests.training.doubles.Small", "dropout": 0.3}}
+    assert run([auto(10)], tmp_path / "short")[0].compiled == "no: too short: 10 passes"
+    assert run([auto(**dropout)], tmp_path / "dropout")[0].compiled.startswith("no: dropout")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert run([auto()], tmp_path / "absent")[0].compiled == "no: no C++ compiler no-such-compiler here"
+    monkeypatch.setattr(compiled, "AUTO_FLOPS", 2e12)
+    assert "FLOPs of matrix products, and auto compiles from 2e+12 on" in run([auto()], tmp_path / "few")[0].compiled
+    monkeypatch.setattr("paper_repro.training.module.PaperModule.uncompilable", "its gradients come from elsewhere")
+    assert run([auto()], tmp_path / "never")[0].compiled == "no: its gradients come from elsewhere"
+    together = run([auto(seed=seed) for seed in range(2)], tmp_path / "together")
+    assert {outcome.compiled for outcome in together} == {"no: cells that are trained together"}
+
+
+@pytest.mark.parametrize("works", [0, 60])
+@pytest.mark.parametrize(
+    "error", [CannotError("no lowering\nmore"), OSError(errno.ENOSPC, "No space left on device")], ids=["torch", "disk"]
+)
+def test_a_compiler_that_fails_at_any_time_costs_no_cell(cell, auto, run, tmp_path, monkeypatch, works, error):
+    calls = []
+
+    def failing(function, **_):
+        def call(*arguments):
+            calls.append(len(calls))
+            if len(calls) > works:
+                raise error
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", failing)
+    monkeypatch.setenv("CXX", "sh")
+    expected = run([cell(steps=STEPS)], tmp_path / "plain")[0]
+    found = run([auto()], tmp_path / "auto")[0]
+    line = str(error).partition("\n")[0]
+    assert found.compiled == f"no: it could not be compiled here ({line})" and len(calls) == works + 1
+    assert_same(found, expected, (tmp_path / "auto", tmp_path / "plain"), auto())
+
+
+def test_a_loss_of_other_faults_is_not_blamed_on_the_compiler(auto, tmp_path, monkeypatch, recorder):
+    def failing(function, **_):
+        def call(*arguments):
+            raise ZeroDivisionError("division by zero")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", failing)
+    monkeypatch.setenv("CXX", "sh")
+    with pytest.raises(ZeroDivisionError):
+        Fit().run([auto()], tmp_path, recorder())
+
+
+@pytest.mark.parametrize("value", ["always", 1, None, "True"])
+def test_another_value_is_refused(value):
+    with pytest.raises(UsageError, match=r"machine\.compile=.*: expected false, true or auto"):
+        Machine(compile=value)
+
+
+def test_each_processor_and_version_of_torch_has_a_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    named, mine = tmp_path / "torchinductor_me", tmp_path / "mine"
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    for given, taken in ((named, compiled.user_folder()), (mine, mine)):
+        monkeypatch.setenv(compiled.ENVIRONMENT, str(given))
+        with compiled.kept_code() as folder:
+            assert folder == taken and os.environ[compiled.ENVIRONMENT] == str(taken)
+        assert os.environ[compiled.ENVIRONMENT] == str(given)
+    here, cpuinfo = compiled.user_folder(), Path("/proc/cpuinfo").read_text()
+    monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo.replace(" sse2 ", " sse2 avx10_9 "))
+    compiled._processor.cache_clear()
+    assert compiled.user_folder().parent == here.parent and compiled.user_folder() != here
+    compiled._processor.cache_clear()

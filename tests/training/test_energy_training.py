@@ -1,7 +1,6 @@
 """One energy model trained alone, stacked and on two processes, stopped, killed and compiled."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -140,46 +139,6 @@ def test_the_loss_follows_every_draw_and_the_carry(cell):
         assert all(not torch.equal(draws[name], other[name]) for other in others)
     counts = {int(module.draws_of(batch, step, 0, module.device)["num_steps"]) for step in range(50)}
     assert counts == {1, 2, 3, 4}
-
-
-def test_the_double_backward_is_that_of_finite_differences(cell):
-    module, data = build(cell(**ENERGY)).module.double(), build(cell()).data
-    batch = place(data.train_batch(0), module.device, torch.float64)
-    draws = module.example_draws(batch)
-    weight = module.model.first.weight
-
-    def loss():
-        return module.loss_and_carry(batch, draws, module.initial_carry(batch))[0]
-
-    (gradient,) = torch.autograd.grad(loss(), weight)
-    direction = torch.randn_like(weight)
-    with torch.no_grad():
-        weight += 1e-5 * direction
-        above = loss()
-        weight -= 2e-5 * direction
-        below = loss()
-    # Central differences are exact to h^2 and lose 11 digits of 16.
-    assert float((above - below) / 2e-5) == pytest.approx(float((gradient * direction).sum()), rel=1e-6)
-
-
-def test_a_step_and_its_backward_are_computed_on_the_meta_device(cell):
-    with torch.device("meta"):
-        module = build(cell(**ENERGY)).module
-    batch = map_tensors(lambda tensor: tensor.to("meta"), build(cell()).data.example_batch())
-    draws, carry = module.example_draws(batch), module.initial_carry(batch)
-    loss, _ = module.loss_and_carry(batch, draws, carry)
-    assert loss.shape == () and loss.device.type == "meta"
-    loss.backward()
-    assert all(parameter.grad.shape == parameter.shape for parameter in module.parameters())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
-def test_a_compiled_run_equals_an_eager_one(cell, run, tmp_path):
-    eager, compiled = cell(steps=6, **ENERGY), cell(steps=6, **ENERGY, machine__compile=True)
-    expected, found = run([eager], tmp_path / "eager")[0], run([compiled], tmp_path / "compiled")[0]
-    # Fused float32 kernels sum in another order; entries of the ring may round to another bfloat16.
-    assert_close(found, expected, (tmp_path / "compiled", tmp_path / "eager"), eager, relative=1e-3)
 
 
 def test_the_last_step_is_told_after_its_checkpoint_was_saved():

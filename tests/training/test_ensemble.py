@@ -3,14 +3,12 @@ import functools
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.tests.training.doubles import Small, TwoGroups, Waves
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.schedules import Constant, Cosine
-from paper_repro.training.stacking import layout_of
 
 
 def adamw(**changes):
@@ -82,22 +80,6 @@ def test_every_optimiser_does_to_the_stack_what_it_does_to_each_model(make, clip
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12, msg=name)
 
 
-def test_losses_are_those_before_the_step_and_every_model_has_its_own():
-    ensemble = build()
-    expected = [
-        module.loss(data.train_batch(0)).item() for module, data in zip(ensemble.modules, ensemble.data, strict=True)
-    ]
-    assert ensemble.advance().tolist() == pytest.approx(expected, rel=1e-5)
-    assert len(set(expected)) == 3
-
-
-def test_no_model_sees_another():
-    small, large = build(2), build(4)
-    for _ in range(20):
-        one, two = small.advance(), large.advance()
-        torch.testing.assert_close(one, two[:2], rtol=1e-5, atol=0)
-
-
 @pytest.mark.parametrize("stop", [1, 5, 19])
 def test_state_dict_restores_losses_weights_and_optimiser_bit_for_bit(stop):
     whole, first, second = build(), build(), build()
@@ -111,40 +93,6 @@ def test_state_dict_restores_losses_weights_and_optimiser_bit_for_bit(stop):
     assert torch.equal(second.values, whole.values)
     states = [ensemble.state_dict()["optimizer"]["state"] for ensemble in (whole, second)]
     assert all(torch.equal(states[0][i][name], states[1][i][name]) for i in states[0] for name in states[0][i])
-
-
-def test_padding_between_parameters_stays_zero():
-    ensemble = build()
-    for _ in range(5):
-        ensemble.advance()
-    used = torch.zeros(ensemble.layout.width, dtype=torch.bool)
-    for start, shape in zip(ensemble.layout.starts, ensemble.layout.shapes, strict=True):
-        used[start : start + shape.numel()] = True
-    assert not used.all()
-    assert (ensemble.values[:, ~used] == 0).all()
-    assert ensemble.values[:, used].abs().sum() > 0
-
-
-def test_groups_lie_side_by_side_and_cover_every_parameter():
-    module = module_of(0, kind=TwoGroups)
-    layout = layout_of([module, module_of(1, kind=TwoGroups)])
-    assert [[layout.names[i] for i in group] for group in layout.groups] == [
-        ["model.first.weight", "model.last.weight"],
-        ["model.first.bias", "model.norm.weight", "model.norm.bias", "model.last.bias"],
-    ]
-    assert sorted(layout.names) == sorted(name for name, _ in module.named_parameters())
-
-
-def test_an_empty_group_changes_nothing():
-    def one_weight(kind):
-        modules = [module_of(seed, model=lambda: nn.Linear(10, 1, bias=False), kind=kind) for seed in range(2)]
-        for module in modules:
-            module.optimizer = adamw(lr=0.004, weight_decay=0.5)
-        ensemble = Ensemble(modules, [Columns(seed) for seed in range(2)], 5)
-        return torch.stack([ensemble.advance() for _ in range(5)])
-
-    # The groups of a step are one tensor each: with another count, float32 sums may be taken in another order.
-    torch.testing.assert_close(one_weight(TwoGroups), one_weight(CEMGaussianProcess), rtol=1e-6, atol=0)
 
 
 def test_frozen_parameters_and_buffers_stay_each_models_own():
@@ -192,12 +140,6 @@ class Idle(Small):
     def __init__(self):
         super().__init__()
         self.idle = nn.Parameter(torch.zeros(3))
-
-
-class Columns(Waves):
-    def train_batch(self, step):
-        inputs, targets = super().train_batch(step)
-        return inputs, targets[:, None]
 
 
 class Uneven(Waves):
@@ -254,22 +196,3 @@ class MissingGroup(CEMGaussianProcess):
 def test_a_parameter_in_no_group_is_named():
     with pytest.raises(UsageError, match=r"parameter_groups.*model\.first\.bias"):
         build(modules=[module_of(0, kind=MissingGroup)])
-
-
-class Dictionary(CEMGaussianProcess):
-    def loss(self, batch):
-        return F.mse_loss(self.model(batch["x"]["inputs"]), batch["y"])
-
-
-class DictionaryWaves(Waves):
-    def train_batch(self, step):
-        inputs, targets = super().train_batch(step)
-        return {"x": {"inputs": inputs}, "y": targets}
-
-
-def test_nested_batches_give_the_same_losses_as_pairs():
-    pairs = build(2)
-    modules = [module_of(seed, kind=Dictionary) for seed in range(2)]
-    nested = Ensemble(modules, [DictionaryWaves(seed) for seed in range(2)], 20, clip_norm=1.0)
-    for _ in range(3):
-        assert torch.equal(pairs.advance(), nested.advance())

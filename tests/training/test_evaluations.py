@@ -180,13 +180,3 @@ def test_a_metric_that_is_never_finite_keeps_the_last_weights(cell, monkeypatch)
     monkeypatch.setattr(parts.module, "evaluate", lambda *_: metrics)
     assert evaluations.finish(0, 4) == metrics
     assert_equal_weights(parts.module.state_dict(), before)
-
-
-def test_of_equal_evaluations_the_first_is_kept(cell):
-    parts = build(cell())
-    evaluations = Evaluations([parts.module], [parts.data], 2, "test_rmse", contextlib.nullcontext)
-    evaluations.after(2)
-    evaluations.after(4)
-    found = evaluations.finish(0, 5)
-    assert found["best_step"] == 2.0
-    assert [evaluations.due(step, 6) for step in range(1, 7)] == [False, True, False, True, False, False]

@@ -1,11 +1,5 @@
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import pytest
 import torch
@@ -83,62 +77,6 @@ def test_after_a_stop_at_the_last_step_only_the_evaluation_is_done(count, cell, 
     monkeypatch.setattr(torch.optim.AdamW, "step", forbidden)
     result = Fit().run(cells, tmp_path / "late", recorder())
     assert_same_run(result, whole, cells, tmp_path / "late", tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_resumed_bit_for_bit(cell, run, tmp_path):
-    cells = batch_of(cell, steps=400, machine__checkpoint_every_steps=5)
-    script = tmp_path / "killed.py"
-    script.write_text(
-        textwrap.dedent(f"""
-        from pathlib import Path
-        from paper_repro.tests.training import conftest
-        from paper_repro.training.fit import Fit
-        cells = [conftest.make_cell(seed=seed, lr=lr, steps=400, machine__checkpoint_every_steps=5)
-                 for seed, lr in ((0, 0.01), (1, 0.01), (1, 0.003))]
-        Fit().run(cells, Path({str(tmp_path / "killed")!r}), conftest.Recorder())
-        """)
-    )
-    process = subprocess.Popen([sys.executable, str(script)])
-    folder = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("step-*.ckpt"))) < 2 and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.002)
-    assert process.poll() is None, "the run ended before it could be killed"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "killed" / cells[0].id).exists()
-    result = run(cells, tmp_path / "killed")
-    whole = run(cells, tmp_path / "whole")
-    assert_same_run(result, whole, cells, tmp_path / "killed", tmp_path / "whole")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-10)])
-@pytest.mark.parametrize("module", ["CEMGaussianProcess", "TwoGroups"])
-def test_models_trained_together_equal_those_trained_alone(module, precision, tolerance, cell, run, tmp_path):
-    places = {"CEMGaussianProcess": "paper_repro.lightning_modules.cem_gaussian_process", "TwoGroups": DOUBLES}
-    cells = batch_of(cell, steps=50, training__precision=precision, module={"_target_": f"{places[module]}.{module}"})
-    cells[2].config["optimizer"]["weight_decay"] = 0.3
-    together = run(cells, tmp_path / "together")
-    for cell_alone, outcome in zip(cells, together, strict=True):
-        alone = run([cell_alone], tmp_path / cell_alone.id)[0]
-        found, expected = weights(tmp_path / "together", cell_alone), weights(tmp_path / cell_alone.id, cell_alone)
-        for name, tensor in expected.items():
-            assert tensor.dtype == (torch.float64 if "64" in precision else torch.float32)
-            distance = torch.linalg.vector_norm(found[name] - tensor) / torch.linalg.vector_norm(tensor)
-            assert float(distance) < tolerance, name
-        assert outcome.metrics == pytest.approx(alone.metrics, rel=tolerance)
-        curves = outcome.curves["training_loss"], alone.curves["training_loss"]
-        assert [value for _, value in curves[0]] == pytest.approx([value for _, value in curves[1]], rel=tolerance)
-
-
-def test_a_cell_with_another_learning_rate_or_seed_is_another_model(cell, run, tmp_path):
-    cells = batch_of(cell)
-    run(cells, tmp_path)
-    kernels = [weights(tmp_path, item)["model.first.weight"] for item in cells]
-    distances = [float((kernels[a] - kernels[b]).abs().max()) for a, b in ((0, 1), (1, 2), (0, 2))]
-    assert min(distances) > 1e-3
 
 
 def test_one_diverging_model_leaves_the_others_bit_identical(cell, run, tmp_path):

@@ -39,15 +39,3 @@ def test_mean_of_the_latest_losses_leaves_out_what_is_not_finite():
     assert math.isnan(log.mean_latest())
     log.add(0, torch.tensor([1.0, 3.0, math.inf]))
     assert log.mean_latest() == 2.0
-
-
-def test_state_restores_curve_and_divergence():
-    log, other = LossLog(2, 6, CPU), LossLog(2, 6, CPU)
-    for step in range(3):
-        log.add(step, torch.tensor([1.0, math.nan]))
-    other.load_state_dict(log.state_dict())
-    for step in range(3, 6):
-        for item in (log, other):
-            item.add(step, torch.tensor([2.0, 2.0]))
-    assert other.curve(0) == log.curve(0)
-    assert other.diverged() == [None, 0]

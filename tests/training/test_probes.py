@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import sha256_of_bytes
-from paper_repro.cells.tasks import ATTACHMENT_BYTES, FINISHED
+from paper_repro.cells.tasks import FINISHED
 from paper_repro.training import checkpoints
 
 SUMMING = "paper_repro.tests.support.probes.Summing"
@@ -54,21 +54,6 @@ def test_two_measurements_of_one_metric_are_refused(metric, cell, run, tmp_path)
     cells = cells_of(cell, "single", {"one": probe(), "two": probe(metric=metric, file="again.txt")})
     with pytest.raises(UsageError, match=rf"probes\.two measures {metric}, which is measured already"):
         run(cells, tmp_path)
-
-
-def test_a_metric_that_one_probe_measures_and_another_lacks_is_refused(cell, run, tmp_path):
-    lacking = probe(metric="other", file="other.txt", needs=str(tmp_path / "absent"), lacking="total")
-    with pytest.raises(UsageError, match=r"probes\.two measures total, which is measured already"):
-        run(cells_of(cell, "single", {"one": probe(), "two": lacking}), tmp_path / "runs")
-
-
-def test_an_attachment_may_have_so_many_bytes_and_not_one_more(cell, run, tmp_path):
-    (outcome,) = run(cells_of(cell, "single", {"one": probe(size=ATTACHMENT_BYTES)}), tmp_path / "most")
-    assert (tmp_path / "most" / "cell-0-0.01" / "total.txt").stat().st_size == ATTACHMENT_BYTES
-    assert outcome.attachments.keys() == {"total.txt"}
-    cells = cells_of(cell, "single", {"one": probe(size=ATTACHMENT_BYTES + 1)})
-    with pytest.raises(UsageError, match=rf"probes\.one leaves total\.txt of {ATTACHMENT_BYTES + 1} bytes"):
-        run(cells, tmp_path / "more")
 
 
 @pytest.mark.parametrize(

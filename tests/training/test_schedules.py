@@ -106,23 +106,6 @@ def test_steps_outside_the_run_are_refused(schedule, step, steps):
         schedule.factor(step, steps)
 
 
-def test_lightning_gives_each_step_the_rate_of_the_formula(cell, recorder, tmp_path, monkeypatch):
-    from paper_repro.training.fit import Fit
-
-    rates = []
-    original = torch.optim.AdamW.step
-
-    def noted(self, closure=None):
-        rates.append(self.param_groups[0]["lr"])
-        return original(self, closure)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
-    for cells in ([cell(steps=7)], [cell(steps=7), cell(seed=1, steps=7)]):
-        rates.clear()
-        Fit().run(cells, tmp_path / str(len(cells)), recorder())
-        assert rates == pytest.approx([0.01 * 0.5 * (1 + math.cos(math.pi * step / 7)) for step in range(7)])
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_group_keeps_its_own_rate_and_schedule_alone_and_stacked(count, cell, recorder, tmp_path, monkeypatch):
     from paper_repro.training.fit import Fit

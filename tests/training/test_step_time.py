@@ -8,9 +8,8 @@ import torch
 from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, StopRequestedError
-from paper_repro.models.ngpt import NGPT
 from paper_repro.training import step_time
-from paper_repro.training.step_time import StepSettings, StepTime, metrics, stepper
+from paper_repro.training.step_time import StepTime, metrics
 
 TINY = (
     "size.vocabulary_size=17",
@@ -94,30 +93,6 @@ def test_ratios_are_taken_within_a_round() -> None:
     """A machine that slows down for all alike moves seconds, not ratios."""
     found = metrics({"a": [1.0, 2.0, 8.0], "b": [1.5, 3.0, 12.0]})
     assert found == {"seconds_a": 2.0, "seconds_b": 3.0, "ratio_b": 1.5, "spread_b": 0.0}
-
-
-@pytest.mark.parametrize("overrides", [(), STOCK])
-def test_what_is_timed_trains_and_keeps_rows_at_unit_norm(
-    overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = []
-    monkeypatch.setattr(NGPT, "__init__", _noting(NGPT.__init__, built))
-    section = config(*overrides, "optimizer.lr=0.01")
-    work = stepper(section["models"]["ngpt"], section, StepSettings(**section["step"]), torch.device("cpu"))
-    losses = [float(work()) for _ in range(40)]
-    # Eight batches of two, read over and over, are learned.
-    assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
-    (model,) = built
-    for parameter in model.unit_row_parameters():
-        torch.testing.assert_close(parameter.norm(dim=-1), torch.ones(len(parameter)), rtol=0, atol=1e-6)
-
-
-def _noting(make: Any, built: list[Any]) -> Any:
-    def noting(self: Any, *args: Any, **kwargs: Any) -> None:
-        built.append(self)
-        make(self, *args, **kwargs)
-
-    return noting
 
 
 def test_a_request_to_stop_is_heard_between_rounds() -> None:

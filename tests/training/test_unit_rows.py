@@ -187,13 +187,6 @@ def test_stacked_models_keep_unit_rows_each(name):
         assert_same(weights(module), expected, 1e-10)
 
 
-def test_vectors_of_all_models_stay_one_piece_and_matrices_stay_whole():
-    modules = [module_of(seed, "UnitAdamW") for seed in range(2)]
-    ensemble = Ensemble(modules, [Sines(seed) for seed in range(2)], 5)
-    shapes = [[tuple(p.shape) for p in group["params"]] for group in ensemble._optimizer.optimizer.param_groups]
-    assert shapes == [[(7, 10), (1, 7)] * 2, [(16 + 16,)] * 2]
-
-
 def test_models_kept_in_several_dtypes_are_not_stacked():
     modules = [module_of(seed) for seed in range(2)]
     for module in modules:
@@ -235,37 +228,6 @@ def test_state_dicts_of_adamw_and_ours_are_interchangeable(way, keyed):
     for mine, theirs in zip(continued.state.values(), optimizer.state.values(), strict=True):
         assert mine.keys() == theirs.keys() == {"step", "exp_avg", "exp_avg_sq"}
         assert float(mine["step"]) == float(theirs["step"]) == 6
-
-
-def test_bfloat16_parameters_have_bfloat16_moments_as_in_torch():
-    states = []
-    for name in ("UnitAdamW", "AdamW"):
-        module = module_of(0, name, torch.bfloat16)
-        optimizer = module.optimizer(module.parameter_groups())
-        keep_unit_rows(optimizer)
-        inputs, targets = (tensor.bfloat16() for tensor in Sines().train_batch(0))
-        module.loss((inputs, targets)).backward()
-        optimizer.step()
-        states.append([{key: value.dtype for key, value in state.items()} for state in optimizer.state.values()])
-        for matrix in (module.model.first, module.model.last):
-            # A number of a unit row is rounded to 8 bits.
-            assert float((matrix.detach().float().norm(dim=-1) - 1).abs().max()) < 2.0**-8
-    assert states[0] == states[1]
-
-
-def test_a_closure_is_called_once_with_gradients_and_its_result_returned():
-    module = module_of(0, "UnitAdamW")
-    optimizer = module.optimizer(module.parameter_groups())
-    calls = []
-
-    def closure():
-        loss = module.loss(Sines().train_batch(0))
-        loss.backward()
-        calls.append(loss)
-        return loss
-
-    assert optimizer.step(closure) is calls[0] and len(calls) == 1
-    assert are_unit(weights(module))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""Callbacks of Lightning that a config lists, in a run of ours."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paper_repro.base.configs import compose
+from paper_repro.base.errors import UsageError
+from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.training.fit import Fit
+
+LIGHTNING = "lightning.pytorch.callbacks"
+
+
+def callbacks(cell: Any, **nodes: dict[str, Any]) -> Any:
+    named = {name: {**node, "_target_": f"{LIGHTNING}.{node['_target_']}"} for name, node in nodes.items()}
+    return cell(steps=12, training__evaluate_every=2, training__callbacks=named)
+
+
+def test_early_stopping_ends_the_run_and_the_record_says_so(cell, recorder, tmp_path: Path) -> None:
+    stopping: dict[str, Any] = {"_target_": "EarlyStopping", "monitor": "test_rmse", "min_delta": 100.0, "patience": 1}
+    stopping["check_on_train_epoch_end"] = False
+    (outcome,) = Fit().run([callbacks(cell, stop=stopping)], tmp_path, recorder())
+    assert outcome.note == "a callback ended the training after step 4 of 12"
+    assert [step for step, _ in outcome.curves["training_loss"]] == [1, 2, 3, 4]
+    assert [step for step, _ in outcome.curves["test_rmse"]] == [2, 4, 4]
+
+
+def test_the_best_checkpoint_is_kept_beside_ours_and_loads(cell, recorder, tmp_path: Path) -> None:
+    best = {"_target_": "ModelCheckpoint", "monitor": "test_rmse", "filename": "best", "save_on_train_epoch_end": False}
+    (outcome,) = Fit().run([callbacks(cell, best=best)], tmp_path, recorder())
+    (path,) = tmp_path.rglob("best.ckpt")
+    score = torch.load(path, weights_only=True)["callbacks"]
+    (state,) = [value for key, value in score.items() if key.startswith("ModelCheckpoint")]
+    lowest = min(value for _, value in outcome.curves["test_rmse"][:-1])
+    assert float(state["best_model_score"]) == pytest.approx(lowest)
+    assert CEMGaussianProcess.load_from_checkpoint(path).seed == 0
+    plain = Fit().run([cell(steps=12, training__evaluate_every=2)], tmp_path / "plain", recorder())[0]
+    assert plain.curves == outcome.curves
+
+
+def test_learning_rates_go_to_the_logger(cell, recorder, tmp_path: Path) -> None:
+    one = callbacks(cell, rate={"_target_": "LearningRateMonitor"})
+    one.config["machine"] |= {"logger": "csv", "log_every_steps": 1}
+    Fit().run([one], tmp_path, recorder())
+    (table,) = tmp_path.rglob("metrics.csv")
+    assert "lr-AdamW" in table.read_text().splitlines()[0]
+
+
+def test_a_group_chooses_a_callback_and_the_id_changes() -> None:
+    plain, stopping = compose("nrgpt/listops"), compose("nrgpt/listops", ["+callbacks=early_stopping"])
+    assert stopping["training"].pop("callbacks").keys() == {"early_stopping"}
+    assert plain == stopping
+
+
+def test_what_is_no_callback_is_refused(cell, recorder, tmp_path: Path) -> None:
+    node = {"_target_": "paper_repro.training.schedules.Constant"}
+    with pytest.raises(UsageError, match=r"training.callbacks.mine.*not a Callback of Lightning"):
+        Fit().run([cell(training__callbacks={"mine": node})], tmp_path, recorder())
