@@ -25,14 +25,12 @@ from paper_repro.cells.tasks import (
 from paper_repro.cells.training_section import TrainingSettings
 from paper_repro.training import checkpoints, cost, single
 from paper_repro.training.build import BuiltCell, build, check_window
+from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.ensemble import Ensemble
-from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.finished import rebuild
 from paper_repro.training.journal import Journal, kept
 from paper_repro.training.launch import launched
-from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
-from paper_repro.training.watch import Watch
 
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""

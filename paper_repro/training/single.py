@@ -20,14 +20,12 @@ from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints, compiled
 from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.cost import measure
-from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.journal import Silent
-from paper_repro.training.losses import LossLog
 from paper_repro.training.module import PaperModule
 from paper_repro.training.ranks import Rank, Ranks, watch_for
 from paper_repro.training.sharding import Sharded, whole_state
-from paper_repro.training.watch import Watch
 
 FEWEST_PASSES = 100
 """A shorter run is not compiled by machine.compile=auto, however long a pass takes."""
