@@ -244,12 +244,13 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
         "machine.compile=true": machine.compile is True,
         f"machine.devices={machine.devices}": machine.count > 1,
         f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
+        "training.callbacks": bool(training.callbacks),
     }
     for asked, found in refused.items():
         if found:
             raise UsageError(
-                f"{asked}: cells that are trained together run uncompiled in one process on one device; "
-                "set machine.stack=null"
+                f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
+                "device; set machine.stack=null"
             )
     if training.accumulate != 1:
         raise UsageError(

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -226,7 +226,7 @@ class BFloat16(MixedPrecision):
 
 
 def _trainer(
-    built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: list[Logger], rank: Rank
+    built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: Sequence[Logger], rank: Rank
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
@@ -256,7 +256,7 @@ def _trainer(
             callbacks=callbacks,
             plugins=plugins,
             default_root_dir=folder,
-            logger=loggers or False,
+            logger=[*loggers] or False,
             log_every_n_steps=machine.log_every_steps,
             enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
             enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),
