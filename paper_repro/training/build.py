@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
 import torch
@@ -14,18 +14,31 @@ from torch.optim import Optimizer
 from paper_repro.base.configs import TARGET, instantiate, locate, require
 from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
-from paper_repro.cells.tasks import Cell, Task
+from paper_repro.cells.tasks import Cell, Findings, Task
 from paper_repro.cells.training_section import TrainingSettings, read_training
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
 from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
-from paper_repro.training.probe import CheckedProbe, Probe
 from paper_repro.training.schedules import Schedule
 
 NARROW = {"16-true": torch.float16, "bf16-true": torch.bfloat16}
 """What weights, and with them an optimiser's arithmetic, are kept in."""
 SECTIONS = ("module", "model", "data", "optimizer", "schedule", "training", "seed")
+
+
+@runtime_checkable
+class Probe(Protocol):
+    """What is measured on a trained model beyond its losses; a config lists its probes under ``probes``.
+
+    The module is in evaluation mode, on its device, and has the weights that are kept; gradients are off.  A probe
+    draws its random numbers from generators that it seeds with ``mix(seed, ...)``, and leaves module and data as it
+    found them.  A probe may have ``check(module, data)``, called before training, with a module that may lie on the
+    meta device: it raises UsageError where these could not be measured.
+    """
+
+    def measure(self, module: PaperModule, data: CounterBasedDataModule, seed: int) -> Findings:
+        """Measure the trained ``module.model``."""
 
 
 @dataclass
@@ -60,17 +73,17 @@ def build(cell: Cell) -> BuiltCell:
     training, machine = read_training(config["training"]), Machine.of(config.get("machine") or {})
     machine.batches_each(training.accumulate)
     _check_eps(config["optimizer"], training.precision)
-    module = build_module(config, machine)
+    module = build_module(config)
     data = data_of(config)
     data.workers = machine.data_workers
     probes = _probes(config.get("probes") or {})
     for probe in probes.values():
-        if isinstance(probe, CheckedProbe):
+        if hasattr(probe, "check"):
             probe.check(module, data)
     return BuiltCell(cell, module, data, training, machine, probes)
 
 
-def build_module(config: Mapping[str, Any], machine: Machine | None = None) -> PaperModule:
+def build_module(config: Mapping[str, Any]) -> PaperModule:
     """Build a config's module, its model initialised under ``mix(seed, "init")``.
 
     Raises:
@@ -82,7 +95,7 @@ def build_module(config: Mapping[str, Any], machine: Machine | None = None) -> P
     model = instantiate(config["model"])
     # Built through a partial: given as keywords, hydra would turn the schedule, a dataclass, into a dict.
     make = instantiate({**config["module"], "_partial_": True})
-    optimizer = optimizer_of(config, machine or Machine())
+    optimizer = optimizer_of(config, Machine.of(config.get("machine") or {}))
     module: PaperModule = make(model=model, optimizer=optimizer, schedule=instantiate(config["schedule"]))
     module.seed = int(config["seed"])
     module.save_hyperparameters({**own, **parts, "seed": module.seed}, logger=False)  # for load_from_checkpoint

@@ -25,14 +25,12 @@ from paper_repro.cells.tasks import (
 from paper_repro.cells.training_section import TrainingSettings
 from paper_repro.training import checkpoints, cost, single
 from paper_repro.training.build import BuiltCell, build, check_window
+from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.ensemble import Ensemble
-from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.finished import rebuild
 from paper_repro.training.journal import Journal, kept
 from paper_repro.training.launch import launched
-from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
-from paper_repro.training.watch import Watch
 
 SHARED_SECTIONS = ("task", "module", "model", "training", "probes")
 """What cells must have in common to be trained together: the stack runs the code of the first for all of them."""
@@ -246,12 +244,13 @@ def _check_stackable(training: TrainingSettings, machine: Machine) -> None:
         "machine.compile=true": machine.compile is True,
         f"machine.devices={machine.devices}": machine.count > 1,
         f"machine.data_workers={machine.data_workers}": machine.data_workers > 0,
+        "training.callbacks": bool(training.callbacks),
     }
     for asked, found in refused.items():
         if found:
             raise UsageError(
-                f"{asked}: cells that are trained together run uncompiled in one process on one device; "
-                "set machine.stack=null"
+                f"{asked}: cells that are trained together run uncompiled, without callbacks, in one process on one "
+                "device; set machine.stack=null"
             )
     if training.accumulate != 1:
         raise UsageError(

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from paper_repro.cells.tasks import Report, StopRequestedError
 from paper_repro.training.batches import map_tensors, tensors_of
+from paper_repro.training.callbacks import LossLog, Watch
 from paper_repro.training.journal import Silent
-from paper_repro.training.losses import LossLog
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import Tree
-from paper_repro.training.watch import Watch
 
 PATIENCE = timedelta(days=7)
 """How long a process waits for another: rank 0 may be preparing data; that one has died is seen elsewhere."""

@@ -26,14 +26,22 @@ class Constant:
     warmup_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_warmup(self.warmup_fraction)
+        if not 0 <= self.warmup_fraction < 1:
+            raise ValueError(f"warmup_fraction must lie in [0, 1), got {self.warmup_fraction}")
 
     def factor(self, step: int, steps: int) -> float:
-        return _warmup(step, steps, self.warmup_fraction)
+        if not 0 <= step <= steps or steps < 1:
+            raise ValueError(f"step {step} is not one of 0 ... {steps}")
+        warmup = round(self.warmup_fraction * steps)
+        return (step + 1) / (warmup + 1) if step < warmup else self.after_warmup(step - warmup, steps, warmup)
+
+    def after_warmup(self, step: int, steps: int, warmup: int) -> float:
+        """Return the factor ``step`` steps after the warm-up."""
+        return 1.0
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Constant):
     """Linear warm-up as in ``Constant``, then half a cosine down to ``final_factor`` at the end of the run.
 
     For t >= w: factor(t) = f + (1 - f) (1 + cos(pi (t - w) / (n - w))) / 2 with n = horizon steps and f = final_factor.
@@ -41,53 +49,44 @@ class Cosine:
     the cosine is cut off: it would end after so many times the steps of the run.
 
     Raises:
-        ValueError: ``warmup_fraction`` outside [0, 1), ``final_factor`` outside [0, 1], ``horizon`` below 1, or a step
-            outside 0 ... steps.
+        ValueError: as ``Constant``, ``final_factor`` outside [0, 1], or ``horizon`` below 1.
     """
 
-    warmup_fraction: float = 0.0
     final_factor: float = 0.0
     horizon: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_warmup(self.warmup_fraction)
+        super().__post_init__()
         if not 0 <= self.final_factor <= 1:
             raise ValueError(f"final_factor must lie in [0, 1], got {self.final_factor}")
         if not 1 <= self.horizon < math.inf:
             raise ValueError(f"horizon must be 1 or more times the steps of the run, got {self.horizon}")
 
-    def factor(self, step: int, steps: int) -> float:
-        warmup = _warmup_steps(steps, self.warmup_fraction)
-        if step < warmup:
-            return _warmup(step, steps, self.warmup_fraction)
-        progress = _progress(step, round(steps * self.horizon), warmup)
+    def after_warmup(self, step: int, steps: int, warmup: int) -> float:
+        progress = step / max(1, round(steps * self.horizon) - warmup)
         return self.final_factor + (1 - self.final_factor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
-class Exponential:
+class Exponential(Constant):
     """Linear warm-up as in ``Constant``, then a straight line of log rate down to ``final_factor`` at the end.
 
     For t >= w: factor(t) = f ** ((t - w) / (n - w)) with n = steps and f = final_factor.  Without warm-up this is the
     decay of NRGPT's ListOps runs, whose last step, t = n - 1, stands just above f.
 
     Raises:
-        ValueError: ``warmup_fraction`` outside [0, 1), ``final_factor`` outside (0, 1], or a step outside 0 ... steps.
+        ValueError: as ``Constant``, or ``final_factor`` outside (0, 1].
     """
 
-    warmup_fraction: float = 0.0
     final_factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_warmup(self.warmup_fraction)
+        super().__post_init__()
         if not 0 < self.final_factor <= 1:
             raise ValueError(f"final_factor must lie in (0, 1], got {self.final_factor}")
 
-    def factor(self, step: int, steps: int) -> float:
-        warmup = _warmup_steps(steps, self.warmup_fraction)
-        if step < warmup:
-            return _warmup(step, steps, self.warmup_fraction)
-        return float(self.final_factor ** _progress(step, steps, warmup))
+    def after_warmup(self, step: int, steps: int, warmup: int) -> float:
+        return float(self.final_factor ** (step / max(1, steps - warmup)))
 
 
 @dataclass(frozen=True)
@@ -106,27 +105,3 @@ class Times:
 
     def factor(self, step: int, steps: int) -> float:
         return self.multiplier * self.schedule.factor(step, steps)
-
-
-def _check_warmup(fraction: float) -> None:
-    if not 0 <= fraction < 1:
-        raise ValueError(f"warmup_fraction must lie in [0, 1), got {fraction}")
-
-
-def _check_step(step: int, steps: int) -> None:
-    if not 0 <= step <= steps or steps < 1:
-        raise ValueError(f"step {step} is not one of 0 ... {steps}")
-
-
-def _warmup_steps(steps: int, fraction: float) -> int:
-    return round(fraction * steps)
-
-
-def _progress(step: int, steps: int, warmup: int) -> float:
-    _check_step(step, steps)
-    return (step - warmup) / max(1, steps - warmup)
-
-
-def _warmup(step: int, steps: int, fraction: float) -> float:
-    _check_step(step, steps)
-    return min(1.0, (step + 1) / (_warmup_steps(steps, fraction) + 1))

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,14 +20,12 @@ from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
 from paper_repro.training import checkpoints, compiled
 from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.cost import measure
-from paper_repro.training.evaluations import Evaluations
 from paper_repro.training.journal import Silent
-from paper_repro.training.losses import LossLog
 from paper_repro.training.module import PaperModule
 from paper_repro.training.ranks import Rank, Ranks, watch_for
 from paper_repro.training.sharding import Sharded, whole_state
-from paper_repro.training.watch import Watch
 
 FEWEST_PASSES = 100
 """A shorter run is not compiled by machine.compile=auto, however long a pass takes."""
@@ -228,7 +226,7 @@ class BFloat16(MixedPrecision):
 
 
 def _trainer(
-    built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: list[Logger], rank: Rank
+    built: BuiltCell, folder: Path, callbacks: list[L.Callback], loggers: Sequence[Logger], rank: Rank
 ) -> L.Trainer:
     machine, training = built.machine, built.training
     on_gpu = machine.device.type == "cuda"
@@ -258,7 +256,7 @@ def _trainer(
             callbacks=callbacks,
             plugins=plugins,
             default_root_dir=folder,
-            logger=loggers or False,
+            logger=[*loggers] or False,
             log_every_n_steps=machine.log_every_steps,
             enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
             enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),

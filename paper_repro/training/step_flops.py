@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from paper_repro.base.configs import instantiate
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.kernels.preferences import prefer
+from paper_repro.training.build import build_module
 from paper_repro.training.counting import ATEN, flops_by_operation, num_parameters
 
 PAIRWISE = (ATEN.bmm, ATEN.baddbmm)
@@ -107,10 +107,8 @@ def _count(config: Mapping[str, Any], changes: Mapping[str, Any], known: dict[st
 
 
 def _module(config: Mapping[str, Any]) -> Any:
-    make = instantiate({**config["module"], "_partial_": True})
     with torch.device("meta"):
-        model = instantiate(config["model"])
-    return make(model=model, optimizer=instantiate(config["optimizer"]), schedule=instantiate(config["schedule"]))
+        return build_module(config)
 
 
 def _cut(count: int) -> int:

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper_repro.base.configs import instantiate
+from paper_repro.base.configs import TARGET
 from paper_repro.base.errors import UsageError, at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.cells.tasks import FINISHED, OUT_OF_MEMORY, Cell, Cost, Outcome, Report, StopRequestedError, Task
-from paper_repro.training.build import optimizer_of
+from paper_repro.training.build import build_module
 from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices
 from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
 from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
-from paper_repro.training.schedules import Constant
 from paper_repro.training.unit_rows import keep_unit_rows
 
 PRECISIONS = ("32-true", "bf16-mixed")
+CONSTANT = "paper_repro.training.schedules.Constant"
 BATCHES = 8
 """Different ones that the steps read in turn."""
 
@@ -231,14 +231,10 @@ def build_stepper(
     Args:
         batches: what the steps read, on that device; None: random token ids.
     """
-    torch.manual_seed(mix(int(config["seed"]), "init"))
-    make = instantiate({**config["module"], "_partial_": True})
     with torch.device("meta") if device.type == "meta" else nullcontext():
-        model = instantiate(node)
-    optimizer = optimizer_of(config, Machine.of(config.get("machine") or {}))
-    module = make(model=model, optimizer=optimizer, schedule=Constant()).to(device)
+        module = build_module({**config, "model": node, "schedule": {TARGET: CONSTANT}}).to(device)
     if batches is None:
-        batches = _batches(model.vocabulary_size, int(config["seed"]), step, device)
+        batches = _batches(module.model.vocabulary_size, int(config["seed"]), step, device)
     return Stepper(module, batches, step, device)
 
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -188,7 +189,7 @@ def _compiled(built: BuiltCell, rounds: int) -> float | None:
         return None
 
     def median() -> float:
-        each = [_spent(lambda batch=batches[count % BATCHES]: step(batch)) for count in range(UNMEASURED + rounds)]
+        each = [_spent(partial(step, batches[count % BATCHES])) for count in range(UNMEASURED + rounds)]
         return statistics.median(each[UNMEASURED:])
 
     def step(batch: Any) -> None:

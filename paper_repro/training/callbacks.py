@@ -1,0 +1,275 @@
+"""What happens beside the steps of a training: the loss curve, evaluations, progress, checkpoints and stops."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paper_repro.base.errors import UsageError, nearest
+from paper_repro.cells.tasks import LOSS_POINTS, Report, StopRequestedError, loss_point
+from paper_repro.datamodules.counter_based import CounterBasedDataModule
+from paper_repro.training.journal import Silent
+from paper_repro.training.machine import Machine
+from paper_repro.training.module import PaperModule
+from paper_repro.training.sharding import whole
+
+SHARE_OF_SAVING = 0.05
+"""The largest part of the time that checkpoints by the clock may take."""
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+class LossLog:
+    """Mean losses over each hundredth of the run and the first non-finite loss, for S models at once.
+
+    Everything stays on the device: adding a step does not wait for it.
+
+    Args:
+        models: S.
+        steps: length of the run; a run of fewer than 100 steps has a point per step.
+
+    ``end`` is the last step, an earlier one where a callback has ended the run.
+    """
+
+    def __init__(self, models: int, steps: int, device: torch.device) -> None:
+        self.steps = self.end = steps
+        self.points = min(LOSS_POINTS, steps)
+        self.latest = torch.full((models,), torch.nan, device=device)
+        self._sums = torch.zeros(self.points, models, dtype=torch.float64, device=device)
+        self._first_bad = torch.full((models,), -1, dtype=torch.int64, device=device)
+
+    def add(self, step: int, losses: Tensor) -> None:
+        """Keep the losses, (S,), of step ``step`` (0-based)."""
+        self.latest = losses
+        self._sums[loss_point(step, self.steps)] += losses
+        bad = ~torch.isfinite(losses) & (self._first_bad < 0)
+        self._first_bad.masked_fill_(bad, step)
+
+    def diverged(self) -> list[int | None]:
+        """Return, for each model, the first step (0-based) with a non-finite loss; waits for the device."""
+        return [step if step >= 0 else None for step in self._first_bad.tolist()]
+
+    def mean_latest(self) -> float:
+        """Return the latest loss, mean over the models that have a finite one; NaN if none has. Waits for the
+        device.
+        """
+        finite = self.latest[torch.isfinite(self.latest)]
+        return float(finite.double().mean()) if finite.numel() else float("nan")
+
+    def curve(self, model: int) -> list[tuple[int, float]]:
+        """Return (steps done, mean loss over the steps since the point before) of one model, up to where it
+        diverged.
+        """
+        first_bad = int(self._first_bad[model])
+        end = first_bad if first_bad >= 0 else self.end
+        sums = self._sums[:, model].tolist()
+        edges = [-(-point * self.steps // self.points) for point in range(self.points + 1)]
+        return [
+            (edges[point + 1], sums[point] / (edges[point + 1] - edges[point]))
+            for point in range(self.points)
+            if edges[point + 1] <= end
+        ]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"sums": self._sums, "first_bad": self._first_bad}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._sums.copy_(state["sums"])
+        self._first_bad.copy_(state["first_bad"])
+
+
+class Watch:
+    """Keeps the loss log, reports, has checkpoints saved when they are due, and ends a run that has to end.
+
+    Every checkpoint holds all that a resume needs, the carries with the weights.  A carry of many gigabytes makes it
+    slow to write, so the seconds between two checkpoints are at least 20 times those that the last one took to save.
+
+    Args:
+        save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
+        journal: is told every step, and has it on the disk before the checkpoint; None: nobody is told.
+    """
+
+    def __init__(
+        self,
+        log: LossLog,
+        machine: Machine,
+        report: Report,
+        save: Callable[[int], None],
+        journal: Silent | None = None,
+    ) -> None:
+        self.log = log
+        self.journal = journal or Silent()
+        self.machine = machine
+        self.report = report
+        self.save = save
+        self._earlier_seconds = 0.0
+        self._started = self._reported = self._saved_at = time.monotonic()
+        self._saved_step: int | None = None
+        self._saving_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the start, those of the interrupted runs before this one included."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+    def after_step(self, step: int) -> bool:
+        """Account for step ``step`` (the number of steps done, its losses already in the log).
+
+        Returns whether training should go on: False once every model has diverged.
+
+        Raises:
+            StopRequestedError: after a checkpoint was saved.
+        """
+        self.report.saves = True
+        now = time.monotonic()
+        last = step == self.log.steps
+        self.journal.after_step(step, self.log.latest, self.seconds)
+        told = last or now - self._reported >= self.machine.progress_every_seconds
+        over = told and None not in self.log.diverged()
+        if not over and (last or self._due(step, now)):
+            self._save(step)  # before the last step is told: from then on a request to stop ends the process
+        if told:
+            self._reported = now
+            self.journal.flush()
+            self.report.progress(step, self.log.steps, self.log.mean_latest())
+        if over:
+            return False
+        self.stop_if_requested(step)
+        return True
+
+    def stop_if_requested(self, step: int) -> None:
+        """Raise StopRequestedError if the user wants to stop; the checkpoint of ``step`` is on the disk by then."""
+        if self.report.stop_requested:
+            if step > 0:
+                self._save(step)
+            raise StopRequestedError(f"stopped after step {step} of {self.log.steps}")
+
+    def resumed_at(self, step: int) -> None:
+        """Note that the checkpoint of ``step`` is on the disk already."""
+        self._saved_step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": self.log.state_dict(), "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.log.load_state_dict(state["losses"])
+        self._earlier_seconds = float(state["seconds"])
+
+    def _due(self, step: int, now: float) -> bool:
+        steps, seconds = self.machine.checkpoint_every_steps, self.machine.checkpoint_every_seconds
+        if steps and step % steps == 0:
+            return True
+        return bool(seconds) and now - self._saved_at >= max(seconds or 0.0, self._saving_seconds / SHARE_OF_SAVING)
+
+    def _save(self, step: int) -> None:
+        if self._saved_step != step:
+            self.report.check_lease()
+            self.journal.flush()
+            started = time.monotonic()
+            self.save(step)
+            self._saved_step, self._saving_seconds = step, time.monotonic() - started
+        self._saved_at = time.monotonic()
+
+
+class Evaluations:
+    """Evaluates S models every so many steps and at the end, and keeps for each the weights of its best evaluation.
+
+    Args:
+        every: optimiser steps between evaluations; None: only the last one.
+        keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
+        context: what a forward pass is computed under (autocast).
+        batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
+        journal: is told every point of the curves; None: nobody is.
+
+    Raises:
+        UsageError: ``keep`` is not a metric of a module.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[PaperModule],
+        data: Sequence[CounterBasedDataModule],
+        every: int | None,
+        keep: str | None,
+        context: Context,
+        batches: int | None = None,
+        journal: Silent | None = None,
+    ) -> None:
+        self.modules, self.data, self.journal = [*modules], data, journal or Silent()
+        self.every, self.keep, self.context, self.batches = every, keep, context, batches
+        for module, one in zip(modules, data, strict=True):
+            _check_keep(keep, [f"{split}_{name}" for split in one.splits for name in module.new_metrics()])
+        self._curves: list[dict[str, list[list[float]]]] = [{} for _ in modules]
+        self._best: list[dict[str, float]] = [{} for _ in modules]
+        self._weights: list[dict[str, Tensor]] = [{} for _ in modules]
+
+    def due(self, step: int, steps: int) -> bool:
+        """Return whether to evaluate after ``step`` of ``steps``; the last step is evaluated by ``finish``."""
+        return self.every is not None and step % self.every == 0 and step < steps
+
+    def after(self, step: int) -> list[dict[str, float]]:
+        """Evaluate every model after ``step`` optimiser steps, and return the metrics of each."""
+        found = [self._evaluated(index, self.batches) for index in range(len(self.modules))]
+        for index, metrics in enumerate(found):
+            self._account(index, step, metrics)
+        return found
+
+    def finish(self, index: int, step: int) -> dict[str, float]:
+        """Evaluate one model on all batches after the last step, and put the weights that are kept into its module.
+
+        Returns every metric, with ``best_<name>`` for each of them and ``best_step`` where weights are kept by one.
+        A metric that was never finite keeps the last weights.
+        """
+        metrics = self._evaluated(index, None)
+        # A curve's points are comparable: the last one, too, is of the batches of those before.
+        shorter = self.every is not None and self.batches is not None
+        self._account(index, step, self._evaluated(index, self.batches) if shorter else metrics)
+        if not self._best[index]:
+            return metrics
+        self._load(index)
+        best = dict(self._best[index])
+        return {**metrics, "best_step": best.pop("step"), **{f"best_{name}": value for name, value in best.items()}}
+
+    def curves(self, index: int) -> dict[str, list[tuple[int, float]]]:
+        """Return (steps done, value) of each metric of one model; empty unless it was evaluated while training."""
+        if self.every is None:
+            return {}
+        return {name: [(int(step), value) for step, value in points] for name, points in self._curves[index].items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = [{name: whole(tensor) for name, tensor in one.items()} for one in self._weights]
+        return {"curves": self._curves, "best": self._best, "weights": weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._curves, self._best, self._weights = state["curves"], state["best"], state["weights"]
+
+    def _evaluated(self, index: int, batches: int | None) -> dict[str, float]:
+        module, data = self.modules[index], self.data[index]
+        data.setup("test")
+        with self.context():
+            return module.evaluate(data, batches)
+
+    def _account(self, index: int, step: int, metrics: dict[str, float]) -> None:
+        self.journal.evaluated(index, step, metrics)
+        for name, value in metrics.items():
+            self._curves[index].setdefault(name, []).append([float(step), value])
+        if self.keep is None:
+            return
+        value = metrics[self.keep]
+        if math.isfinite(value) and value < self._best[index].get(self.keep, math.inf):
+            self._best[index] = {"step": float(step), **metrics}
+            state = self.modules[index].state_dict()
+            self._weights[index] = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def _load(self, index: int) -> None:
+        with torch.no_grad():
+            for name, tensor in self.modules[index].state_dict().items():
+                tensor.copy_(whole(self._weights[index][name]))
+
+
+def _check_keep(keep: str | None, known: Sequence[str]) -> None:
+    if keep is not None and keep not in known:
+        raise UsageError(f"training.keep={keep!r}: not a metric of this module{nearest(keep, known)}")
