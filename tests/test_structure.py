@@ -197,6 +197,7 @@ def test_exports_read_weights() -> None:
     assert wrong("paper_repro/exports", {"torch", "safetensors"}, rooms) == []
 
 
+@pytest.mark.slow
 def test_nothing_imports_tests_scripts_or_a_bare_sibling() -> None:
     found = [item for path in files(*FOLDERS, "tests") for item in imports(path)]
     assert [item.where for item in found if item.package in SIBLINGS] == []

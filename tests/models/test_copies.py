@@ -70,6 +70,7 @@ train(model, loss)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_copied_with_three_files_and_trains_without_kernels(name: str, tmp_path: Path) -> None:
     others, code = MODELS[name]
