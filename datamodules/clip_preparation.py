@@ -20,8 +20,8 @@ from paper_repro.datamodules.array_writing import ShardFolder
 from paper_repro.datamodules.encoded_files import Source, first_of, write_decoded
 from paper_repro.datamodules.frame_encoders import FrozenVAE
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.image_shards import TEST, TRAIN
-from paper_repro.datamodules.latent_shards import (
+from paper_repro.datamodules.image_sources import TEST, TRAIN
+from paper_repro.datamodules.prepared_clips import (
     CLIP,
     CLIPS,
     LATENT,

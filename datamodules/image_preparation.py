@@ -15,7 +15,8 @@ from paper_repro.datamodules.array_shards import Array
 from paper_repro.datamodules.array_writing import ShardFolder
 from paper_repro.datamodules.encoded_files import Labels, Named, Source, UnfitError, encoded, first_of, write_decoded
 from paper_repro.datamodules.image_decoding import Pixels, decode
-from paper_repro.datamodules.image_shards import (
+from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
+from paper_repro.datamodules.prepared_images import (
     CLASSES,
     FACE_SHAPE,
     FACE_SIDE,
@@ -24,9 +25,6 @@ from paper_repro.datamodules.image_shards import (
     LABEL,
     LABELS,
     PIXEL,
-    TEST,
-    TRAIN,
-    VAL,
     ImageManifest,
 )
 

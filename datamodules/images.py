@@ -16,8 +16,7 @@ from paper_repro.base.errors import at_least, one_of
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.image_shards import TRAIN
-from paper_repro.datamodules.image_sources import ImageSource
+from paper_repro.datamodules.image_sources import TRAIN, ImageSource
 
 TRIES = 10
 

@@ -42,9 +42,9 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.files import absent, find_data, sha256_of_bytes
 from paper_repro.base.identity import other_text
 from paper_repro.datamodules.array_shards import MANIFEST, Manifest
-from paper_repro.datamodules.image_shards import ImageManifest
-from paper_repro.datamodules.latent_shards import LatentManifest
 from paper_repro.datamodules.preparation import Request, fetch, put, summary, verify
+from paper_repro.datamodules.prepared_clips import LatentManifest
+from paper_repro.datamodules.prepared_images import ImageManifest
 from paper_repro.datamodules.token_shards import TokenManifest
 
 if TYPE_CHECKING:
@@ -180,11 +180,11 @@ def streamed(request: Request, folder: Path) -> None:
     """Write as much of a large corpus as is asked for; several processes may share the work."""
     name = request.name
     request.check_source("give --from DIR, or --download to stream it (--max-tokens says how far)")
-    from paper_repro.datamodules import slimpajama, stream_shards, tokenizers, web_documents
+    from paper_repro.datamodules import shard_writing, slimpajama, tokenizers, web_documents
 
-    rank = stream_shards.Rank(*_rank_and_world())
+    rank = shard_writing.Rank(*_rank_and_world())
     most = request.number("max-tokens")
-    size = request.number("shard-documents") or stream_shards.SHARD_DOCUMENTS
+    size = request.number("shard-documents") or shard_writing.SHARD_DOCUMENTS
     usual = tokenizers.LLAMA if name == "slimpajama" else tokenizers.NEOX
     tokenizer = _tokenizer(request, usual)
     if name == "slimpajama":
@@ -192,7 +192,7 @@ def streamed(request: Request, folder: Path) -> None:
     else:
         held_out = request.number("val-documents") or web_documents.VAL_DOCUMENTS
         parts, source = web_documents.load(name, request.source, held_out)
-    manifest = stream_shards.write_streams(folder, parts, source, tokenizer, most, size, rank)
+    manifest = shard_writing.write_streams(folder, parts, source, tokenizer, most, size, rank)
     if manifest is None:
         print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / 'manifest.json'}")
     else:

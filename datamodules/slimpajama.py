@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.stream_shards import Part
+from paper_repro.datamodules.shard_writing import Part
 from paper_repro.datamodules.text import TRAIN, VAL, TokenData
 from paper_repro.datamodules.text_streams import from_folder, from_hub, names_and_sizes, reader
 

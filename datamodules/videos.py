@@ -13,7 +13,7 @@ from torch import Tensor
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, cached_permutation
-from paper_repro.datamodules.image_shards import TRAIN
+from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
 
 

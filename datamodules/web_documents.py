@@ -19,7 +19,7 @@ from typing import Any
 from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import permutation
-from paper_repro.datamodules.stream_shards import Part
+from paper_repro.datamodules.shard_writing import Part
 from paper_repro.datamodules.text import TRAIN, VAL
 from paper_repro.datamodules.text_streams import Rows, from_folder, from_hub, names_and_sizes, reader
 

@@ -1,6 +1,5 @@
 import io
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,26 +148,6 @@ def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photog
     assert content(prepare(celeba, "new", "--on-corrupt", "skip") / "celeba") == undisturbed
 
 
-def test_an_image_that_is_no_file_is_unfit_and_never_read(celeba: Path) -> None:
-    images = celeba / "img_align_celeba"
-    for name, make in {
-        "000001.jpg": lambda path: path.symlink_to("/dev/zero"),
-        "000003.jpg": lambda path: path.symlink_to(path.name),
-        "000005.jpg": Path.mkdir,
-        "000011.jpg": os.mkfifo,
-    }.items():
-        (images / name).unlink()
-        make(images / name)
-    with (images / "000008.jpg").open("wb") as stream:
-        stream.truncate(1 << 40)
-    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "new"))
-    assert "5 of 12 images are unfit" in found and "\n" not in found
-    assert "000001.jpg: a folder, device or pipe, expected a regular file" in found
-    out = prepare(celeba, "new", "--on-corrupt", "skip")
-    noted = [shard["skipped"] for shard in json.loads((out / "celeba" / "manifest.json").read_bytes())["shards"]]
-    assert sum(map(len, noted)) == 5 and str(celeba) not in str(noted)
-
-
 def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
     for name in NAMES["val"]:
         (celeba / "img_align_celeba" / name).write_bytes(b"")
@@ -200,13 +179,6 @@ def test_a_broken_off_preparation_goes_on_and_ends_in_the_same_bytes(celeba: Pat
     assert content(folder) == undisturbed
     assert [line.partition(":")[0] for line in said[1:]] == ["train-00001.bin", "val-00000.bin", "test-00000.bin"]
     assert "truncated or altered; it is made again" in said[0]
-
-
-def test_other_settings_are_refused(celeba: Path) -> None:
-    out = prepare(celeba)
-    with (celeba / "list_eval_partition.txt").open("a") as stream:
-        stream.write("000013.jpg 2\n")
-    assert "was prepared with partition" in refusal("--from", str(celeba), "--to", str(out))
 
 
 def test_parquet_files_and_the_hub_give_the_same_pixels(

@@ -21,10 +21,9 @@ from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.celeba import CelebAImages
 from paper_repro.datamodules.encoded_files import Labels, Source
 from paper_repro.datamodules.image_decoding import CentralSquare
-from paper_repro.datamodules.image_shards import StoredImages
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
-from paper_repro.datamodules.prepared_images import PreparedImages
+from paper_repro.datamodules.prepared_images import PreparedImages, StoredImages
 from paper_repro.scripts import prepare_data
 
 SIZE = 8
