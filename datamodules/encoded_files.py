@@ -26,7 +26,8 @@ MOST_BYTES = 2**26
 """The largest encoded file that is read."""
 AHEAD = 2
 """Files that are read for each worker before they are asked for."""
-T, Item = TypeVar("T"), TypeVar("Item")
+T = TypeVar("T")
+Item = TypeVar("Item")
 
 Named = tuple[str, Callable[[], bytes]]
 """The name of a file and the function that reads it, which may raise OSError or UnfitError."""
@@ -108,9 +109,11 @@ class Decoders:
         for name, read in files:
             waiting.append((name, self._begun(read, decode)))
             if len(waiting) > self.ahead:
-                yield _ended(*waiting.popleft())
-        while waiting:
-            yield _ended(*waiting.popleft())
+                ended = _ended(*waiting.popleft())
+                yield ended
+        for one in waiting:
+            ended = _ended(*one)
+            yield ended
 
     def _begun(self, read: Callable[[], bytes], decode: Callable[[bytes], T]) -> "Future[T]":
         future: Future[T] = Future()

@@ -27,14 +27,14 @@ FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
 SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"
 PHOTOGRAPH_SET: dict[str, Mapping[str, Sequence[str]]] = {
     TRAIN: {
-        "skimage": (
+        "skimage": [
             "chelsea.png",
             "rocket.jpg",
             "motorcycle_left.png",
             "hubble_deep_field.jpg",
             "retina.jpg",
             "ihc.png",
-        ),
+        ],
         "sklearn": ("china.jpg",),
     },
     TEST: {"skimage": ("astronaut.png", "coffee.png"), "sklearn": ("flower.jpg",)},
