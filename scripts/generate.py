@@ -80,7 +80,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Re
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
     from paper_repro.models.gpt import CausalLanguageModel
     from paper_repro.probes.serving import command_for
-    from paper_repro.training.finished import rebuild
+    from paper_repro.training.build import rebuild
 
     machine = {"accelerator": words.device, "data_root": words.data_root}
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))
