@@ -78,12 +78,12 @@ def run(folder: Path, *words: str) -> int:
     return run_main(MAIN, [str(folder), "--data-root", str(data), *words])
 
 
-def test_top_k_top_p_and_the_cache_shape_the_text(
+def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(
     make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make(RGPT)
+    folder, hot = make(RGPT), ["--temperature", "1e9"]
     texts = []
-    for words in ([], ["--temperature", "0"], ["--top-k", "1"], ["--top-p", "1e-6"], ["--top-k", "1", "--cache"]):
+    for words in (hot, ["--temperature", "0"], [*hot, "--top-k", "1"], [*hot, "--top-p", "1e-6"], ["--cache"]):
         assert run(folder, "--prompt", "to", "--tokens", "20", *words) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] != texts[1] and texts[1:] == [texts[1]] * 4  # its weights are far from uniform
