@@ -5,6 +5,7 @@ Legend: B sequences, H heads, T tokens, Y channels of a head, Z channels of its 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,19 +16,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
 from paper_repro.kernels.self_slot_attention import op as attention
-
-
-def causal_attention_reference(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float
-) -> Tensor:
-    """softmax_j(scale q_i . k_j) v_j over j <= i, (B, H, T, Z); shapes as in ``kernels.causal_attention``."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = torch.matmul(query, key.mT).to(dtype) * _scale(query, scale)  # (B, H, T, T)
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)  # (T, T)
-    probabilities = torch.softmax(scores.masked_fill(future, -math.inf), -1)  # (B, H, T, T)
-    if dropout:
-        probabilities = functional.dropout(probabilities, dropout)
-    return torch.matmul(probabilities.to(value.dtype), value)  # (B, H, T, Z)
+from paper_repro.models import common
 
 
 def causal_attention(
@@ -88,11 +77,11 @@ def _closed_form(query: Tensor, key: Tensor, value: Tensor, scale: float | None,
 
 OP = "causal_attention"
 SHAPES = Shapes(query="B H T Y", key="B H T Y", value="B H T Z")
-WAYS = (
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     Way("fused", _fused, order=1),
     triton_way(_triton, order=2, widest=attention.WIDEST, transforms=True, auto_order=2),
     closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_order=2, auto_large=True),
-    Way("reference", causal_attention_reference),
+    Way("reference", common.causal_attention),
 )
 """All but the first and the last are without dropout."""
 

@@ -17,25 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.first_order import FirstOrder
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
-
-
-def descend_reference(
-    x: Tensor, gamma: Tensor, reading: Tensor, writing: Tensor, num_steps: int, step_size: float, activation: str
-) -> Tensor:
-    """Repeat x <- x + step_size * writing^T (gamma * act(reading x)); shapes as in ``paper_repro.kernels.cem_mlp``."""
-    act = ACTIVATIONS[activation]
-    tokens = (*reading.shape[:-2], -1)
-    state, context = x.reshape(*tokens, x.shape[-1]), gamma.reshape(*tokens, gamma.shape[-1])
-    for _ in range(num_steps):
-        state = state + step_size * torch.matmul(context * act(torch.matmul(state, reading.mT)), writing)
-    return state.reshape(x.shape)
-
+from paper_repro.models.common import ACTIVATIONS, descend_mlp
 
 SMALL = 1 << 14
 """One thread takes models whose (N, M) arrays have at least so many entries one by one, all S steps in the cache.
@@ -243,9 +228,9 @@ def _closed_form(
     return out.reshape(x.shape)
 
 
-WAYS = (
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     closed_form_way(_closed_form, order=1, dtypes=None, vmap=True, compiler=True, auto_order=1, auto_large=True),
-    Way("reference", descend_reference),
+    Way("reference", descend_mlp),
 )
 
 

@@ -222,11 +222,6 @@ def _fits(pattern: list[str], shape: torch.Size, sizes: dict[str, Any]) -> bool:
     )
 
 
-def wide(*tensors: Tensor) -> torch.dtype:
-    """Return what kernels compute in: float32, or float64 where an input is."""
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
-
-
 def under_autocast(tensor: Tensor) -> bool:
     """Return whether autocast is active on the tensor's device."""
     device = tensor.device.type

@@ -18,15 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way
 from paper_repro.kernels.first_order import SecondOrder
-
-
-def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Compute x / sqrt(mean(x^2) + eps) * weight, (..., D)."""
-    return functional.rms_norm(x, weight.shape, weight, eps)
+from paper_repro.models import common
 
 
 def _closed_form(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -141,5 +136,5 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, implementation: str = "auto"
 SHAPES = Shapes(x="... D", weight="D")
 WAYS = (
     closed_form_way(_closed_form, order=2, auto_order=2),
-    Way("reference", rms_norm_reference),
+    Way("reference", common.rms_norm),
 )

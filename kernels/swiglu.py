@@ -20,12 +20,7 @@ from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Way, choose, closed_form_way
 from paper_repro.kernels.first_order import SecondOrder
-
-
-def swiglu_reference(pre: Tensor) -> Tensor:
-    """Compute SiLU(g) * u, (..., M), of pre = [g, u], (..., 2M)."""
-    gate, up = pre.chunk(2, -1)  # (..., M) each
-    return functional.silu(gate) * up
+from paper_repro.models import common
 
 
 def _closed_form(pre: Tensor) -> Tensor:
@@ -119,5 +114,5 @@ def swiglu(pre: Tensor, implementation: str = "auto") -> Tensor:
 
 WAYS = (
     closed_form_way(_closed_form, order=2, auto_order=2),
-    Way("reference", swiglu_reference),
+    Way("reference", common.swiglu),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from paper_repro.kernels.dispatch import wide
+from paper_repro.models.common import wide
 
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 

@@ -8,22 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from paper_repro.kernels.dispatch import EXACT, Way, choose, wide
-
-
-@torch.no_grad()
-def project_rows_(tensor: Tensor) -> Tensor:
-    """Set x <- x / |x| over the last dimension, in float32 (float64 for float64), rounded to the tensor's dtype; in
-    place.
-
-    Raises:
-        ValueError: fewer than two dimensions.
-    """
-    if tensor.ndim < 2:
-        raise ValueError(f"unit rows need a matrix (..., rows, D), got {tuple(tensor.shape)}")
-    rows = tensor.to(wide(tensor))  # (..., rows, D)
-    rows.div_(torch.linalg.vector_norm(rows, dim=-1, keepdim=True))
-    return tensor if rows is tensor else tensor.copy_(rows)
+from paper_repro.kernels.dispatch import EXACT, Way, choose
+from paper_repro.models.common import project_rows_, wide
 
 
 @torch.no_grad()

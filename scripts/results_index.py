@@ -36,7 +36,6 @@ TEMPLATES = ROOT / "paper_repro" / "site" / "templates"
 CELL_HEADERS = ["cell", "ms a step", "compiled", "GFLOP/s", "products", "others", "of these", "evaluations", "the last"]
 CELL_HEADERS += ["where", "code"]
 COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
-SWEEP_HEADERS = ["part", "before", "now", "before over now", "where", "code"]
 FIELD, NEXT, COLUMNS = "# Expected:   ", "#             ", 124
 """The field of an experiment's head, the beginning of its further lines, and their width."""
 
@@ -144,18 +143,17 @@ def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 
 def _benches(folder: Path) -> str:
     """Write the page that lists the ratios of every published bench beside their goals."""
-    found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "sweeps": [], "commands": []}
+    found: dict[str, list[list[str]]] = {"comparisons": [], "cells": [], "commands": []}
     missed = list[str]()
     for path in sorted(folder.glob("*.json")):
         bench = read_bench(path)
         end = f"{bench['device']}, {bench['threads']} thread", bench_commit(bench)
         found["comparisons"] += [[bench["bench"], *_comparison(one), *end] for one in bench.get("comparisons", [])]
         found["cells"] += [_cell(one, *end) for one in bench.get("cells", [])]
-        found["sweeps"] += [_sweep(one, *end) for one in bench.get("sweeps", [])]
         found["commands"] += [_command(one, *end) for one in bench.get("commands", [])]
         missed += [f"`{one['command']}`" for one in bench.get("commands", []) if not one["met"]]
     comparison = ["bench", "case", "ours", "against", "ratio", "goal", "relative error", "where", "code"]
-    headers = {"comparisons": comparison, "cells": CELL_HEADERS, "sweeps": SWEEP_HEADERS, "commands": COMMAND_HEADERS}
+    headers = {"comparisons": comparison, "cells": CELL_HEADERS, "commands": COMMAND_HEADERS}
     tables = {name: _table(rows, headers[name]) if rows else "Not measured yet." for name, rows in found.items()}
     return _filled(
         "benches.md",
@@ -183,12 +181,6 @@ def _command(one: Mapping[str, Any], where: str, code: str) -> list[str]:
     named = f"`{one['command']}`" if len(one["processor"]) == 1 else f"`{one['command']}`, {one['case']}"
     times = [f"{statistics.median(one[kind]):.2f}" for kind in ("processor", "wall")]
     return [named, *times, f"{one['goal']:g} s", where, code]
-
-
-def _sweep(one: Mapping[str, Any], where: str, code: str) -> list[str]:
-    digits = ",.0f" if one["unit"] == "file operations" else ",.4g"
-    sides = [f"{statistics.median(one[side]):{digits}} {one['unit']}" for side in ("before", "now")]
-    return [one["case"], *sides, f"{one['ratio']:.2f}x", where, code]
 
 
 def _experiments(results: Path) -> Iterator[tuple[Path, str]]:

@@ -93,6 +93,7 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(
     _assert_refused(here("reproduce.py", *words), message, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_variable_names_the_folder_of_runs_where_no_word_does(
     here: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_processes_of_their_own_refuse_in_the_same_way(tmp_path: Path) -> None:
     _assert_refused(_run("train.py", "cem/gaussian_process", "model.width=0", runs), "width", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -234,6 +236,7 @@ def test_what_is_refused_at_once_says_why_on_one_line(words: list[str], message:
     assert message.format(folder=folder) in found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -251,6 +254,7 @@ def test_a_wrong_value_of_training_is_refused_without_torch(words: list[str], me
     assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr, found.stderr
 
 
+@pytest.mark.slow
 def test_a_second_plan_needs_no_torch(tmp_path: Path) -> None:
     first = _run("reproduce.py", "cem/table3", "--plan", "scale=smoke", f"runs={tmp_path}")
     assert first.returncode == 0, first.stderr
@@ -366,6 +370,7 @@ def test_where_no_cell_has_its_data_the_command_is_told_and_no_table_is_written(
     assert not (tmp_path / "runs" / "ngpt").exists()
 
 
+@pytest.mark.slow
 def test_a_run_closes_with_its_cells_its_time_and_its_claims(tmp_path: Path) -> None:
     found = _run("reproduce.py", "ebt/tableD1", f"runs={tmp_path}")
     last = found.stderr.strip().splitlines()[-1]
@@ -373,6 +378,7 @@ def test_a_run_closes_with_its_cells_its_time_and_its_claims(tmp_path: Path) -> 
     assert re.fullmatch(rf"ebt/tableD1: 10 cells, \d+ s; claims: \d .*; look at {where}", last), last
 
 
+@pytest.mark.slow
 def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Path) -> None:
     """One warns of a damaged record, which a run reads several times, one of data that one of two tasks lacks."""
     text = synthetic.ARTIFACT.replace("{trunk.layers: 2}", "{trunk.layers: 2, +data: {files: {corpus: corpus.txt}}}")

@@ -31,6 +31,7 @@ def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.slow
 def test_generated_indexes_are_current() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "results_index.py"), "--check"]
     assert subprocess.run(command, check=False).returncode == 0, "run scripts/results_index.py"

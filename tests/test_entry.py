@@ -36,6 +36,7 @@ COMMANDS = [
 """Words, exit code, and whether something is printed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "failed"),
     [("", 0), (">&-", 1), (">/dev/full", 1), ("2>&-", 0), ("2>/dev/full", 0), ("<&- >&- 2>&-", 1), ("| true", 0)],
@@ -59,6 +60,7 @@ def test_no_command_ends_with_a_traceback(output: str, failed: int) -> None:
             assert err.startswith("error: "), words
 
 
+@pytest.mark.slow
 def test_what_trains_and_what_draws_run_in_such_an_environment(tmp_path: Path) -> None:
     words = ["train.py", "cem/gaussian_process", "training.steps=2", "machine.stack=null"]
     for line in (words, ["reproduce.py", "ebt/tableD1", "--render"]):

@@ -53,6 +53,7 @@ def call(copy: Path, page: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "printed"), [
     ("dataset", r"test_rmse"),
     ("model", r"test_rmse"),

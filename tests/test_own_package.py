@@ -91,6 +91,7 @@ def numbers(said: str) -> list[str]:
     return re.findall(r"\d\.\d+ ± \d\.\d+", said)
 
 
+@pytest.mark.slow
 def test_results_of_other_code_are_said_marked_and_run_again(own: Path) -> None:
     before = call(own, TABLE)
     assert "other code" not in before and call(own, TABLE, "--cells").count("as now") == 4
@@ -125,6 +126,7 @@ def test_a_record_without_its_list_says_so(own: Path) -> None:
     assert call(own, TABLE, "--cells").count("not recorded") == 4
 
 
+@pytest.mark.slow
 def test_an_experiment_of_ones_own_goes_on_as_code_it_was_begun_with(own: Path) -> None:
     path = own / "mylab" / "conf" / "experiment" / "mylab" / "points.yaml"
     path.parent.mkdir(parents=True)
@@ -144,6 +146,7 @@ def test_an_experiment_of_ones_own_goes_on_as_code_it_was_begun_with(own: Path) 
     assert "other code" not in call(own, TRAIN, "--again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("packages", "target", "said"), [
     ("", "mylab.model.Polynomial", "a package of yours is named by PAPER_REPRO_PACKAGES=mylab"),
     ("{}/mylab", "mylab.loss.F", "is refused"),

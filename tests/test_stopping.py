@@ -52,6 +52,7 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", STOPPING)
 @pytest.mark.parametrize("script", ["train", "inspect_model"])
 def test_a_command_that_imports_ends_at_once_without_a_traceback(
@@ -84,6 +85,7 @@ def _sleeps(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", STOPPING)
 def test_cells_without_a_step_end_at_once_with_what_they_have_called(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +104,7 @@ def test_cells_without_a_step_end_at_once_with_what_they_have_called(
     assert set(sweeps.steps_by_cell(log).values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_saves_stops_and_the_next_call_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     papers, runs, log = tmp_path / "papers", tmp_path / "runs", tmp_path / "task.log"

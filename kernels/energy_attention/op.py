@@ -8,16 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way, wide
-
-
-def energy_attention_reference(query: Tensor, key: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute P K, P^T Q and lse; shapes as in ``kernels.energy_attention``."""
-    dtype = wide(query, key)
-    scores = gamma * torch.matmul(query, key.mT).to(dtype)
-    weights = torch.softmax(scores, -1).to(key.dtype)
-    return torch.matmul(weights, key), torch.matmul(weights.mT, query), torch.logsumexp(scores, -1)
-
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
+from paper_repro.models import common
+from paper_repro.models.common import wide
 
 PIECE = 1 << 17
 """Scores at once, 512 kB in float32, or those of one image where these are more."""
@@ -120,10 +113,7 @@ def _fused(
 def _definition(
     query: Tensor, key: Tensor, gamma: float, out: tuple[Tensor, Tensor] | None, normaliser: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_query, by_key, lse = energy_attention_reference(query, key, gamma)  # (B, H, T, Y) twice, (B, H, T)
-    if out is not None:
-        by_query, by_key = out[0].copy_(by_query), out[1].copy_(by_key)
-    return by_query, by_key, lse
+    return common.energy_attention(query, key, gamma, out=out)
 
 
 WAYS = (

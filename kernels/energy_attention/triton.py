@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.triton import product_constants
+from paper_repro.models.common import wide
 
 MOST_TOKENS, MOST_BYTES = 128, 256
 """Tokens, and bytes of a token's head, of the largest program; the paper has 121 and 64 numbers."""

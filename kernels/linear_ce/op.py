@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
-from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, triton_way, under_autocast
 from paper_repro.kernels.first_order import FirstOrder
+from paper_repro.models import common
 
 REDUCTIONS = ("mean", "sum")
 SMALL, LEAST_WORDS = 1 << 20, 256
@@ -73,7 +73,7 @@ def linear_cross_entropy(
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     softmax = _softmax(implementation, h, weight, targets, scale, ignore_index)
     if softmax is None:
-        return linear_cross_entropy_reference(h, weight, targets, scale, ignore_index, reduction)
+        return common.linear_cross_entropy(h, weight, targets, scale, ignore_index, reduction)
     graded = torch.is_grad_enabled()
     wanted = tuple(graded and value is not None and value.requires_grad for value in (h, weight, scale))
     arguments, options = _prepared(h, weight, targets, scale, Options(ignore_index, token_chunk, None, softmax, wanted))
@@ -102,26 +102,11 @@ def negative_log_likelihoods(
     """
     softmax = _softmax(implementation, h, weight, targets, scale, ignore_index)
     if softmax is None:
-        return linear_cross_entropy_reference(h, weight, targets, scale, ignore_index, "none")
+        return common.linear_cross_entropy(h, weight, targets, scale, ignore_index, "none")
     options = Options(ignore_index, token_chunk, None, softmax, (False,) * 3)
     arguments, options = _prepared(h, weight, targets, scale, options)
     with torch.autocast(h.device.type, enabled=False):
         return _compute(*arguments, options)[0].reshape(targets.shape)  # (N,) -> (...,)
-
-
-def linear_cross_entropy_reference(
-    h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor | None, ignore_index: int, reduction: str
-) -> Tensor:
-    """Compute the definition, all logits at once, in float32 at least; reduction "mean", "sum" or "none" (...)."""
-    logits = functional.linear(h, weight)
-    if scale is not None:
-        logits = logits * scale
-    if logits.dtype in (torch.bfloat16, torch.float16):
-        logits = logits.float()
-    loss = functional.cross_entropy(
-        logits.reshape(-1, weight.shape[0]), targets.reshape(-1), ignore_index=ignore_index, reduction=reduction
-    )
-    return loss.reshape(targets.shape) if reduction == "none" else loss
 
 
 def chunk_size(tokens: int, vocabulary: int, on_cpu: bool) -> int:

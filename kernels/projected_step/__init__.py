@@ -1,3 +1,3 @@
-from paper_repro.kernels.projected_step.op import image_step, project, projected_step
+from paper_repro.kernels.projected_step.op import image_step, projected_step
 
-__all__ = ["image_step", "project", "projected_step"]
+__all__ = ["image_step", "projected_step"]

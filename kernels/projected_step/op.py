@@ -11,52 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
-
-PROJECTION_EPS = 1e-12
-"""Under the root, as in the golden records: a constant token would divide by zero."""
-
-
-def project(z: Tensor) -> Tensor:
-    """Return the nearest tokens of mean 0 and population standard deviation 1: of each row of (..., D) (equation 2)."""
-    centred = z - z.mean(-1, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + PROJECTION_EPS)
-
-
-def projected_step_reference(z: Tensor, target: Tensor, step_size: float) -> Tensor:
-    """Compute z'; shapes as in ``kernels.projected_step``."""
-    return project(torch.lerp(z, target.to(z.dtype), step_size))
-
-
-def image_step_reference(
-    y: Tensor, patches: Tensor, bias: Tensor, step_size: float, wanted: Tensor | None, beta: Tensor | None
-) -> Tensor:
-    """Compute y'; shapes as in ``kernels.projected_step``."""
-    target = fold(patches.to(y.dtype), y) + bias
-    if wanted is not None and beta is not None:
-        target = target - 2 * beta.view(-1, 1, 1, 1) * (y - wanted)
-    return torch.lerp(y, target, step_size)
-
-
-def fold(patches: Tensor, y: Tensor) -> Tensor:
-    """Add up patches (B, n^2, k^2 C) where they overlap, as blocks like y, (B, n + k - 1, n + k - 1, C)."""
-    (reach, side), own = reach_and_side(patches, y), y.shape[3]
-    out = torch.zeros_like(y)
-    for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
-        i, j = divmod(index, reach)
-        out[:, i : i + side, j : j + side] += part
-    return out
-
-
-def reach_and_side(patches: Tensor, y: Tensor) -> tuple[int, int]:
-    """Return k and n of ``fold``."""
-    reach, side = (round(count**0.5) for count in (patches.shape[2] / y.shape[3], patches.shape[1]))
-    return reach, side
+from paper_repro.models import common
+from paper_repro.models.common import PROJECTION_EPS, changed, reach_and_side
 
 
 def _fast_step(z: Tensor, target: Tensor, step_size: float) -> Tensor:
     """Compute z'; shapes as in ``kernels.projected_step``."""
     target = target.to(z.dtype)
-    reached = target if step_size == 1 else torch.lerp(z, target, step_size)
+    reached = target if step_size == 1 else torch.lerp(z, target, step_size)  # (..., D)
     return functional.layer_norm(reached, z.shape[-1:], eps=PROJECTION_EPS)
 
 
@@ -65,7 +27,7 @@ def _fast_image_step(
 ) -> Tensor:
     """Compute y'; shapes as in ``kernels.projected_step``."""
     (reach, side), own = reach_and_side(patches, y), y.shape[3]
-    target = torch.empty_like(y, memory_format=torch.contiguous_format).copy_(bias)
+    target = torch.empty_like(y, memory_format=torch.contiguous_format).copy_(bias)  # (B, S, S, C)
     for index, part in enumerate(patches.unflatten(1, (side, side)).split(own, -1)):
         i, j = divmod(index, reach)
         target[:, i : i + side, j : j + side] += part
@@ -73,8 +35,6 @@ def _fast_image_step(
         target.addcmul_(y - wanted, beta.view(-1, 1, 1, 1), value=-2)
     return target if step_size == 1 else torch.lerp(y, target, step_size)
 
-
-__all__ = ["LONGEST_ROW", "PROJECTION_EPS", "image_step", "project", "projected_step"]
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 
@@ -179,23 +139,21 @@ def _by(compute: Callable[..., Tensor]) -> Step:
     """Return a way that takes the step by ``compute``, and measures its changes afterwards."""
 
     def step(before: Tensor, *given: Any, out: Tensor | None, changes: bool) -> tuple[Tensor, Tensor]:
-        after = compute(before, *given)  # (..., D)
-        change = (after - before).abs().amax(-1) if changes else before.new_empty(0)  # (...)
-        return after if out is None else out.copy_(after), change
+        return changed(before, compute(before, *given), out, changes)
 
     return step
 
 
-def _ways(fused: Step, fast: Callable[..., Tensor], definition: Callable[..., Tensor]) -> tuple[Way[Step], ...]:
+def _ways(fused: Step, fast: Callable[..., Tensor], definition: Step) -> tuple[Way[Step], ...]:
     return (
         triton_way(fused, order=0, widest=LONGEST_ROW),
         closed_form_way(_by(fast), order=0, transforms=False, auto_on=("cpu",)),
-        Way("reference", _by(definition)),
+        Way("reference", definition),
     )
 
 
-WAYS = _ways(_fused, _fast_step, projected_step_reference)
-IMAGE_WAYS = _ways(_fused_image, _fast_image_step, image_step_reference)
+WAYS = _ways(_fused, _fast_step, common.projected_step)
+IMAGE_WAYS = _ways(_fused_image, _fast_image_step, common.image_step)
 
 
 def _check_out(op: str, out: Tensor | None, *given: Tensor) -> None:

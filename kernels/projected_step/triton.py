@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.projected_step.op import PROJECTION_EPS, reach_and_side
 from paper_repro.kernels.triton import TYPES
+from paper_repro.models.common import PROJECTION_EPS, reach_and_side
 
 PER_THREAD = 8
 """Numbers a thread holds of each operand."""

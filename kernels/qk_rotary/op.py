@@ -13,99 +13,15 @@ Legend: B sequences, T tokens, H heads, Y head width, P positions of the tables.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way
 from paper_repro.kernels.first_order import FirstOrder
-
-
-class RotaryTables(NamedTuple):
-    """Factors for the pair (a, b) = (x_2i, x_2i+1) at position t: a' = cos a - sin_first b, b' = sin_second a + cos b.
-
-    Each (P, Y/2).
-    """
-
-    cos: Tensor
-    sin_first: Tensor
-    sin_second: Tensor
-
-
-def textbook_tables(
-    length: int,
-    width: int,
-    base: float = 10000.0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> RotaryTables:
-    """Compute rotations by the angles t base^(-2i/Y) (RoPE, arXiv 2104.09864, equation 15); computed in float64.
-
-    Args:
-        length: P.
-        width: Y, of a head.
-
-    Raises:
-        ValueError: an odd or empty head, or no position.
-    """
-    angles = _angles(length, width, base)
-    cos, sin = (table.to(device=device, dtype=dtype) for table in (angles.cos(), angles.sin()))
-    return RotaryTables(cos, sin, sin)
-
-
-def published_tables(
-    length: int,
-    width: int,
-    base: float = 10000.0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> RotaryTables:
-    """Return what nGPT's published code computes, which is no rotation (NVIDIA/ngpt, issue 10): a' = -E_Y/2+i b, b' =
-    E_i a.
-
-    E is the table of one position with sines and cosines in turn, E_2j = sin, E_2j+1 = cos of t base^(-2j/Y), read as
-    if it had all sines before all cosines; the identity term is missing.
-
-    Args, Raises: as for ``textbook_tables``.
-    """
-    angles = _angles(length, width, base)
-    interleaved = torch.stack([angles.sin(), angles.cos()], -1).flatten(1).to(device=device, dtype=dtype)
-    second, first = (half.contiguous() for half in interleaved.chunk(2, -1))
-    return RotaryTables(torch.zeros_like(first), first, second)
-
-
-def check_width(width: int) -> None:
-    """
-    Raises:
-        ValueError: an odd or empty head.
-    """
-    if width < 2 or width % 2:
-        raise ValueError(f"head width must be even and at least 2, got {width} (RoPE turns pairs)")
-
-
-def _angles(length: int, width: int, base: float) -> Tensor:
-    """Compute the angles t base^(-2i/Y), (P, Y/2)."""
-    check_width(width)
-    if length < 1:
-        raise ValueError(f"length must be 1 or more, got {length}")
-    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.arange(length, dtype=torch.float64)[:, None] * rates
-
-
-def rotate_reference(x: Tensor, tables: RotaryTables, scale: Tensor | None, normalize: bool) -> Tensor:
-    """Rotate x (B, T, H, Y) to (B, H, T, Y), a view of (B, T, H, Y)."""
-    given = [x, *tables] if scale is None else [x, *tables, scale]
-    dtype = wide(*given)
-    a, b = x.to(dtype).unflatten(-1, (-1, 2)).unbind(-1)
-    cos, first, second = (table[: x.shape[1], None].to(dtype) for table in tables)
-    out = torch.stack([cos * a - first * b, second * a + cos * b], -1).flatten(-2)
-    if normalize:
-        out = out / torch.linalg.vector_norm(out, dim=-1, keepdim=True)
-    if scale is not None:
-        out = out * scale.to(dtype)
-    return out.to(x.dtype).transpose(1, 2)
-
+from paper_repro.models.common import RotaryTables, check_width
+from paper_repro.models.common import rotate as rotate_by_definition
 
 PIECE = 1 << 16
 """Entries of a piece per thread: a float32 buffer of that size is 256 kB."""
@@ -345,7 +261,7 @@ def _fused(
 def _definition(
     inputs: tuple[Tensor, ...], tables: RotaryTables, scale: Tensor | None, normalize: bool
 ) -> tuple[Tensor, ...]:
-    return tuple(rotate_reference(x, tables, scale, normalize) for x in inputs)
+    return tuple(rotate_by_definition(x, tables, scale, normalize) for x in inputs)
 
 
 WAYS = (

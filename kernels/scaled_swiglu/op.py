@@ -3,21 +3,14 @@
 Legend: D width, M hidden width.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.dispatch import EXACT, Shapes, Way, choose, triton_way
-
-
-def scaled_swiglu_reference(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-    """Compute u s_u * silu(nu s_nu) of pre = [u, nu] (..., 2M): (..., M) in the dtype of ``pre``, float32 at least
-    inside.
-    """
-    u, nu = pre.to(torch.promote_types(pre.dtype, torch.float32)).chunk(2, -1)
-    up = u if scale_u is None else u * scale_u
-    gate = nu if scale_nu is None else nu * scale_nu
-    return (up * functional.silu(gate)).to(pre.dtype)
+from paper_repro.models import common
 
 
 def folded(weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
@@ -62,7 +55,7 @@ def _fused(pre: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tens
     return out.reshape(*pre.shape[:-1], half)
 
 
-WAYS = (triton_way(_fused), Way("reference", scaled_swiglu_reference))
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (triton_way(_fused), Way("reference", common.scaled_swiglu))
 
 
 def scaled_swiglu_of_product(
@@ -101,18 +94,14 @@ def _fused_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_n
 
 def _folded(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
     product = functional.linear(x, folded(weight, scale_u, scale_nu))  # (..., 2M)
-    return scaled_swiglu_reference(product, None, None)
-
-
-def _definition_of_product(x: Tensor, weight: Tensor, scale_u: Tensor | None, scale_nu: Tensor | None) -> Tensor:
-    return scaled_swiglu_reference(functional.linear(x, weight), scale_u, scale_nu)
+    return common.scaled_swiglu(product, None, None)
 
 
 SHAPES = Shapes(x="... D", weight="N D")
-WAYS_OF_PRODUCT = (
+WAYS_OF_PRODUCT: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused_of_product),
     Way("closed_form", _folded, dtypes=EXACT, auto_on=("cpu",)),
-    Way("reference", _definition_of_product),
+    Way("reference", common.scaled_swiglu_of_product),
 )
 
 

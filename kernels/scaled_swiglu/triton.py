@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.triton import TYPES
+from paper_repro.models.common import wide
 
 PROGRAMS = 4096
 """Programs at most: several for each place on a GPU's multiprocessors (8 of 4 warps on each of 132, say)."""

@@ -25,42 +25,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, derivative_order, triton_way
 from paper_repro.kernels.first_order import SecondOrder
-
-
-def self_slot_attention_reference(
-    query: Tensor, own_key: Tensor, own_value: Tensor, keys: Tensor, values: Tensor, lead: int, scale: float
-) -> Tensor:
-    """Compute o (N B, H, T, Z); shapes as in ``self_slot_attention``."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    tokens, columns = query.shape[2], keys.shape[2]
-    rows = samples_to_rows(query, keys)  # (B, H, N T, Y)
-    future = torch.full((tokens, columns), -math.inf, dtype=query.dtype, device=query.device).triu(1 + lead)
-    future = future.repeat(rows.shape[2] // max(tokens, 1), 1).expand(*rows.shape[:2], -1, -1)  # (B, H, N T, T + lead)
-    observed = torch.baddbmm(future.flatten(0, 1), rows.flatten(0, 1), keys.flatten(0, 1).mT, alpha=scale)
-    own = (rows.to(dtype) * samples_to_rows(own_key, keys)).sum(-1, keepdim=True) * scale  # (B, H, N T, 1)
-    scores = torch.cat((observed.view_as(future).to(dtype), own), -1)  # (B, H, N T, T + lead + 1)
-    probabilities = torch.softmax(scores, -1).to(values.dtype)
-    to_observed, to_own = probabilities.split((columns, 1), -1)
-    out = torch.matmul(to_observed, values) + to_own * samples_to_rows(own_value, keys)  # (B, H, N T, Z)
-    return rows_to_samples(out, query)
-
-
-def samples_to_rows(of_samples: Tensor, keys: Tensor) -> Tensor:
-    """Return (N B, H, T, Y) as (B, H, N T, Y): all queries that read the same keys; a view where N is 1."""
-    if of_samples.shape[0] == keys.shape[0]:
-        return of_samples
-    by_sample = of_samples.unflatten(0, (-1, keys.shape[0]))  # (N, B, H, T, Y)
-    return by_sample.permute(1, 2, 0, 3, 4).flatten(2, 3)  # (B, H, N T, Y)
-
-
-def rows_to_samples(rows: Tensor, query: Tensor) -> Tensor:
-    """Return (B, H, N T, Y) as (N B, H, T, Y), for queries of that shape; the inverse of ``samples_to_rows``."""
-    if rows.shape[0] == query.shape[0]:
-        return rows
-    by_sample = rows.unflatten(2, (-1, query.shape[2]))  # (B, H, N, T, Y)
-    return by_sample.permute(2, 0, 1, 3, 4).flatten(0, 1)  # (N B, H, T, Y)
+from paper_repro.models import common
+from paper_repro.models.common import rows_to_samples, samples_to_rows, wide
 
 
 class Observed(NamedTuple):
@@ -579,5 +547,5 @@ SHAPES = Shapes(query="R H T Y", own_key="R H T Y", own_value="R H T Z", keys="B
 WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, order=2, widest=WIDEST, transforms=True),
     closed_form_way(_closed_form, order=2, auto_on=("cpu",), auto_large=True),
-    Way("reference", self_slot_attention_reference),
+    Way("reference", common.self_slot_attention),
 )

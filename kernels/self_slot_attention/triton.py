@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.self_slot_attention.op import Cotangents, Curvature, Observed, OwnRows
 from paper_repro.kernels.triton import product_constants
+from paper_repro.models.common import wide
 
 LEAST = 16
 """Rows, columns or channels that a matrix product takes at least."""

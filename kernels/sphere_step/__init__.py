@@ -1,3 +1,3 @@
-from paper_repro.kernels.sphere_step.op import riemannian_step, sphere_step, unit
+from paper_repro.kernels.sphere_step.op import sphere_step
 
-__all__ = ["riemannian_step", "sphere_step", "unit"]
+__all__ = ["sphere_step"]

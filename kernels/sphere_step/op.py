@@ -8,31 +8,15 @@ z = h + a (u - h), y = z / |z| and G the gradient of y,
 where the sum goes over rows.  The forward pass keeps h, f and the norms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-
-
-def unit(x: Tensor) -> Tensor:
-    """Compute x / |x| over the last dimension, without an epsilon."""
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-
-
-def sphere_step_reference(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
-    """Compute unit(h + a (unit(f) - h))."""
-    state, u, a = _wide(h, f, alpha, absolute)
-    return unit(torch.lerp(state, u, a)).to(h.dtype)
-
-
-def _wide(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = wide(h, f, alpha)
-    a = alpha.to(dtype)
-    return h.to(dtype), unit(f.to(dtype)), a.abs() if absolute else a
-
+from paper_repro.models import common
+from paper_repro.models.common import wide
 
 PIECE = 1 << 16
 """Entries of a piece per thread: a float32 buffer of that size is 256 kB."""
@@ -123,24 +107,6 @@ def sphere_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True, impl
     return step(h, f, alpha, absolute)
 
 
-def riemannian_step(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool = True) -> Tensor:
-    """Compute unit(h - a (h (h . u) - u)) with u = unit(f): along the tangent, then back (nGPT, equations 25 and 26).
-
-    Args:
-        h, f, alpha, absolute: as for ``sphere_step``; the step is tangential where h has unit norm.
-
-    Returns:
-        (..., D), in h's dtype.
-
-    Raises:
-        ValueError: shapes that do not fit.
-    """
-    SHAPES.check(h, f, alpha)
-    state, u, a = _wide(h, f, alpha, absolute)
-    gradient = state * (state * u).sum(-1, keepdim=True) - u
-    return unit(state - a * gradient).to(h.dtype)
-
-
 def _fused(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
     from paper_repro.kernels.sphere_step import triton
 
@@ -153,7 +119,7 @@ def _closed_form(h: Tensor, f: Tensor, alpha: Tensor, absolute: bool) -> Tensor:
     return out.view(h.shape)
 
 
-WAYS = (
+WAYS: tuple[Way[Callable[..., Tensor]], ...] = (
     triton_way(_fused, widest=LONGEST_ROW),
     closed_form_way(
         _closed_form,
@@ -165,7 +131,7 @@ WAYS = (
         auto_on=("cpu",),
         auto_order=1,
     ),
-    Way("reference", sphere_step_reference),
+    Way("reference", common.sphere_step),
 )
 
 

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import wide
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
 from paper_repro.kernels.triton import TYPES, processors
+from paper_repro.models.common import wide
 
 TILE, PER_THREAD = 1024, 8
 """Entries of a tile of short rows; entries a thread holds of each operand: one 16-byte load of bfloat16."""

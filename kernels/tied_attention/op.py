@@ -27,57 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, under_autocast, wide
+from paper_repro.kernels.dispatch import Shapes, Way, choose, closed_form_way, triton_way, under_autocast
 from paper_repro.kernels.first_order import FirstOrder, WithGradient
-
-
-class Positions(NamedTuple):
-    """What a score owes to its places alone: -slope_k (i - j) + (bias_self where i = j, else bias_cross)."""
-
-    slopes: Tensor
-    """(H,), without a gradient."""
-    bias_self: Tensor
-    bias_cross: Tensor
-
-
-def tied_attention_reference(
-    query: Tensor, keys: Tensor, state: Tensor | None, context: Tensor | None, positions: Positions, tau: float
-) -> tuple[Tensor, Tensor]:
-    """Compute o (B, T, H, Y) and lse (B, T, H); shapes as in ``kernels.tied_attention``."""
-    dtype = wide(query, keys)
-    scores = torch.einsum("bikr,bjkr->bkij", query, keys).to(dtype)  # (B, H, T, T)
-    if state is not None and context is not None:
-        scores = scores + torch.einsum("bid,bjd->bij", state, context).unsqueeze(1)
-    place = torch.arange(query.shape[1], device=query.device)
-    distance = place.unsqueeze(1) - place  # (T, T)
-    bias = torch.where(distance == 0, positions.bias_self, positions.bias_cross)
-    scores = scores / tau + (bias - positions.slopes.view(-1, 1, 1) * distance).to(dtype)
-    scores = scores.masked_fill(distance < 0, -torch.inf)
-    out = torch.einsum("bkij,bjkr->bikr", torch.softmax(scores, -1).to(keys.dtype), keys)
-    return out, torch.logsumexp(scores, -1).transpose(1, 2)
-
-
-def descend_reference(
-    x: Tensor,
-    keys: Tensor,
-    reading: Tensor,
-    writing: Tensor,
-    context: Tensor | None,
-    norm_weight: Tensor | None,
-    positions: Positions,
-    num_steps: int,
-    step_size: float,
-    tau: float,
-    norm_eps: float,
-) -> Tensor:
-    """Compute x_S (B, T, D); shapes as in ``kernels.tied_attention``."""
-    for _ in range(num_steps):
-        u = x if norm_weight is None else functional.rms_norm(x, x.shape[-1:], norm_weight, norm_eps)
-        query = functional.linear(u, reading).unflatten(-1, keys.shape[2:])  # (B, T, H, Y)
-        out, _ = tied_attention_reference(query, keys, None if context is None else u, context, positions, tau)
-        x = x + step_size * (out.flatten(2) @ writing)  # (B, T, D)
-    return x
-
+from paper_repro.models import common
+from paper_repro.models.common import Positions, wide
 
 PIECE = 1 << 17
 """Scores of a piece per thread: 512 kB in float32, and twice that on the way back."""
@@ -385,7 +338,7 @@ def tied_attention(
     given = [value for value in (query, keys, state, context) if value is not None]
     attention = _attention("tied_attention", implementation, keys, 1, (*given, *positions))
     if attention is None:
-        return tied_attention_reference(query, keys, state, context, positions, tau)
+        return common.tied_attention(query, keys, state, context, positions, tau)
     found: tuple[Tensor, Tensor] = TiedAttention.apply(query, keys, state, context, *positions, float(tau), attention)
     return found
 
@@ -442,14 +395,24 @@ def descend(
     given = [value for value in (x, keys, reading, writing, context, norm_weight) if value is not None]
     attention = _attention("tied_attention.descend", implementation, keys, num_steps, (*given, *positions))
     if attention is None:
-        return descend_reference(
-            x, keys, reading, writing, context, norm_weight, positions, num_steps, step_size, tau, norm_eps
+        return common.descend_attention(
+            x,
+            keys,
+            reading,
+            writing,
+            context,
+            norm_weight,
+            num_steps=num_steps,
+            step_size=step_size,
+            tau=tau,
+            norm_eps=norm_eps,
+            **positions._asdict(),
         )
     dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else keys.dtype
     keys, reading, writing = (value.to(dtype) for value in (keys, reading, writing))
     context = None if context is None else context.to(dtype)  # (B, T, D)
-    options = num_steps, float(step_size), float(tau), float(norm_eps), attention
-    out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *options)
+    numbers = num_steps, float(step_size), float(tau), float(norm_eps)
+    out, _, _ = Descent.apply(x, keys, reading, writing, context, norm_weight, *positions, *numbers, attention)
     found: Tensor = out  # (B, T, D)
     return found
 

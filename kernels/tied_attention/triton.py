@@ -23,9 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paper_repro.kernels.dispatch import wide
-from paper_repro.kernels.tied_attention.op import Positions
 from paper_repro.kernels.triton import product_constants
+from paper_repro.models.common import Positions, wide
 
 LEAST = 16
 """What a matrix product of Triton's takes at least of each of its sizes."""

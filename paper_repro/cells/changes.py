@@ -52,17 +52,14 @@ def set_aside(root: Path, cells: Iterable[str]) -> None:
     call left there is removed.  A cell that another runner is running, or has run anew meanwhile, stays as it is.
     """
     leases = Leases(root)
-    try:
-        for cell in cells:
-            home, target = record_path(root, cell).parent, root / ASIDE / cell
-            with contextlib.suppress(LeasedError), leases.hold([cell]):
-                record = records.find(root, cell)
-                if record is None or not changed_files(root, measurements.whole(root, record)):
-                    continue
-                shutil.rmtree(target, ignore_errors=True)
-                target.mkdir(parents=True)
-                own = [path for path in home.iterdir() if path.name != "lease" and not path.name.startswith(".")]
-                for path in sorted(own, key=lambda path: path.name == "record.json"):  # who is cut off finds it again
-                    path.rename(target / path.name)
-    finally:
-        leases.close()
+    for cell in cells:
+        home, target = record_path(root, cell).parent, root / ASIDE / cell
+        with contextlib.suppress(LeasedError), leases.hold([cell]):
+            record = records.find(root, cell)
+            if record is None or not changed_files(root, measurements.whole(root, record)):
+                continue
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            own = [path for path in home.iterdir() if path.name != "lease" and not path.name.startswith(".")]
+            for path in sorted(own, key=lambda path: path.name == "record.json"):  # who is cut off finds it again
+                path.rename(target / path.name)

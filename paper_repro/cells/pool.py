@@ -33,7 +33,7 @@ ELSEWHERE_JOBS = 4
 """How many jobs that others hold are looked at in each poll: one while all workers are busy, more where a round would
 take too long."""
 ROUND_SECONDS = 30.0
-"""The longest between two looks at a job that another runner holds: half of what a dead one's lease counts."""
+"""The longest between two looks at a job that another runner holds."""
 _END_OF_NODES = ("its process ended", "a node was lost, see above")
 _CODE_CHANGED = (
     "the code has changed since this run began: results from now on count as uncommitted, and --publish refuses them; "
@@ -132,7 +132,7 @@ class Pool:
     def _begin(self, job: Job) -> None:
         """Give a job to a worker, unless another runner has done it or is about to."""
         open_cells = [cell for cell in job.cells if self._is_open(cell)]
-        if not all([freed(lease_path(self._runs, cell.id)) for cell in open_cells]):  # noqa: C419 each is watched
+        if not all(freed(lease_path(self._runs, cell.id)) for cell in open_cells):
             self._elsewhere.append(job)
         elif open_cells:
             self._give(job)
@@ -243,9 +243,8 @@ class Pool:
         Returns:
             Whether no other runner has taken the cell meanwhile.
         """
-        leases = Leases(self._runs)
         try:
-            with leases.hold([cell.id]):
+            with Leases(self._runs).hold([cell.id]):
                 found = records.find(self._runs, cell.id)
                 if found is None or not found.done:
                     record = records.from_outcome(cell.id, cell.config, Outcome(FAILED, note=note), origin)
@@ -253,8 +252,6 @@ class Pool:
                 return not is_done(self._runs, cell)
         except LeasedError:
             return False
-        finally:
-            leases.close()
 
     def _look_elsewhere(self) -> None:
         """Look at some of the jobs that other runners hold: they may be done by now, or free again.
@@ -268,7 +265,7 @@ class Pool:
         count = max(least, math.ceil(len(self._elsewhere) * ELSEWHERE_POLL_SECONDS / ROUND_SECONDS))
         looked, self._elsewhere = self._elsewhere[:count], self._elsewhere[count:]
         for job in looked:
-            if not all([freed(lease_path(self._runs, cell.id)) for cell in job.cells]):  # noqa: C419 each is watched
+            if not all(freed(lease_path(self._runs, cell.id)) for cell in job.cells):
                 self._elsewhere.append(job)
             elif not all(is_done(self._runs, cell) for cell in job.cells):
                 self._todo.append(job)

@@ -79,8 +79,6 @@ class Channel:
         """Ask the running job to stop; where it does not save, end this process."""
         self._stop.set()
         if not self.saves:
-            if self.leases is not None:
-                self.leases.give_up()
             os._exit(INTERRUPTED)
 
 
@@ -330,8 +328,6 @@ def _run(job: Mapping[str, Any], runs: Path, channel: Channel, code: CodeState) 
         traceback.print_exc()
         channel.emit("fatal", message=disk_message(error, runs))
         sys.exit(1)
-    finally:
-        leases.close()
 
 
 def _count(message: Mapping[str, Any], channel: Channel) -> None:

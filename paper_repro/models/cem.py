@@ -12,10 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.kernels import cem_mlp, tied_attention
-from paper_repro.kernels.cem_mlp import ACTIVATIONS
+from paper_repro.models.common import ACTIVATIONS, KeyValueCache, check_heads
 from paper_repro.models.descent import Trajectory, descend
-from paper_repro.models.gpt import KeyValueCache, check_heads
+
+try:
+    from paper_repro.kernels.cem_mlp import descend as descend_mlp
+    from paper_repro.kernels.tied_attention import descend as descend_attention
+except ImportError:  # the same, slower
+    from paper_repro.models.common import descend_attention, descend_mlp  # type: ignore[assignment]
 
 # What attention and MLP share: S steps down an energy, and the preconditioner of a step.
 
@@ -379,7 +383,7 @@ class CEMAttention(CEMPart):
     def all_steps(self, x: Tensor, context: Tensor, num_steps: int) -> Tensor | None:
         if self.diagonal_kind == "per_head" or self.value_diagonal:
             return None
-        return tied_attention.descend(
+        return descend_attention(
             x,
             self._heads(context, self.key_weight).transpose(1, 2),  # (B, J, K, Y)
             self.query_weight,
@@ -571,7 +575,7 @@ class CEMMLP(CEMPart):
         step_size = self.step_size
         if isinstance(step_size, Tensor):
             writing, step_size = step_size * writing, 1.0
-        return cem_mlp.descend(
+        return descend_mlp(
             x,
             gamma,
             self.reading_weight,

@@ -17,10 +17,21 @@ from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
-from paper_repro.kernels.preferences import speed
-from paper_repro.kernels.projected_step import image_step, project, projected_step
+from paper_repro.models.common import project
 from paper_repro.models.descent import Energy, Trajectory, descend
+
+try:
+    from paper_repro.kernels.energy_attention import energy_attention, energy_attention_gradients
+    from paper_repro.kernels.preferences import speed
+    from paper_repro.kernels.projected_step import image_step, projected_step
+except ImportError:  # the same, slower
+    from paper_repro.models.common import (  # type: ignore[assignment]
+        energy_attention,
+        energy_attention_gradients,
+        image_step,
+        projected_step,
+        speed,
+    )
 
 # The terms of the energy (section 2 and appendix B). Each has its energy (B,), its closed-form gradients by the tokens
 # z and the output image y, and those by its own parameters, which use its own inputs alone (local learning rules).

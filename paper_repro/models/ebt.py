@@ -15,13 +15,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.qk_rotary import RotaryTables, rotate, rotate_queries_and_keys, textbook_tables
-from paper_repro.kernels.rms_norm import rms_norm
-from paper_repro.kernels.self_slot_attention import self_slot_attention
-from paper_repro.kernels.swiglu import swiglu
+from paper_repro.models.common import (
+    CausalLanguageModel,
+    KeyValueCache,
+    RotaryTables,
+    check_heads,
+    embedded,
+    textbook_tables,
+)
 from paper_repro.models.descent import walk
-from paper_repro.models.gpt import CausalLanguageModel, KeyValueCache, check_heads, embedded
+
+try:
+    from paper_repro.kernels.causal_attention import causal_attention
+    from paper_repro.kernels.qk_rotary import rotate, rotate_queries_and_keys
+    from paper_repro.kernels.rms_norm import rms_norm
+    from paper_repro.kernels.self_slot_attention import self_slot_attention
+    from paper_repro.kernels.swiglu import swiglu
+except ImportError:  # the same, slower
+    from paper_repro.models.common import (  # type: ignore[assignment]
+        causal_attention,
+        rms_norm,
+        rotate,
+        rotate_queries_and_keys,
+        self_slot_attention,
+        swiglu,
+    )
 
 # The trunk of EBT and of its Transformer++: RMSNorm, rotary positions, attention and SwiGLU, without biases.
 # The same weights serve two streams (appendix C.6). The observed stream holds the tokens that are known; it never

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paper_repro.base.errors import at_least
 from paper_repro.base.identity import mix
-from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.nrgpt import NRGPT
 
 

@@ -17,11 +17,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paper_repro.base.errors import at_least, nearest, one_of, positive
-from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
-from paper_repro.kernels.qk_rotary import RotaryTables, published_tables, rotate_queries_and_keys, textbook_tables
-from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
-from paper_repro.models.gpt import CausalLanguageModel, KeyValueCache, attend_with_cache, check_heads
+from paper_repro.models.common import (
+    CausalLanguageModel,
+    KeyValueCache,
+    RotaryTables,
+    check_heads,
+    published_tables,
+    textbook_tables,
+)
+
+try:
+    from paper_repro.kernels.causal_attention import causal_attention
+    from paper_repro.kernels.linear_ce import linear_cross_entropy, negative_log_likelihoods
+    from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
+    from paper_repro.kernels.scaled_swiglu import scaled_swiglu_of_product
+except ImportError:  # the same, slower
+    from paper_repro.models.common import (  # type: ignore[assignment]
+        causal_attention,
+        linear_cross_entropy,
+        negative_log_likelihoods,
+        rotate_queries_and_keys,
+        scaled_swiglu_of_product,
+    )
 
 TABLES: dict[str, Callable[..., RotaryTables]] = {"textbook": textbook_tables, "published": published_tables}
 STORAGES = {"float32": None, "bfloat16": torch.bfloat16}
@@ -168,7 +185,7 @@ class RotaryAttention(nn.Module):
         if cache is None:
             read = causal_attention(*heads, self.softmax_scale)
         else:
-            read = attend_with_cache(cache, *heads, self.softmax_scale)
+            read = cache.attend(causal_attention, *heads, self.softmax_scale)
         return self.output(read.transpose(1, 2).flatten(2))  # (B, H, T, Y) -> (B, T, D)
 
 

@@ -12,10 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from paper_repro.base.errors import at_least, one_of
-from paper_repro.kernels.qk_rotary import RotaryTables
-from paper_repro.kernels.sphere_step import riemannian_step, sphere_step, unit
-from paper_repro.kernels.unit_adam import project_rows_
-from paper_repro.models.gpt import KeyValueCache, check_heads
+from paper_repro.models.common import KeyValueCache, RotaryTables, check_heads, project_rows_, riemannian_step, unit
 from paper_repro.models.llama import (
     INIT_STD,
     GatedFeedForward,
@@ -28,6 +25,11 @@ from paper_repro.models.llama import (
     ScaleSpec,
     Writing,
 )
+
+try:
+    from paper_repro.kernels.sphere_step import sphere_step
+except ImportError:  # the same, slower
+    from paper_repro.models.common import sphere_step  # type: ignore[assignment]
 
 UPDATES = ("lerp", "riemannian")
 SIGNS = ("absolute", "signed")

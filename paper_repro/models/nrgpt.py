@@ -15,20 +15,29 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from paper_repro.base.errors import at_least, one_of, positive
-from paper_repro.kernels import nrgpt_block
-from paper_repro.kernels.causal_attention import causal_attention
-from paper_repro.kernels.nrgpt_block import gelu_slope
-from paper_repro.kernels.preferences import speed
-from paper_repro.models.descent import Energy, Trajectory, descend
-from paper_repro.models.gpt import (
+from paper_repro.models.common import (
     INIT_STD,
     NORM_EPS,
     KeyValueCache,
     PositionalLanguageModel,
     check_dropout,
     check_heads,
+    gelu_slope,
     linear,
 )
+from paper_repro.models.descent import Energy, Trajectory, descend
+
+try:
+    from paper_repro.kernels.causal_attention import causal_attention
+    from paper_repro.kernels.nrgpt_block import one_layer_gradient, two_weight_gradient
+    from paper_repro.kernels.preferences import speed
+except ImportError:  # the same, slower
+    from paper_repro.models.common import (  # type: ignore[assignment]
+        causal_attention,
+        one_layer_gradient,
+        speed,
+        two_weight_gradient,
+    )
 
 # The energies: attention and feed-forward, per token, each with its gradient in closed form.
 
@@ -150,7 +159,7 @@ class OneLayerEnergy(FeedForwardEnergy):
         return -functional.gelu(self.up(g)).square().sum(-1)  # (..., D) -> (..., M) -> (...,)
 
     def gradient(self, g: Tensor) -> Tensor:
-        return nrgpt_block.one_layer_gradient(g, self.up.weight, self.up.bias)
+        return one_layer_gradient(g, self.up.weight, self.up.bias)
 
 
 class TwoWeightEnergy(FeedForwardEnergy):
@@ -170,7 +179,7 @@ class TwoWeightEnergy(FeedForwardEnergy):
 
     def gradient(self, g: Tensor) -> Tensor:
         up, down = self.up, self.down
-        return nrgpt_block.two_weight_gradient(g, up.weight, up.bias, down.weight, down.bias)
+        return two_weight_gradient(g, up.weight, up.bias, down.weight, down.bias)
 
 
 class TwoLayerEnergy(FeedForwardEnergy):

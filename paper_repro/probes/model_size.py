@@ -9,7 +9,7 @@ import torch
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.common import CausalLanguageModel
 from paper_repro.training.counting import num_parameters
 
 

@@ -8,7 +8,7 @@ import torch
 from paper_repro.base.errors import UsageError
 from paper_repro.cells.tasks import Findings
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.models.gpt import CausalLanguageModel
+from paper_repro.models.common import CausalLanguageModel
 from paper_repro.training.counting import num_parameters
 from paper_repro.training.module import PaperModule
 

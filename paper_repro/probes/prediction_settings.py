@@ -9,8 +9,8 @@ import torch
 from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, nearest
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
+from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.ebt import EBT
-from paper_repro.models.gpt import CausalLanguageModel
 from paper_repro.probes.optimisation_settings import settings as optimisation_settings
 from paper_repro.training.module import PaperModule
 

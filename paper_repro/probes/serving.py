@@ -2,10 +2,10 @@
 
 from torch import nn
 
+from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.ebt import EBT
 from paper_repro.models.ebt_image import ImageEBT
 from paper_repro.models.ebt_sudoku import SudokuEBT
-from paper_repro.models.gpt import CausalLanguageModel
 
 KINDS = {"prompt": EBT, "board": SudokuEBT, "image": ImageEBT}
 """The EBTs that think.py serves, by the option that asks them."""

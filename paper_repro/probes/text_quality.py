@@ -13,8 +13,8 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.tokenizers import Tokenizer
 from paper_repro.metrics.perplexity import GPT2, find_model
 from paper_repro.metrics.text_scores import ENGINES, TextScorer, TextScores, metric_names
+from paper_repro.models.common import CausalLanguageModel
 from paper_repro.models.generation import Generation, Settle, generate
-from paper_repro.models.gpt import CausalLanguageModel
 from paper_repro.training.module import PaperModule
 
 ATTACHMENT = "texts.json"

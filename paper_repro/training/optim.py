@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
 from paper_repro.base.errors import UsageError
-from paper_repro.kernels.unit_adam import adam_, project_rows_
+from paper_repro.kernels.unit_adam import adam_
+from paper_repro.models.common import project_rows_
 
 
 def keep_unit_rows(optimizer: Optimizer) -> None:

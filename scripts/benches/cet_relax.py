@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
-from paper_repro.kernels.projected_step import project
 from paper_repro.models.cet import CET, CETClamped, CETState, PreparedSteps, RelaxationSettings, products
+from paper_repro.models.common import project
 
 CPU_BATCH, CUDA_BATCH = 4, 64
 GOALS = {"float32": 1.7, "bfloat16": 3.0}

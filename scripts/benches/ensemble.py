@@ -12,7 +12,8 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.lightning_modules.nrgpt_listops import NRGPTListOps
 from paper_repro.models.cem import CEMMLP, GaussianProcessRegressor
-from paper_repro.models.gpt import CausalLanguageModel, RGPTParallel
+from paper_repro.models.common import CausalLanguageModel
+from paper_repro.models.gpt import RGPTParallel
 from paper_repro.models.nrgpt import NRGPT_H_FF1, NRGPT_H_FF2W
 from paper_repro.training.batches import place
 from paper_repro.training.ensemble import Ensemble

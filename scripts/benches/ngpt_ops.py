@@ -12,10 +12,11 @@ from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.qk_rotary import rotate_queries_and_keys, textbook_tables
+from paper_repro.kernels.qk_rotary import rotate_queries_and_keys
 from paper_repro.kernels.scaled_swiglu import scaled_swiglu, scaled_swiglu_of_product
 from paper_repro.kernels.scaled_swiglu.op import folded
 from paper_repro.kernels.sphere_step import sphere_step
+from paper_repro.models.common import textbook_tables
 
 REPETITIONS = 10
 Op = Callable[..., Tensor | tuple[Tensor, Tensor]]

@@ -5,6 +5,7 @@ one training step of a Shakespeare model of width 512 adds to a process.
 """
 
 import copy
+import math
 import sys
 from collections.abc import Callable, Iterator
 
@@ -14,7 +15,6 @@ from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.nrgpt_block import attention_energy
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models import nrgpt
 from paper_repro.training.counting import count_flops
@@ -54,6 +54,17 @@ def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | No
     rate = flops / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e12
     case = f"{make.__name__}, D={width}, batch {batch_size}, window {WINDOW}"
     return Comparison(case, "ms per step", mine, theirs, "torch.func.grad of the energy", error, goal, rate)
+
+
+def attention_energy(query: Tensor, key: Tensor, beta: float) -> Tensor:
+    """Compute -1/beta sum_h log sum_{B <= A} exp(beta q_A . k_Bh), (B, T), of q (B, T, D), k (B, H, T, D) (NRGPT,
+    equation 11).
+
+    Holds H T^2 scores per sequence.  For the mask B < A give queries 1 ... T-1 and keys 0 ... T-2.
+    """
+    scores = beta * torch.matmul(query.unsqueeze(1), key.mT)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+    return -scores.masked_fill(future, -math.inf).logsumexp(-1).sum(1) / beta
 
 
 class _Functional:

@@ -120,6 +120,7 @@ def whole(runs: Path, cell: str) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in ("seconds", "peak_memory_mib")}
 
 
+@pytest.mark.slow
 def test_record_and_weights_are_the_same_with_and_without_a_logger(tmp_path: Path) -> None:
     """Train two of three cells together and one alone."""
     given = [*TINY, "machine.stack={over: [seed, data.seed], most: 2}"]

@@ -108,7 +108,6 @@ def test_a_runner_looks_at_a_few_of_what_others_hold_and_at_all_within_a_round(
         own._look_elsewhere()  # too soon
         assert len(looked) - before <= min(most, count)
     assert len(set(looked)) == count and len(own._elsewhere) == count
-    assert pool.ROUND_SECONDS <= leases.STALE_SECONDS / 2, "a dead lease would be found too late"
 
 
 def test_a_busy_runner_looks_at_one_and_what_is_free_is_given_out(
@@ -191,7 +190,6 @@ def test_the_watch_of_a_sweep_asks_for_cells_that_began_alone(tmp_path: Path, re
         assert [cell.id for cell in left] == [cell.id for cell in cells[1:]]
         assert reads.keys() == {cells[0].id, cells[1].id}
         assert "1/8 cells done, 1 running on" in slurm._line(own, left, Counter(running=1))
-    holder.close()
 
 
 def test_a_fork_server_imports_what_builds_configs() -> None:

@@ -114,6 +114,7 @@ def test_a_probe_with_other_settings_is_another_measurement(runs: Path) -> None:
         assert content is not None and len(content) == (size or len(content.rstrip()))
 
 
+@pytest.mark.slow
 def test_a_probe_that_fails_leaves_weights_and_record_as_they_are(runs: Path) -> None:
     own, log, broken = runs / "plain", runs.parent / "steps.log", cell(one={"file": "../up"})
     before = record_path(own, broken.id).read_bytes()
@@ -183,6 +184,7 @@ def test_a_measurement_that_none_would_read_is_not_written(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_renamed_cell_keeps_weights_and_measurements(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, folder = cell(one={}), runs / "plain"
     assert runner.run([own], folder, sys.stderr).exit_code == 0

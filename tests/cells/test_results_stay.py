@@ -33,10 +33,7 @@ def work(runs: Path, cells: list[PlannedCell], fill: bool = False) -> list[dict[
     channel, own = Channel(told), Leases(runs)
     channel.leases = own
     job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells], "fill": fill}
-    try:
-        Worker(runs, channel, own, read_code_state()).run(job)
-    finally:
-        own.close()
+    Worker(runs, channel, own, read_code_state()).run(job)
     return [event for event in map(json.loads, told.getvalue().splitlines()) if event["event"] == "done"]
 
 

@@ -2,12 +2,12 @@ import errno
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +281,7 @@ def test_a_lease_left_by_a_dead_process_does_not_block(tmp_path: Path, log: Path
     dead.wait()
     path = lease_path(runs, cell.id)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(asdict(leases._own_signature()) | {"pid": dead.pid}))
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": dead.pid}))
     assert runner.run([cell], runs, io.StringIO()).exit_code == 0
 
 
@@ -291,12 +291,12 @@ def _work(runs: Path, cells: list[PlannedCell], told: io.StringIO) -> list[dict[
     channel.leases = own
     job = {"cells": [{"id": cell.id, "config": cell.config} for cell in cells]}
     Worker(runs, channel, own, read_code_state()).run(job)
-    own.close()
     return [json.loads(line) for line in told.getvalue().splitlines()]
 
 
 def _rob(lease: Path) -> None:
-    lease.write_text(json.dumps(asdict(leases._own_signature()) | {"host": "robber"}))
+    lease.unlink()
+    lease.write_text(json.dumps({"host": "robber", "pid": 1}))
 
 
 def test_a_worker_whose_cell_was_taken_over_writes_no_more(tmp_path: Path, log: Path) -> None:
@@ -383,4 +383,3 @@ def test_a_runner_without_patience_leaves_what_others_run(tmp_path: Path, log: P
         began = time.monotonic()
         result = runner.run([cell], tmp_path, io.StringIO(), share=runner.Share(patience=1.0))
         assert result.by_status == {"not run": 1} and time.monotonic() - began < 30
-    own.close()

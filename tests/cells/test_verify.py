@@ -61,6 +61,7 @@ def test_cells_reproduce_but_for_the_one_whose_model_was_changed(
     assert list(tmp_path.iterdir()) == [], "what was trained is deleted"
 
 
+@pytest.mark.slow
 def test_another_learning_rate_differs(cell: PlannedCell, monkeypatch: pytest.MonkeyPatch) -> None:
     made = build.optimizer_of
 
@@ -121,6 +122,7 @@ def test_a_metric_that_is_computed_otherwise_differs(monkeypatch: pytest.MonkeyP
         assert verify.verify(one.cell, PUBLISHED).verdict == verdict
 
 
+@pytest.mark.slow
 def test_absent_and_other_data_are_reported_and_are_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

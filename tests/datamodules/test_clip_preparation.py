@@ -117,6 +117,7 @@ def test_every_frame_is_stored_as_the_mean_of_its_latent(
     assert prepare_data.main([*words(clips, vae)[:1], "--verify", *words(clips, vae)[5:]]) == 0
 
 
+@pytest.mark.slow
 def test_workers_folders_and_a_second_call_give_the_same_bytes(clips: Path, vae: Path) -> None:
     assert prepare_data.main(words(clips, vae)) == 0
     folder = clips.parent / "data" / f"something-something-{SIZE}"
@@ -228,6 +229,7 @@ clip_preparation.write(Path(sys.argv[3]), clip_preparation.load(Path(sys.argv[1]
 """
 
 
+@pytest.mark.slow
 def test_a_preparation_that_was_killed_ends_in_the_same_bytes(clips: Path, vae: Path) -> None:
     folder, whole = clips.parent / "killed", clips.parent / "whole"
     encoder = frame_encoders.load(str(vae), SIZE, False)

@@ -135,6 +135,7 @@ def test_listops_texts_are_expressions_and_what_they_are_worked_out_to() -> None
         assert all(len(longer) > len(shorter) for longer, shorter in itertools.pairwise(steps))
 
 
+@pytest.mark.slow
 def test_python_texts_are_functions_without_docstrings() -> None:
     source = '''
 class A:
@@ -237,6 +238,7 @@ def test_shakespeare_is_cut_into_passages_of_whole_speeches(tmp_path: Path) -> N
     assert sorted(TextSet("shakespeare").texts(tmp_path)) == sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATED)
 def test_texts_become_batches_of_whole_texts(name: str) -> None:
     chosen = TextSet(name, 7)

@@ -97,6 +97,7 @@ def test_windows_are_evenly_spaced_and_follow_from_seed_and_step() -> None:
     assert torch.equal(evaluated, torch.cat([*again.evaluation_batches("test")]))
 
 
+@pytest.mark.slow
 def test_sample_clips_are_for_training_or_for_testing() -> None:
     source = SampleClips(size=8, shrink=16, held_out="carphone_pristine")
     assert source.counts == {"train": 2, "test": 1}
@@ -135,6 +136,7 @@ def test_sample_clips_are_decoded_once_for_a_folder_of_runs(tmp_path: Path, monk
     assert hashes(tmp_path) == without and len(decoded) == 9
 
 
+@pytest.mark.slow
 def test_training_squares_are_turned_and_tested_ones_are_not() -> None:
     plain, turned = SampleClips(8, 16, "bikes"), SampleClips(8, 16, "bikes", turned=True)
     place = (0.3, 0.6)

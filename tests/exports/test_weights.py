@@ -208,6 +208,7 @@ def test_the_weights_are_named_as_in_the_model(finished: Callable[..., Any], tmp
     assert {*found} == {name for name in model.state_dict() if name != "output.weight"}
 
 
+@pytest.mark.slow
 def test_the_package_alone_imports_no_torch() -> None:
     loaded = "'torch' in sys.modules"
     code = f"import paper_repro, sys; assert not {loaded}; paper_repro.load_model; print({loaded})"

@@ -29,8 +29,8 @@ from paper_repro.kernels.self_slot_attention import triton as self_slot
 from paper_repro.kernels.self_slot_attention.op import Cotangents, Observed, OwnRows
 from paper_repro.kernels.sphere_step.triton import SphereStep, SphereStepGradient
 from paper_repro.kernels.tied_attention import triton as tied
-from paper_repro.kernels.tied_attention.op import Positions
 from paper_repro.kernels.tied_attention.triton import tiles
+from paper_repro.models.common import Positions
 
 CAPABILITY = 90
 """Ten times that of an H100."""

@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 from paper_repro.kernels.causal_attention import (
     WAYS,
     causal_attention,
-    causal_attention_reference,
 )
 from paper_repro.kernels.dispatch import choose, differentiable
 from paper_repro.kernels.preferences import prefer
+from paper_repro.models import common
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 PERFORMANCE_DROP = "There is a performance drop"
@@ -65,7 +65,7 @@ def test_auto_takes_the_kernel_unless_a_second_derivative_may_be_asked_for() -> 
         taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
         with torch.no_grad():
             taken.append(choose("causal_attention", WAYS, "auto", leaves, large=False))
-    assert [call is causal_attention_reference for call in taken] == [False, True, False]
+    assert [call is common.causal_attention for call in taken] == [False, True, False]
     with prefer(implementation="reference"):  # torch's own kernel is no kernel of ours
         assert "FlashAttention" in str(causal_attention(*leaves).grad_fn)
     with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):  # why there is a definition

@@ -29,7 +29,7 @@ from paper_repro.kernels import (
 )
 from paper_repro.kernels.dispatch import ANY_ORDER, Way, differentiable
 from paper_repro.kernels.preferences import IMPLEMENTATIONS, prefer
-from paper_repro.kernels.qk_rotary import textbook_tables
+from paper_repro.models.common import textbook_tables
 
 TARGETS = torch.tensor([[0, 2, 1], [4, 4, 3]])
 TABLES = textbook_tables(3, 4, dtype=torch.float64)

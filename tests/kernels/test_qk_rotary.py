@@ -12,15 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.qk_rotary import (
-    RotaryTables,
-    op,
-    published_tables,
-    rotate,
-    rotate_queries_and_keys,
-    textbook_tables,
-    triton,
-)
+from paper_repro.kernels.qk_rotary import op, rotate, rotate_queries_and_keys, triton
+from paper_repro.models.common import RotaryTables, published_tables, textbook_tables
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 FAST = ("fused", "closed_form")

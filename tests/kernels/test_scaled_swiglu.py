@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paper_repro.kernels.scaled_swiglu import op, scaled_swiglu, scaled_swiglu_of_product, triton
+from paper_repro.kernels.scaled_swiglu import scaled_swiglu, scaled_swiglu_of_product, triton
+from paper_repro.models import common
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6}
 SCALES = {"both": ("M", "M"), "u": ("M", None), "nu": (None, "M"), "numbers": ("1", "1"), "neither": (None, None)}
@@ -88,8 +89,8 @@ def test_weights_of_half_precision_are_not_folded(
     dtype: torch.dtype, is_folded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tensor | None] = []
-    define = op.scaled_swiglu_reference
-    monkeypatch.setattr(op, "scaled_swiglu_reference", lambda *given: (seen.extend(given[1:]), define(*given))[1])
+    define = common.scaled_swiglu
+    monkeypatch.setattr(common, "scaled_swiglu", lambda *given: (seen.extend(given[1:]), define(*given))[1])
     x, weight = (torch.ones(shape, dtype=dtype) for shape in ((2, 3), (8, 3)))
     scaled_swiglu_of_product(x, weight, torch.ones(4), torch.ones(1))
     assert [scale is None for scale in seen] == [is_folded] * 2

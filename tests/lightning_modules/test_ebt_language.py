@@ -53,6 +53,7 @@ def module_of(*overrides: str) -> EBTLanguage:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "below"),
     [

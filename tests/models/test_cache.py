@@ -1,14 +1,16 @@
 """Generation with a cache of keys and values: the same logits, the same texts, faster."""
 
-import time
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from paper_repro.kernels.preferences import prefer
 from paper_repro.models.cem import CEMAttention
-from paper_repro.models.gpt import GPT, RGPT, CausalLanguageModel, KeyValueCache, RGPTParallel
+from paper_repro.models.common import CausalLanguageModel, KeyValueCache
+from paper_repro.models.gpt import GPT, RGPT, RGPTParallel
 from paper_repro.models.llama import Llama, gated_feed_forward, rotary_attention
 from paper_repro.models.ngpt import NGPT, BaselineGPT
 from paper_repro.models.nrgpt import NRGPT_H_FF2W
@@ -117,17 +119,19 @@ def test_wrong_options_are_refused(options: dict[str, float], message: str) -> N
         NRGPT_H_FF2W(5, 4, 4, 1, 1).generate(torch.zeros(1, 1, dtype=torch.long), 1, use_cache=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt", "ngpt", "llama", "cem"])
-def test_a_cache_is_five_times_faster(kind: str) -> None:
-    sizes = (65, 256, 256, 4)
+def test_a_cache_saves_four_fifths_of_the_work(kind: str) -> None:
+    """300 tokens in a window of 256: the time follows, but a loaded machine's clock would not tell."""
+    sizes = (65, 256, 64, 4)
     options: dict[str, object] = {"num_layers": 2}
     if kind in ("llama", "cem"):
         attention = rotary_attention if kind == "llama" else partial(CEMAttention, num_steps=2)
-        options |= {"hidden": 683, "attention": attention, "feed_forward": gated_feed_forward}
+        options |= {"hidden": 171, "attention": attention, "feed_forward": gated_feed_forward}
     model = {"gpt": GPT, "ngpt": NGPT}.get(kind, Llama)(*sizes, **options)  # type: ignore[arg-type]
-    seconds = {}
+    work = {}
     for cached in (True, False):
-        began = time.process_time()
-        model.generate(torch.zeros(1, 1, dtype=torch.long), 300, temperature=0, use_cache=cached)
-        seconds[cached] = time.process_time() - began
-    assert seconds[False] > 5 * seconds[True], seconds
+        with FlopCounterMode(display=False) as counter, prefer("reference"):
+            model.generate(torch.zeros(1, 1, dtype=torch.long), 300, temperature=0, use_cache=cached)
+        work[cached] = counter.get_total_flops()
+    assert work[False] > 5 * work[True], work

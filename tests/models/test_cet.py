@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paper_repro.kernels.projected_step import project
 from paper_repro.models import cet as cet_energy
 from paper_repro.models.cet import CET, CETNudge, CETPatches, CETState
+from paper_repro.models.common import project
 from paper_repro.tests.support import golden, golden_cet
 
 ENERGIES = golden.files("cet", "cet_energy*.npz")

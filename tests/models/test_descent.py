@@ -290,4 +290,4 @@ def test_no_model_and_no_probe_goes_down_by_a_loop_of_its_own() -> None:
             nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.For | ast.While)]
             heads = [ast.unparse(node.iter if isinstance(node, ast.For) else node.test) for node in nodes]
             loops += [path.name for head in heads if ("range(" in head and "steps" in head) or "taken" in head]
-    assert set(loops) == {"descent.py"}
+    assert set(loops) == {"common.py", "descent.py"}  # common: definitions of what kernels compute

@@ -258,6 +258,7 @@ def test_one_step_finds_the_clipped_image_and_fewer_steps_visit_spaced_times() -
     assert seen == [9, 9, 7, 5, 3, 1, 9, 6, 2, 9, 6, 2]
 
 
+@pytest.mark.slow
 def test_the_tables_of_diffusion_lie_in_memory_even_if_they_are_first_wanted_on_the_meta_device() -> None:
     lines = ("import torch", "with torch.device('meta'):", "    from paper_repro.models.ebt_image import signal")
     program = [sys.executable, "-c", "\n".join([*lines, "print(signal(99))"])]

@@ -126,6 +126,7 @@ def floor(rule: str, folder: Path) -> dict[str, float]:
     return dict(outcome.metrics)
 
 
+@pytest.mark.slow
 def test_filters_are_better_than_what_is_noised(tmp_path: Path) -> None:
     found = {rule: floor(rule, tmp_path / rule) for rule in ("noised", "wiener", "total_variation")}
     for level in ("in", "out"):

@@ -151,6 +151,7 @@ def test_steps_are_reported_where_energies_settle() -> None:
         measure(small(gpt.RGPT), settle=Settle(0.02))
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_in_the_attachment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measure(small(), num_tokens=300)
     monkeypatch.setattr(text_quality, "MOST_BYTES", 3000)

@@ -57,12 +57,14 @@ def floor(rule: str, **settings: Any) -> dict[str, float]:
     return dict(outcome.metrics)
 
 
+@pytest.mark.slow
 def test_the_last_frame_again_is_the_loss_of_a_clip_that_moves() -> None:
     windows = torch.cat([*data().evaluation_batches("test")])
     expected = float(functional.smooth_l1_loss(windows[:, :-1], windows[:, 1:]))
     assert floor("last_frame")["test_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_linear_map_is_better_on_what_it_was_fitted_to() -> None:
     clips = data()
     first = [clips.train_batch(step) for step in range(16)]
@@ -96,6 +98,7 @@ def test_a_window_stands_still_or_is_cut_in_its_middle() -> None:
     assert cut(windows)[:, :, 0].tolist() == [[0, 1, 6, 7], [4, 5, 10, 11], [8, 9, 2, 3]]
 
 
+@pytest.mark.slow
 def test_energies_of_frames_are_those_of_the_module() -> None:
     own = module()
     found = FrameEnergies(12).measure(own, data(), 0)

@@ -35,6 +35,7 @@ def test_an_error_of_a_child_is_told(children: ModuleType, tmp_path: Path) -> No
         children.measure_in_child(str(tmp_path / "bench.py"), "fail")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
 def test_a_bench_that_starts_its_own_file_can_be_started(children: ModuleType, name: str) -> None:
     with pytest.raises(RuntimeError, match="IndexError"):  # its imports are done when it looks for arguments

@@ -18,6 +18,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_time_memory_and_products_of_both_streams_stand_beside_transformer_s(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

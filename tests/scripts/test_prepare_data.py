@@ -145,6 +145,7 @@ def preparation(folder: Path, bytes_of_a_file: int | None = None) -> subprocess.
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.slow
 def test_a_preparation_that_was_killed_goes_on_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
     assert preparation(tmp_path / "whole").wait(60) == 0
     expected = content(tmp_path / "whole" / "out")
@@ -174,6 +175,7 @@ def shards(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (folder / "killed" / "out").glob("*.bin")}
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_told_and_what_is_finished_stays(tmp_path: Path) -> None:
     assert preparation(tmp_path / "whole").wait(60) == 0
     expected = content(tmp_path / "whole" / "out")

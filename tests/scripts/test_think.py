@@ -148,6 +148,7 @@ def read(folder: Path, manner: Manner, num_steps: int) -> TextThought:
     return Reader(model, TOKENIZER, manner).read(TOKENIZER.encode(PROMPT), num_steps)
 
 
+@pytest.mark.slow
 def test_each_number_of_steps_is_reported_with_energies_perplexity_samples_and_next_tokens(
     trained: Path, tmp_path: Path, capsys: Any
 ) -> None:
@@ -197,6 +198,7 @@ def test_the_energies_of_the_most_steps_are_drawn(trained: Path, tmp_path: Path,
     assert len(continuation) == 3 + 3
 
 
+@pytest.mark.slow
 def test_the_landscape_is_drawn_around_the_last_prediction(trained: Path, tmp_path: Path) -> None:
     assert run(trained, "--prompt", PROMPT, "--landscape", "--out", str(tmp_path)) == 0
     rows = list(csv.DictReader((tmp_path / "landscape" / "figure.csv").open()))
@@ -238,6 +240,7 @@ GIVENS, SOLUTION = puzzle(0, 76)
 BOARD = "".join(map(str, GIVENS))
 
 
+@pytest.mark.slow
 def test_a_board_is_printed_after_each_step_with_energies_and_a_verdict(
     player: Path, tmp_path: Path, capsys: Any
 ) -> None:
@@ -291,6 +294,7 @@ def test_boards_that_are_none(player: Path, capsys: Any, given: str, message: st
     assert message in found.err and found.err.count("\n") == 1 and found.out == ""
 
 
+@pytest.mark.slow
 def test_boards_as_collections_write_them_and_a_file_of_them(player: Path, tmp_path: Path, capsys: Any) -> None:
     words = ("--steps", "2", "--out", str(tmp_path / "out"))
     assert run(player, "--board", BOARD, *words) == 0

@@ -42,6 +42,7 @@ def test_info_shows_the_files_that_are_composed() -> None:
     assert "optimizer: adamw" in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_each_combination_into_the_folder_that_hydra_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,7 @@ def browser() -> Iterator[Browser]:
         assert [one for one in found.requests() if not one.startswith(("file:///", "data:", "blob:"))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_fit_a_phone_and_a_screen_and_figures_take_their_colours(
     site: Any, browser: Browser, scheme: str

@@ -276,6 +276,7 @@ def test_a_fitted_table_is_not_called_reproduced_and_has_a_total(tmp_path: Path)
     assert table_of(tmp_path / "plain", synthetic.plan(tmp_path / "plain")).total() == ""
 
 
+@pytest.mark.slow
 def test_the_printed_means_of_a_shipped_table_reproduce_it_and_bear_out_its_claims(tmp_path: Path) -> None:
     made = plans.make(spec.load("cem/table3"), "cpu")
     synthetic.fill(tmp_path, made, synthetic.near_the_paper(made, 1e-5))

@@ -36,6 +36,7 @@ def test_a_compiled_run_equals_an_eager_one_and_takes_over_its_checkpoint(cell, 
         torch.testing.assert_close(weights[1][name], tensor, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_loss_draws_the_random_numbers_of_an_uncompiled_one(cell):
     module = build(cell()).module
@@ -82,6 +83,7 @@ def assert_same(found, expected, folders, one):
     assert all(torch.equal(own[name], tensor) for name, tensor in others.items())
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("changes", [{}, ENERGY], ids=["loss", "draws and carry"])
 def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(
@@ -99,6 +101,7 @@ def test_an_interrupted_compiled_run_equals_an_undisturbed_one_bit_for_bit(
     assert found.metrics == pytest.approx(plain.metrics, rel=1e-5) and plain.compiled == ""
 
 
+@pytest.mark.slow
 def test_auto_says_why_it_does_not_compile(cell, auto, run, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("the loss was compiled"))
     dropout = {"model": {"_target_": "paper_repro.tests.training.doubles.Small", "dropout": 0.3}}
@@ -114,6 +117,7 @@ def test_auto_says_why_it_does_not_compile(cell, auto, run, tmp_path, monkeypatc
     assert {outcome.compiled for outcome in together} == {"no: cells that are trained together"}
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_auto_trains_uncompiled_where_the_compiler_fails_and_true_says_what_to_do(
     cell, auto, run, tmp_path, monkeypatch

@@ -46,6 +46,7 @@ def test_memory_grows_with_inner_steps_and_batch() -> None:
     assert memory("model.block.num_steps=1", "data.batch_size=2000") > 5 * one
 
 
+@pytest.mark.slow
 def test_recomputed_steps_cost_more_flops_and_less_memory() -> None:
     kept, again = (
         measure(compose("nrgpt/shakespeare", ["model.num_steps=8", f"machine.recompute={recompute}"]))

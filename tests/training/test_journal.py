@@ -196,6 +196,7 @@ def test_the_log_of_a_long_run_has_a_hundred_lines(cell, run, tmp_path):
     assert (tmp_path / "log.txt").read_text().count("training_loss") == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 def test_weights_and_biases_offline_has_a_run_for_each_cell(count, cells, run, tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="pip install 'paper-repro[wandb]'")

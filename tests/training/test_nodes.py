@@ -201,6 +201,7 @@ def test_a_killed_node_ends_the_other_within_a_minute_with_its_name(tmp_path: Pa
     second.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
 def test_the_node_of_rank_0_that_dies_ends_the_other_within_a_minute(how: int, tmp_path: Path) -> None:
     """A killed one closes its connections; one that lost its power, or its cable, leaves them open and is silent."""

@@ -39,6 +39,7 @@ def test_gradients_in_bf16_are_clipped_before_a_fused_optimiser_too(recorder, tm
     assert max(apart) > 0.1, "steps were cut"
 
 
+@pytest.mark.slow
 def test_a_language_model_trains_and_evaluates_in_bf16_mixed_precision(recorder, tmp_path):
     outcomes = {}
     for precision in ("32-true", "bf16-mixed"):

@@ -32,6 +32,7 @@ def run(config: dict[str, Any]) -> dict[str, float]:
     return outcome.metrics
 
 
+@pytest.mark.slow
 def test_a_transformer_s_step_is_the_formula() -> None:
     """6 for each weight and token; attention 4 T^2 D forward and twice that backward; the vocabulary 6 V D a token."""
     found = run(tiny(*TRANSFORMER))

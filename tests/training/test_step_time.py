@@ -43,6 +43,7 @@ class Silent:
         return self.rounds == self.stop_after
 
 
+@pytest.mark.slow
 def test_fused_optimisers_cost_what_others_cost() -> None:
     """A cost is counted without numbers, on a device on which torch's fused optimisers refuse to step."""
     fused = StepTime().cost(config("optimizer._target_=torch.optim.AdamW", "machine.fused_optimizer=true"))

@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
-from paper_repro.kernels.unit_adam import project_rows_
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
+from paper_repro.models.common import project_rows_
 from paper_repro.training.ensemble import Ensemble
 from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.ranks import Ranks, join, meeting_place

@@ -50,6 +50,7 @@ def assert_alike(found, expected):
         torch.testing.assert_close(found[1][name], tensor, rtol=ALIKE, atol=ALIKE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("2", "4"), ("1", "8"), ("2", "4", "machine.devices=2"), ("1", "8", "machine.devices=2")]
 )

@@ -68,6 +68,7 @@ def chosen(rows: Sequence[Row], **fixed: Any) -> list[Row]:
     return [row for row in rows if fixed.items() <= row.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_figure_is_drawn_and_has_no_rows_without_records(name: str, tmp_path: Path) -> None:
     own = view(name)
