@@ -39,6 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     add("--prompt", action="append", help="text to continue; several times for several texts")
     add("--tokens", type=number(int, 1), default=1000, help="number of tokens that follow a prompt (default 1000)")
     add("--temperature", type=number(float, 0), default=1.0, help="0 takes the likeliest token (default 1)")
+    add("--top-k", type=number(int, 1), help="draw from so many of the likeliest tokens")
+    add("--top-p", type=number(float, 0), help="draw from the likeliest tokens whose probabilities reach this share")
+    add("--stop", action="store_true", help="end a text at its end-of-text token")
+    add("--cache", action="store_true", help="keep keys and values: several times faster; the context moves by halves")
     add("--seed", type=number(int, 0, LARGEST), help="of every prompt given (default 0)")
     add("--crop", action="store_true", help="let the model see the last tokens of a prompt longer than its context")
     add("--inner-steps", type=int, help="NRGPT, CEM: number of inner steps (default: as in training)")
@@ -50,6 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     from paper_repro.models.generation import generate
 
     settle = _set_inner_steps(words, model)
+    if words.stop and tokenizer.end_of_text is None:
+        raise UsageError("--stop: the vocabulary of this model has no token that ends a text; leave it out")
+    options = {"top_k": words.top_k, "top_p": words.top_p, "use_cache": words.cache}
+    options["stop"] = tokenizer.end_of_text if words.stop else None
     for prompt, seed in _prompts(words, record, tokenizer):
         ids = tokenizer.encode(prompt)
         if len(ids) > model.block_length and not words.crop:
@@ -59,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         allowed = min(tokenizer.vocabulary_size, model.vocabulary_size)
         try:
-            generation = generate(model, ids, words.tokens, words.temperature, seed, settle, allowed)
+            generation = generate(model, ids, words.tokens, words.temperature, seed, settle, allowed, **options)
         except ValueError as error:
             raise UsageError(str(error)) from error
         print(f"--- prompt {prompt!r}, seed {seed}", file=sys.stderr)
@@ -80,7 +88,7 @@ def _load(words: argparse.Namespace) -> tuple[CausalLanguageModel, Tokenizer, Re
     from paper_repro.datamodules.trained_tokenizer import trained_tokenizer
     from paper_repro.models.common import CausalLanguageModel
     from paper_repro.probes.serving import command_for
-    from paper_repro.training.finished import rebuild
+    from paper_repro.training.build import rebuild
 
     machine = {"accelerator": words.device, "data_root": words.data_root}
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))

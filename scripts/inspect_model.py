@@ -61,7 +61,7 @@ def _measure(words: argparse.Namespace) -> tuple[str, Path, dict[str, Findings]]
     from paper_repro.probes.inspection.scales import Scales
     from paper_repro.probes.inspection.tools import branches, inspected
     from paper_repro.probes.serving import command_for
-    from paper_repro.training.finished import rebuild
+    from paper_repro.training.build import rebuild
 
     parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": {"accelerator": words.device}}))
     try:

@@ -118,7 +118,7 @@ class Thinker:
         from paper_repro.models.ebt import TransformerPlusPlus
         from paper_repro.probes.serving import KINDS, command_for
         from paper_repro.probes.thoughts.trace import Manner
-        from paper_repro.training.finished import rebuild
+        from paper_repro.training.build import rebuild
 
         machine = {"accelerator": words.device, "data_root": words.data_root}
         parts = rebuild(folder, Cell(record.cell, {**record.config, "machine": machine}))

@@ -17,7 +17,7 @@ from paper_repro.cells.tasks import Cell
 from paper_repro.exports import source
 from paper_repro.exports.source import FORMAT, HUGGING_FACE
 from paper_repro.training import checkpoints
-from paper_repro.training.finished import rebuild
+from paper_repro.training.build import rebuild
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 VERSION = 1

@@ -136,7 +136,7 @@ class NGPT(RotaryLanguageModel):
     """The normalized Transformer: states, tables and every matrix's vectors along D have unit norm (nGPT, section 2.6).
 
     The matrices are unit when the model is made and have to be made so again after every optimiser step: the
-    parameters of ``unit_row_parameters()`` belong in a group with ``unit_rows: true`` (training.unit_rows).  Shared
+    parameters of ``unit_row_parameters()`` belong in a group with ``unit_rows: true`` (training.optim).  Shared
     between u and nu, one number for both scales has an effect; on u alone it has none, the branch being normalised.
 
     Args:

@@ -5,31 +5,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from paper_repro.base.errors import UsageError
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """Apply ``function`` to every tensor of the batch; the rest stays as it is."""
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if isinstance(batch, dict):
-        return {key: map_tensors(function, value) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)([map_tensors(function, value) for value in batch])
-    return batch
+    return tree_map_only(Tensor, function, batch)
 
 
 def tensors_of(batch: Any) -> list[Tensor]:
     """Return the tensors of the batch, in the order in which ``map_tensors`` visits them."""
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(note, batch)
-    return found
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
 
 
 def device_of(batch: Any) -> torch.device:

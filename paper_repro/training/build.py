@@ -2,8 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
@@ -13,10 +14,11 @@ from torch.optim import Optimizer
 
 from paper_repro.base.configs import TARGET, instantiate, locate, require
 from paper_repro.base.errors import UsageError
-from paper_repro.base.identity import mix
-from paper_repro.cells.tasks import Cell, Findings, Task
+from paper_repro.base.identity import mix, today
+from paper_repro.cells.tasks import Cell, Findings, Task, weights_of
 from paper_repro.cells.training_section import TrainingSettings, read_training
 from paper_repro.datamodules.counter_based import CounterBasedDataModule, data_of
+from paper_repro.training import checkpoints
 from paper_repro.training.counting import num_parameters
 from paper_repro.training.machine import Machine
 from paper_repro.training.module import PaperModule
@@ -81,6 +83,25 @@ def build(cell: Cell) -> BuiltCell:
         if hasattr(probe, "check"):
             probe.check(module, data)
     return BuiltCell(cell, module, data, training, machine, probes)
+
+
+def rebuild(folder: Path, cell: Cell, probes: Sequence[str] = ()) -> BuiltCell:
+    """Return the cell built anew with the weights in ``folder`` and the probes of these names; in evaluation mode.
+
+    Its config may be that of an older record (``base.identity.today``).
+
+    Nothing is read of its data.
+
+    Raises:
+        UsageError: there are no weights, they are damaged or another model's, or the config cannot be built.
+    """
+    weights = weights_of(folder)
+    config = today(cell.config)
+    wanted = {name: (config.get("probes") or {})[name] for name in probes}
+    built = build(Cell(cell.id, {**config, "probes": wanted}))
+    checkpoints.load_weights(weights, built.module, cell.id)
+    built.module.to(built.machine.device).eval()
+    return built
 
 
 def build_module(config: Mapping[str, Any]) -> PaperModule:

@@ -19,10 +19,8 @@ from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.training import batches
 from paper_repro.training.module import PaperModule
+from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Schedule
-from paper_repro.training.unit_adam import UnitAdamW
-from paper_repro.training.unit_rows import keep_unit_rows
-from paper_repro.training.weighing import EmptySteps
 
 PRECISIONS: dict[str, torch.dtype] = {
     "32-true": torch.float32,
@@ -91,7 +89,6 @@ class Ensemble:
         self._template = LossOf(self.modules[0].train())
         self._losses = torch.func.vmap(self._loss_of_one, randomness="error")
         self._carry: Any = None
-        self.empty = EmptySteps()
 
     def advance(self) -> Tensor:
         """Take one optimiser step of every model and return their losses before it, (S,), without waiting for the
@@ -100,9 +97,6 @@ class Ensemble:
         each = [data.train_batch(self.step) for data in self.data]
         batch = batches.place(batches.stack(each), self.device, self.dtype)
         draws, carry = self._draws(each), self._initial_carry(each) if self._carry is None else self._carry
-        count: Any = self.modules[0].num_targets
-        if count(each[0]) is not None:
-            self.empty.note(torch.func.vmap(count)(batch))
         with self.forward_context(), _refusals_explained():
             tensors = {f"module.{name}": tensor for name, tensor in (self._parameters | self._constants).items()}
             losses, carry = self._losses(tensors, batch, draws, carry)

@@ -24,10 +24,9 @@ from paper_repro.cells.tasks import (
 )
 from paper_repro.cells.training_section import TrainingSettings
 from paper_repro.training import checkpoints, cost, single
-from paper_repro.training.build import BuiltCell, build, check_window
+from paper_repro.training.build import BuiltCell, build, check_window, rebuild
 from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.ensemble import Ensemble
-from paper_repro.training.finished import rebuild
 from paper_repro.training.journal import Journal, kept
 from paper_repro.training.launch import launched
 from paper_repro.training.machine import Machine, check_precision, forget_peak_memory, peak_memory_mib, settings
@@ -152,7 +151,6 @@ def _fit_stack(built: list[BuiltCell], folder: Path, report: Report, journal: Jo
         if not watch.after_step(ensemble.step):
             break
     ensemble.unstack()
-    ensemble.empty.say()
     outcomes, share = [], 1 / len(built)
     for index, (one, diverged_at) in enumerate(zip(built, log.diverged(), strict=True)):
         metrics = {}

@@ -43,7 +43,7 @@ class Machine:
     """Processes that compute the batches of one device ahead of training; 0: the training process does it."""
     compile: bool | str = False
     """Run the training loss through ``torch.compile``; it draws the random numbers that it draws without.  "auto":
-    where the run is long enough to gain, see ``compiled.reason_against``."""
+    where the run is long enough to gain, see ``single.compile_loss``."""
     tf32: bool = False
     """On a GPU, round the factors of float32 matrix products to TF32's 10 bits."""
     implementation: str = "auto"

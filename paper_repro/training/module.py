@@ -20,8 +20,8 @@ from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule
 from paper_repro.training.batches import device_of, map_tensors, place
 from paper_repro.training.draws import Distribution, draw
+from paper_repro.training.optim import keep_unit_rows
 from paper_repro.training.schedules import Schedule
-from paper_repro.training.unit_rows import keep_unit_rows
 from paper_repro.training.weighing import TargetWeights
 
 Draws = dict[str, Any]
@@ -74,7 +74,6 @@ class PaperModule(L.LightningModule):
         self.weights = TargetWeights()
         self._metrics: dict[str, Metric] = {}
         self._compiled: LossAndCarry | None = None
-        self._give_up: Callable[[Exception], bool] | None = None
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the scalar that is minimised, of one batch.
@@ -188,20 +187,16 @@ class PaperModule(L.LightningModule):
         slot = self._slot(batch_idx)
         torch.manual_seed(mix(self.seed, "step", self.global_step, *([slot] if slot else [])))
 
-    def compile_loss(self, give_up: Callable[[Exception], bool] | None = None) -> None:
+    def compile_loss(self) -> None:
         """Compile what ``training_step`` computes; names in the state dict and evaluations stay as they are.
 
         Each shape, and each value of the draws in ``constants``, is compiled once.
-
-        Args:
-            give_up: called with an error of the compiled loss; where it returns True, everything goes on uncompiled.
 
         Raises:
             UsageError: there is no loss that could be compiled.
         """
         if self.uncompilable:
             raise UsageError(f"{self.uncompilable}: set machine.compile=false")
-        self._give_up = give_up
         if type(self).loss_and_carry is PaperModule.loss_and_carry:
             compiled = torch.compile(self.loss, options=EAGER_RANDOM, dynamic=False)
             self._compiled = lambda batch, draws, carry: (compiled(batch), carry)
@@ -211,23 +206,11 @@ class PaperModule(L.LightningModule):
 
     def uncompile(self) -> None:
         """Compute the training loss uncompiled from now on, and keep nothing of the compiled one."""
-        self._compiled = self._give_up = None
+        self._compiled = None
 
     def step_loss(self, batch: Batch, draws: Draws, carry: Any) -> tuple[Tensor, Any]:
         """Return what ``loss_and_carry`` returns, computed by compiled code after ``compile_loss``."""
-        if self._compiled is None:
-            return self.loss_and_carry(batch, draws, carry)
-        if self._give_up is None:
-            return self._compiled(batch, draws, carry)
-        random = torch.get_rng_state()
-        try:
-            return self._compiled(batch, draws, carry)
-        except Exception as error:
-            if not self._give_up(error):
-                raise
-        torch.set_rng_state(random)
-        self.uncompile()
-        return self.loss_and_carry(batch, draws, carry)
+        return (self._compiled or self.loss_and_carry)(batch, draws, carry)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         slot = self._slot(batch_idx)
@@ -249,7 +232,6 @@ class PaperModule(L.LightningModule):
 
     def on_train_end(self) -> None:
         self.carries = {}
-        self.weights.empty.say()
 
     def evaluate(self, data: CounterBasedDataModule, batches: int | None = None) -> dict[str, float]:
         """Return every metric of every split, by ``<split>_<name>``; the only evaluation there is.

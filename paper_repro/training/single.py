@@ -2,6 +2,9 @@
 
 import contextlib
 import logging
+import os
+import shutil
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +21,7 @@ from paper_repro.base.configs import instantiate
 from paper_repro.base.errors import UsageError, first_line
 from paper_repro.base.identity import AUTO
 from paper_repro.cells.tasks import Report
-from paper_repro.training import checkpoints, compiled
+from paper_repro.training import checkpoints
 from paper_repro.training.build import BuiltCell, build
 from paper_repro.training.callbacks import Evaluations, LossLog, Watch
 from paper_repro.training.cost import measure
@@ -27,9 +30,12 @@ from paper_repro.training.module import PaperModule
 from paper_repro.training.ranks import Rank, Ranks, watch_for
 from paper_repro.training.sharding import Sharded, whole_state
 
+AUTO_FLOPS = 2e12
+"""``machine.compile=auto`` compiles a training of so many FLOPs of matrix products: about a minute of one processor
+core.  A compiled pass on a CPU takes 0.45 to 0.85 of the time of an uncompiled one.  The first process of a kind of
+cells compiles for 15 to 60 s; later ones find torch's code and start in 3 to 14 s."""
 FEWEST_PASSES = 100
-"""A shorter run is not compiled by machine.compile=auto, however long a pass takes."""
-_log = logging.getLogger(__name__)
+"""``auto`` compiles no shorter run."""
 
 
 class Watching(L.Callback):
@@ -139,7 +145,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
     evaluations = Evaluations([built.module], [built.data], every, keep, context, batches, journal)
     if training.precision == "64-true":  # Lightning loads a checkpoint before it converts the module
         built.module.double()
-    compiling = _Compiling(built)
+    compiled = compile_loss(built)
     with _quiet():
         found = checkpoints.newest(folder, identity) if rank.index == 0 else None
         step = rank.share(found.step if found else 0)
@@ -150,7 +156,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         built.module.logs_losses = bool(callbacks)
         watching = Watching(built.module, watch, evaluations, rank)
         trainer = _trainer(built, folder, [watching, *callbacks], journal.loggers if callbacks else [], rank)
-        with compiled.kept_code(), compiled.errors_in_one_line(), _worker_errors_in_one_line():
+        with _falling_back(machine.compile == AUTO and compiled), _errors_in_one_line():
             path = checkpoints.checkpoint_path(folder, step) if step else None
             try:
                 trainer.fit(built.module, datamodule=built.data, ckpt_path=path)
@@ -158,7 +164,7 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
                 built.data.end_workers()
                 built.module.uncompile()  # what measures the trained module may copy it
         if log.diverged()[0] is not None:
-            return Trained(watch, evaluations, {}, compiling.text)
+            return Trained(watch, evaluations, {}, compiled)
         if trainer.global_step != training.steps and not callbacks:
             raise RuntimeError(f"training ended after step {trainer.global_step}, expected {training.steps}")
         log.end = trainer.global_step
@@ -166,40 +172,65 @@ def train(built: BuiltCell, folder: Path, report: Report, rank: Rank, journal: S
         if isinstance(trainer.strategy, Sharded):  # fully_shard cannot be undone
             built.module = evaluations.modules[0] = _rebuilt(built)
     built.module.to(device)  # Lightning has moved it to the CPU
-    return Trained(watch, evaluations, evaluations.finish(0, log.end), compiling.text)
+    return Trained(watch, evaluations, evaluations.finish(0, log.end), compiled)
 
 
-class _Compiling:
-    """Compiles a cell's training loss where ``machine.compile`` says so, and has the text for the record."""
+def compile_loss(built: BuiltCell) -> str:
+    """Compile a cell's training loss where ``machine.compile`` says so, and return the text for the record.
 
-    def __init__(self, built: BuiltCell) -> None:
-        self.text, asked = "", built.machine.compile
-        if asked is True:
-            compiled.check_compiler()
-            built.module.compile_loss()
-            self.text = "yes: machine.compile=true"
-        elif asked == AUTO:
-            against = self._reason_against(built)
-            self.text = f"no: {against}" if against else "yes: machine.compile=auto"
-            if not against:
-                built.module.compile_loss(self._gives_up)
+    What ``auto`` does follows from the config and this machine alone, so a resumed run does the same.
 
-    def _reason_against(self, built: BuiltCell) -> str:
-        machine, passes = built.machine, built.training.steps * built.training.accumulate
-        if passes < FEWEST_PASSES:
-            return f"too short: {passes} passes"
-        if machine.count > 1 and machine.strategy == "fsdp":
-            return "machine.strategy=fsdp: no device holds the whole model"
-        cost = measure(built.cell.config) if not built.module.uncompilable else None
-        return compiled.reason_against(built.module, cost.step_flops * cost.steps if cost else 0)
+    Raises:
+        UsageError: machine.compile=true, and there is no C++ compiler or no loss that could be compiled.
+    """
+    asked, compiler = built.machine.compile, _missing_compiler()
+    if asked is True and compiler:
+        raise UsageError(
+            f"machine.compile=true needs the C++ compiler {compiler}, which is not on PATH: install it (apt-get "
+            "install g++, or conda install cxx-compiler), name another in $CXX, or set machine.compile=auto"
+        )
+    against = _reason_against(built) if asked == AUTO else ""
+    if not asked or against:
+        return f"no: {against}" if against else ""
+    built.module.compile_loss()
+    return f"yes: machine.compile={str(asked).lower()}"
 
-    def _gives_up(self, error: Exception) -> bool:
-        """Go on uncompiled, which is equal but for rounding, where the compiler has failed."""
-        if not compiled.of_compiler(error):
-            return False
-        self.text = f"no: it could not be compiled here ({first_line(error)})"
-        _log.warning("compiled: %s", self.text)
-        return True
+
+def _reason_against(built: BuiltCell) -> str:
+    """Return why ``auto`` does not compile a cell's loss; nothing if it does."""
+    machine, passes = built.machine, built.training.steps * built.training.accumulate
+    if built.module.uncompilable:
+        return built.module.uncompilable
+    if passes < FEWEST_PASSES:
+        return f"too short: {passes} passes"
+    if machine.count > 1 and machine.strategy == "fsdp":
+        return "machine.strategy=fsdp: no device holds the whole model"
+    cost = measure(built.cell.config)
+    if (flops := cost.step_flops * cost.steps) < AUTO_FLOPS:
+        return f"{flops:.1e} FLOPs of matrix products, and auto compiles from {AUTO_FLOPS:.0e} on"
+    rates = [getattr(part, "p", getattr(part, "dropout", 0)) for part in built.module.modules()]
+    if any(isinstance(rate, float) and rate > 0 for rate in rates):
+        return "dropout, whose random numbers compiled code draws more slowly"
+    compiler = _missing_compiler()
+    return f"no C++ compiler {compiler} here" if compiler else ""
+
+
+def _missing_compiler() -> str:
+    """Return the name of the C++ compiler that torch would call and that is not there; nothing if it is."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return "" if shutil.which(name) else name
+
+
+@contextlib.contextmanager
+def _falling_back(wanted: object) -> Iterator[None]:
+    """If wanted, have torch run what it cannot compile as it is, with a warning."""
+    if not wanted:
+        yield
+        return
+    import torch._dynamo.config  # a second
+
+    with torch._dynamo.config.patch(suppress_errors=True):
+        yield
 
 
 def _rebuilt(built: BuiltCell) -> PaperModule:
@@ -279,8 +310,8 @@ def _align_batches(trainer: L.Trainer) -> None:
 
 
 @contextlib.contextmanager
-def _worker_errors_in_one_line() -> Iterator[None]:
-    """Raise a data worker's UsageError anew, without the worker's traceback in its text."""
+def _errors_in_one_line() -> Iterator[None]:
+    """Raise a data worker's UsageError without the worker's traceback, and an error of torch's compiler with advice."""
     try:
         yield
     except UsageError as error:
@@ -288,6 +319,11 @@ def _worker_errors_in_one_line() -> Iterator[None]:
         if not found:
             raise
         raise UsageError(message.strip()) from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        what = f"torch cannot compile this loss here ({first_line(error)})"
+        raise UsageError(f"{what}: set machine.compile=false, or auto") from error
 
 
 @contextlib.contextmanager

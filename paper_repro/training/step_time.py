@@ -24,7 +24,7 @@ from paper_repro.training.build import build_module
 from paper_repro.training.cost import BYTES_PER_PARAMETER, LAYER_NORM_PER_ELEMENT, check_devices
 from paper_repro.training.counting import count_flops, num_parameters, peak_bytes
 from paper_repro.training.machine import Machine, forget_peak_memory, peak_memory_mib, settings
-from paper_repro.training.unit_rows import keep_unit_rows
+from paper_repro.training.optim import keep_unit_rows
 
 PRECISIONS = ("32-true", "bf16-mixed")
 CONSTANT = "paper_repro.training.schedules.Constant"

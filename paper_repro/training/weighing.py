@@ -1,6 +1,5 @@
 """The weight of each batch of an optimiser step: the number of its targets that count."""
 
-import logging
 from typing import Any
 
 import lightning as L
@@ -8,27 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
-
-_log = logging.getLogger(__name__)
-
-
-class EmptySteps:
-    """Counts optimiser steps without a target that counts, on the device, and says at the end how many there were."""
-
-    def __init__(self) -> None:
-        self._found: Tensor | None = None
-
-    def note(self, targets: Tensor) -> None:
-        """Account for one step of each of S models, given their numbers of targets, (S,) or ()."""
-        empty = (targets == 0).long()
-        self._found = empty if self._found is None else self._found + empty
-
-    def say(self) -> None:
-        """Warn of such steps; waits for the device."""
-        for count in self._found.reshape(-1).tolist() if self._found is not None else ():
-            if count:
-                _log.warning("no target counted in %d optimiser step(s): their loss and their gradient are 0", count)
-        self._found = None
 
 
 class TargetWeights:
@@ -42,7 +20,6 @@ class TargetWeights:
     def __init__(self) -> None:
         self.correction = 1.0
         """What the last step's gradients were multiplied by, and its mean of weighted losses has to be."""
-        self.empty = EmptySteps()
         self._targets: list[Tensor] = []
         self._unit = torch.ones(())
 
@@ -71,7 +48,6 @@ class TargetWeights:
         if _batches(trainer) > 1:
             total = _over_devices(trainer, total, dist.ReduceOp.SUM)
             self.correction = float(_batches(trainer) * self._unit.double() / total.clamp(min=1))
-        self.empty.note(total)
         if self.correction != 1:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

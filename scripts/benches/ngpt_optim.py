@@ -12,8 +12,7 @@ from side_by_side import Comparison, interleaved, relative_error
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from paper_repro.training.unit_adam import UnitAdamW
-from paper_repro.training.unit_rows import keep_unit_rows
+from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 
 NUMBERS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
 

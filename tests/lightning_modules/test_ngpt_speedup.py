@@ -15,9 +15,8 @@ from paper_repro.models.ngpt import NGPT, BaselineGPT
 from paper_repro.tests.support import golden, golden_ngpt
 from paper_repro.training.build import build, check_window
 from paper_repro.training.fit import Fit
+from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.schedules import Constant
-from paper_repro.training.unit_adam import UnitAdamW
-from paper_repro.training.unit_rows import keep_unit_rows
 
 FILES = golden.files("ngpt", "*.npz")
 SIZES = {"vocabulary_size": 13, "block_length": 9, "width": 12, "num_heads": 3, "num_layers": 2}

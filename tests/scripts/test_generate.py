@@ -78,6 +78,33 @@ def run(folder: Path, *words: str) -> int:
     return run_main(MAIN, [str(folder), "--data-root", str(data), *words])
 
 
+def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, hot = make(RGPT), ["--temperature", "1e9"]
+    texts = []
+    for words in (hot, ["--temperature", "0"], [*hot, "--top-k", "1"], [*hot, "--top-p", "1e-6"], ["--cache"]):
+        assert run(folder, "--prompt", "to", "--tokens", "20", *words) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] != texts[1] and texts[1:] == [texts[1]] * 4  # its weights are far from uniform
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "message"),
+    [
+        (RGPT, ["--top-p", "1.5"], "top_p must lie in (0, 1]"),
+        (RGPT, ["--top-k", "0"], "--top-k: 0: give 1 or more"),
+        (RGPT, ["--stop"], "no token that ends a text"),
+        (NRGPT, ["--cache"], "no cache of keys and values"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_one_line(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str], model: dict[str, Any], words: list[str], message: str
+) -> None:
+    assert run(make(model), "--prompt", "to", "--tokens", "2", *words) == 2
+    assert message in capsys.readouterr().err
+
+
 def model_of(folder: Path) -> Any:
     parts = build(Cell(CELL, records.read(folder / "record.json").config | {"probes": {}}))
     checkpoints.load_weights(folder / checkpoints.WEIGHTS, parts.module, CELL)

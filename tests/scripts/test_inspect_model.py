@@ -22,8 +22,7 @@ from paper_repro.probes.inspection.matrices import Matrices
 from paper_repro.probes.inspection.scales import Scales
 from paper_repro.tables import figure
 from paper_repro.training import checkpoints
-from paper_repro.training.build import build
-from paper_repro.training.finished import rebuild
+from paper_repro.training.build import build, rebuild
 from paper_repro.training.schedules import Constant
 
 SCRIPTS = ROOT / "scripts"

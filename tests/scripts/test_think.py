@@ -24,8 +24,7 @@ from paper_repro.probes.thoughts import board, surface
 from paper_repro.probes.thoughts.text import Reader, TextThought
 from paper_repro.probes.thoughts.trace import Manner
 from paper_repro.training import checkpoints
-from paper_repro.training.build import build
-from paper_repro.training.finished import rebuild
+from paper_repro.training.build import build, rebuild
 
 SCRIPT = ROOT / "scripts" / "think.py"
 CORPUS = "the cat sat on the mat and the cat ran to the rat.\n" * 8

@@ -4,7 +4,6 @@ import pytest
 
 from paper_repro.cells.tasks import Cell, StopRequestedError
 from paper_repro.tests.support.reports import Recorder
-from paper_repro.training import compiled
 from paper_repro.training.fit import Fit
 
 DOUBLES = "paper_repro.tests.training.doubles"
@@ -61,15 +60,3 @@ def run():
         return Fit().run(cells, folder, Recorder())
 
     return run_to_the_end
-
-
-@pytest.fixture(scope="session")
-def code_of_all_tests(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(autouse=True)
-def kept(monkeypatch, code_of_all_tests):
-    """The folder of compiled code, which the tests share."""
-    monkeypatch.setenv(compiled.ENVIRONMENT, str(code_of_all_tests))
-    return code_of_all_tests

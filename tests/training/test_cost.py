@@ -8,7 +8,7 @@ from paper_repro.base.configs import compose
 from paper_repro.base.errors import UsageError
 from paper_repro.cells import counted, planned
 from paper_repro.cells.estimates import UNMEASURED_RATE, estimate
-from paper_repro.cells.tasks import Cost, task_of
+from paper_repro.cells.tasks import Cost
 from paper_repro.tables import plan, publish, spec
 from paper_repro.training import cost
 from paper_repro.training.cost import measure
@@ -92,20 +92,6 @@ def test_the_time_of_a_cell_without_a_record_follows_from_its_flops() -> None:
     found = estimate([cell], [])[cell.id]
     assert found.cost is not None
     assert found.seconds == pytest.approx(7 * found.cost.step_flops / UNMEASURED_RATE)
-
-
-@pytest.mark.parametrize("node", [None, {}, {"_target_": "paper_repro.training.schedules.Cosine"}])
-def test_what_is_no_task_is_refused(node: object) -> None:
-    with pytest.raises(UsageError, match="a task, a class that has run"):
-        task_of({"task": node})
-
-
-def test_cells_of_one_shape_are_estimated_alike_and_longer_ones_longer(tmp_path: "object") -> None:
-    cells = plan.make(spec.load("cem/table3"), "smoke").cells
-    found = estimate(cells, [])
-    by_model = {dict(cell.key)["model"]: found[cell.id] for cell in cells}
-    assert {found[cell.id].seconds for cell in cells if dict(cell.key)["model"] == "t8"} == {by_model["t8"].seconds}
-    assert by_model["t8"].seconds > 4 * by_model["t1"].seconds > 0
 
 
 def test_seeds_rates_and_steps_are_counted_once_and_models_and_batches_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,3 @@ def test_first_non_finite_step_is_kept_and_ends_the_curve():
     assert [done for done, _ in log.curve(1)] == [1, 2, 3, 4]
     assert len(log.curve(0)) == 10
     assert all(math.isfinite(value) for model in range(3) for _, value in log.curve(model))
-
-
-def test_mean_of_the_latest_losses_leaves_out_what_is_not_finite():
-    log = LossLog(3, 2, CPU)
-    assert math.isnan(log.mean_latest())
-    log.add(0, torch.tensor([1.0, 3.0, math.inf]))
-    assert log.mean_latest() == 2.0

@@ -63,7 +63,7 @@ def test_a_precision_that_a_cpu_replaces_is_refused_before_and_at_the_start(cell
             start()
 
 
-@pytest.mark.parametrize("optimizer", ["torch.optim.AdamW", "paper_repro.training.unit_adam.UnitAdamW"])
+@pytest.mark.parametrize("optimizer", ["torch.optim.AdamW", "paper_repro.training.optim.UnitAdamW"])
 def test_an_epsilon_that_is_0_in_half_precision_is_refused_and_a_larger_one_trains(optimizer, cell, run, tmp_path):
     def narrow(precision, **eps):
         section = {"_target_": optimizer, "_partial_": True, "lr": 0.01, **eps}

@@ -23,11 +23,10 @@ from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.lightning_modules.cem_gaussian_process import CEMGaussianProcess
 from paper_repro.models.common import project_rows_
 from paper_repro.training.ensemble import Ensemble
+from paper_repro.training.optim import UnitAdamW, keep_unit_rows
 from paper_repro.training.ranks import Ranks, join, meeting_place
 from paper_repro.training.schedules import Cosine
 from paper_repro.training.sharding import Sharded
-from paper_repro.training.unit_adam import UnitAdamW
-from paper_repro.training.unit_rows import keep_unit_rows
 
 ADAM = {"lr": 0.02, "betas": (0.9, 0.95), "weight_decay": 0.1}
 OPTIMIZERS = {
@@ -137,7 +136,7 @@ def trainer_of(tmp_path, **options):
 def test_lightning_projects_after_every_optimiser_step_and_never_between(name, tmp_path, monkeypatch):
     projections = []
     monkeypatch.setattr(
-        "paper_repro.training.unit_rows.project_rows_", lambda matrix: projections.append(project_rows_(matrix))
+        "paper_repro.training.optim.project_rows_", lambda matrix: projections.append(project_rows_(matrix))
     )
     module, watching = module_of(0, name), Watching()
     trainer = trainer_of(tmp_path, max_steps=4, accumulate_grad_batches=2, callbacks=[watching])

@@ -105,7 +105,7 @@ def test_a_batch_without_targets_adds_nothing_to_its_step(language, run, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["alone", "accumulated", "stacked", "ebt"])
-def test_a_step_without_targets_has_no_gradient_and_says_so(kind, language, run, tmp_path, monkeypatch, caplog):
+def test_a_step_without_targets_has_no_gradient(kind, language, run, tmp_path, monkeypatch):
     batches = 2 if kind == "accumulated" else 1
     without_targets(monkeypatch, range(batches, 2 * batches))
     model = "ebt/s1" if kind == "ebt" else "ebt/transformer"
@@ -113,5 +113,4 @@ def test_a_step_without_targets_has_no_gradient_and_says_so(kind, language, run,
     for losses, weights in trained(run, tmp_path, *cells):
         assert losses[1] == 0 and all(losses[step] > 1 for step in (0, 2, 3))
         assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
-    assert [text for text in caplog.messages if "no target counted in 1 optimiser step" in text]
     assert math.isfinite(losses[-1])
