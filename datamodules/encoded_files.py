@@ -112,8 +112,8 @@ class Decoders:
                 ended = _ended(*waiting.popleft())
                 yield ended
         for one in waiting:
-            ended = _ended(*one)
-            yield ended
+            last = _ended(*one)
+            yield last
 
     def _begun(self, read: Callable[[], bytes], decode: Callable[[bytes], T]) -> "Future[T]":
         future: Future[T] = Future()
