@@ -3,13 +3,12 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import PART_SUFFIX, locked, sha256_of_bytes, write_atomically
-from paper_repro.datamodules.array_shards import MANIFEST, Manifest, Shard, named
+from paper_repro.base.files import PART_SUFFIX, locked, write_atomically
+from paper_repro.datamodules.array_shards import MANIFEST, Manifest, Shard
 
 PROGRESS = "progress.json"
 LOCK = ".lock"
@@ -166,65 +165,6 @@ class ShardFolder(Generic[M]):
         for part in self.folder.glob(f".{name}.*{PART_SUFFIX}"):
             part.unlink()
         write_atomically(self.folder / name, content)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a shard is made of."""
-
-    content: bytes
-    counts: Mapping[str, int]
-    """As in ``Shard``."""
-    unfit: dict[str, str]
-    """What was left out, by name, and why."""
-
-
-def write_parts(
-    folder: ShardFolder[M],
-    counts: Mapping[str, int],
-    size: int,
-    part: Callable[[str, range], Part],
-    skip: bool,
-) -> M:
-    """Write shards of ``size`` items of the source each, and the manifest, in a folder that is held.
-
-    Args:
-        folder: that of the shards.
-        counts: items of the source in each split.
-        size: of a shard.
-        part: from a split and places in it to what their shard holds.
-        skip: leave out what is unfit, and note it in the manifest; otherwise it is named when all has been looked at,
-            and no manifest is written.
-
-    Raises:
-        UsageError: something unfit is refused, a split is left without anything, the folder holds data of other
-            settings, or the disk is full.
-    """
-    refused: dict[str, str] = {}
-    kind = folder.kind.kind
-
-    def make(name: str, split: str, first: int) -> Shard | None:
-        places = range(first, min(first + size, counts[split]))
-        found = part(split, places)
-        if found.unfit and not skip:
-            refused.update(found.unfit)
-            return None
-        folder.put(name, found.content)
-        folder.say(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(found.unfit)} left out")
-        return Shard(name, split, found.counts, sha256_of_bytes(found.content), found.unfit)
-
-    shards = folder.in_order(counts, make, lambda _: size)
-    if refused:
-        raise UsageError(
-            f"{len(refused):,} of {sum(counts.values()):,} {kind} are unfit: {named(refused)}; mend them and give the "
-            "same command again, or leave them out with --on-corrupt skip"
-        )
-    manifest = folder.kind(folder.settings, tuple(shards))
-    for split in counts:
-        if not any(manifest.items(shard) for shard in manifest.of(split)):
-            unfit = folder.kind(folder.settings, tuple(manifest.of(split))).skipped
-            raise UsageError(f"no {kind} of split {split!r} are fit: {named(unfit)}; get the data again")
-    return folder.finish(shards)
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.image_shards import FACE_SHAPE, TEST, TRAIN, VAL
+from paper_repro.datamodules.image_sources import TEST, TRAIN, VAL
 from paper_repro.datamodules.images import MaskedImageData
 from paper_repro.datamodules.pixels import interval, random_resized_crop, resized
-from paper_repro.datamodules.prepared_images import PreparedFiles
+from paper_repro.datamodules.prepared_images import FACE_SHAPE, PreparedFiles
 
 PREPARE = "python scripts/prepare_data.py celeba --download"
 

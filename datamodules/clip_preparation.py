@@ -5,11 +5,10 @@ Letters: F frames of a clip, H side of a frame.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,12 @@ from numpy.typing import NDArray
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.base.files import sha256_of_bytes
 from paper_repro.datamodules.array_shards import Array
-from paper_repro.datamodules.array_writing import Part, ShardFolder, held, write_parts
-from paper_repro.datamodules.encoded_files import Decoders, Named, UnfitError, decoders, encoded
-from paper_repro.datamodules.encoded_images import first_of
+from paper_repro.datamodules.array_writing import ShardFolder
+from paper_repro.datamodules.encoded_files import Source, first_of, write_decoded
 from paper_repro.datamodules.frame_encoders import FrozenVAE
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.image_shards import TEST, TRAIN
-from paper_repro.datamodules.latent_shards import (
+from paper_repro.datamodules.image_sources import TEST, TRAIN
+from paper_repro.datamodules.prepared_clips import (
     CLIP,
     CLIPS,
     LATENT,
@@ -51,21 +49,6 @@ EXPECTED = (
 SHARD_CLIPS = 256
 
 
-@dataclass(frozen=True)
-class ClipFiles:
-    """Encoded clips on disk, split."""
-
-    settings: Mapping[str, Any]
-    """What they are: the names alone, so that a clip may be mended."""
-    paths: Mapping[str, Sequence[Path]]
-
-    def read(self, split: str, places: range) -> Iterator[Named]:
-        """Yield the name of each clip and what reads it."""
-        for place in places:
-            path = self.paths[split][place]
-            yield f"{split}/{path.name}", partial(encoded, path)
-
-
 class Frames(NamedTuple):
     """A clip that was decoded."""
 
@@ -91,7 +74,7 @@ class Resize:
         return Frames(clip.frames, clip.times)
 
 
-def load(folder: Path) -> ClipFiles:
+def load(folder: Path) -> Source:
     """Return the clips of a folder.
 
     Raises:
@@ -101,25 +84,27 @@ def load(folder: Path) -> ClipFiles:
         raise UsageError(f"{folder}: there is no such folder; --from takes {EXPECTED}")
     lists = {split: first_of(folder, names) for split, names in LABEL_FILES.items()}
     folders = {split: first_of(folder, names) for split, names in FOLDERS.items()}
-    paths: dict[str, list[Path]] = {}
+    places: dict[str, Path] = {}
+    names: dict[str, list[str]] = {}
     if all(lists.values()):
-        place = first_of(folder, CLIP_PLACES) or folder
         for split, path in lists.items():
             if path is not None:
-                paths[split] = [place / f"{number}.webm" for number in _numbers(path)]
+                places[split] = first_of(folder, CLIP_PLACES) or folder
+                names[split] = [f"{number}.webm" for number in _numbers(path)]
     elif all(folders.values()):
         for split, path in folders.items():
             if path is not None:
-                paths[split] = sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES)
+                places[split] = path
+                names[split] = sorted(one.name for one in path.iterdir() if one.suffix.lower() in SUFFIXES)
     else:
         found = ", ".join(str(path.relative_to(folder)) for path in lists.values() if path is not None) or "neither"
         raise UsageError(f"{folder}: found {found}, expected {EXPECTED}")
-    for split, some in paths.items():
+    for split, some in names.items():
         if not some:
             raise UsageError(f"{folder}: no clips of split {split!r}; expected {EXPECTED}")
-    listing = "\n".join(f"{split}/{path.name}" for split, some in paths.items() for path in some)
-    names = sha256_of_bytes(os.fsencode(listing))
-    return ClipFiles({"name": "something-something", "from": "clips on disk", "names": names}, paths)
+    listing = "\n".join(f"{split}/{name}" for split, some in names.items() for name in some)
+    digest = sha256_of_bytes(os.fsencode(listing))
+    return Source.of_files({"name": "something-something", "from": "clips on disk", "names": digest}, places, names)
 
 
 def _numbers(path: Path) -> list[str]:
@@ -137,7 +122,7 @@ def _numbers(path: Path) -> list[str]:
 
 def write(
     folder: Path,
-    source: ClipFiles,
+    source: Source,
     vae: FrozenVAE,
     skip: bool = False,
     shard_clips: int = SHARD_CLIPS,
@@ -146,22 +131,8 @@ def write(
 ) -> LatentManifest:
     """Write the latent of every frame of every clip, half precision, into shards of ``shard_clips`` clips.
 
-    Shards are written whole or not at all, and noted in ``progress.json``; the manifest comes last.  The same call goes
-    on after a kill, and makes again what is missing, damaged or had clips left out.
-
-    Args:
-        folder: that of the shards.
-        source: the clips.
-        vae: the frozen encoder.
-        skip: leave out clips that are unfit, and note them in the manifest; otherwise they are named when all have been
-            looked at, and no manifest is written.
-        shard_clips: clips of a shard.
-        say: is told of each shard that is finished.
-        workers: processes that decode; 1: this one alone.
-
-    Raises:
-        UsageError: unfit clips are refused, a split is left without any, the folder holds data of other settings, a
-            worker was killed, or the disk is full.
+    A shard holds its latents, then the clip of each, then its time.  ``write_decoded`` explains the other arguments and
+    the errors.
     """
     arrays = {LATENTS: Array(LATENT, vae.shape), CLIP: Array(NUMBER), TIMES: Array(SECONDS)}
     settings = {
@@ -171,24 +142,15 @@ def write(
         "shard_clips": at_least("shard_clips", shard_clips),
         "arrays": {name: array.to_json() for name, array in arrays.items()},
     }
-    counts = {split: len(paths) for split, paths in source.paths.items()}
-    with held(folder), decoders(workers) as workers_of:
-        part = partial(_part, source, vae, workers_of)
-        return write_parts(ShardFolder(folder, settings, LatentManifest, say), counts, shard_clips, part, skip)
 
+    def item(place: int, label: int | None, clip: Frames) -> tuple[bytes, bytes, bytes]:
+        numbers = np.full(len(clip.times), place, NUMBER)
+        return vae.encode(clip.pixels).tobytes(), numbers.tobytes(), clip.times.astype(SECONDS).tobytes()
 
-def _part(source: ClipFiles, vae: FrozenVAE, workers: Decoders, split: str, places: range) -> Part:
-    """Return the frames of some clips of a split: latents, then the clip of each, then its time."""
-    latents, numbers, times = bytearray(), list[NDArray[Any]](), list[NDArray[Any]]()
-    unfit: dict[str, str] = {}
-    for number, clip in zip(places, workers.decoded(source.read(split, places), Resize(vae.size)), strict=True):
-        try:
-            frames = clip.get()
-        except UnfitError as error:
-            unfit[clip.name] = str(error)
-        else:
-            latents += vae.encode(frames.pixels).tobytes()
-            numbers.append(np.full(len(frames.times), number, NUMBER))
-            times.append(frames.times.astype(SECONDS))
-    content = bytes(latents) + b"".join(one.tobytes() for one in (*numbers, *times))
-    return Part(content, {LATENTS: sum(map(len, times)), CLIPS: len(times)}, unfit)
+    def pack(clips: list[tuple[bytes, bytes, bytes]]) -> tuple[bytes, dict[str, int]]:
+        frames = sum(len(times) for _, _, times in clips) // SECONDS.itemsize
+        content = b"".join(clip[array] for array in range(len(arrays)) for clip in clips)
+        return content, {LATENTS: frames, CLIPS: len(clips)}
+
+    shards = ShardFolder(folder, settings, LatentManifest, say)
+    return write_decoded(shards, source, shard_clips, Resize(vae.size), item, pack, skip, workers)

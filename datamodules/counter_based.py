@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -148,6 +148,15 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
 def cached_permutation(length: int, seed: int) -> torch.Tensor:
     """Return ``permutation`` of an epoch that is asked for item by item."""
     return permutation(length, seed)
+
+
+def in_epochs(places: Iterable[int], length: int, seed_of: Callable[[int], int]) -> list[int]:
+    """Return the items at places of an endless sequence of epochs, each of which has all ``length`` items in its order.
+
+    ``seed_of`` gives the seed of an epoch's order.
+    """
+    rows = (divmod(place, length) for place in places)
+    return [int(cached_permutation(length, seed_of(epoch))[row]) for epoch, row in rows]
 
 
 def permutation(length: int, seed: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from paper_repro.base.errors import UsageError, one_of
 from paper_repro.base.files import cached
 from paper_repro.base.identity import IGNORED, mix, stamp
 from paper_repro.datamodules.array_shards import stamp_of
-from paper_repro.datamodules.counter_based import permutation
+from paper_repro.datamodules.counter_based import in_epochs, permutation
 from paper_repro.datamodules.text import TRAIN, ShardData
 from paper_repro.datamodules.token_shards import DOCUMENTS, TokenStream
 
@@ -133,10 +133,9 @@ class DocumentData(ShardData):
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         documents = self.documents[TRAIN]
-        places = (
-            divmod(place, len(documents)) for place in range(step * self.batch_size, (step + 1) * self.batch_size)
-        )
-        return self._batch(documents, [int(self._order(epoch)[place]) for epoch, place in places])
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        chosen = in_epochs(places, len(documents), lambda epoch: mix(self.seed, "documents", "epoch", epoch))
+        return self._batch(documents, chosen)
 
     def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
         one_of("split", split, self.splits)
@@ -144,18 +143,6 @@ class DocumentData(ShardData):
         order = permutation(len(documents), mix(self.evaluation_seed, "documents", "evaluation", split))
         for chosen in order[: self.num_evaluation_batches * self.batch_size].split(self.batch_size):
             yield self._batch(documents, chosen.tolist())
-
-    @cached_property
-    def _orders(self) -> dict[int, Tensor]:
-        return {}
-
-    def _order(self, epoch: int) -> Tensor:
-        """Return the order of the training documents in an epoch; the last two that were asked for are kept."""
-        if epoch not in self._orders:
-            while len(self._orders) > 1:
-                del self._orders[next(iter(self._orders))]
-            self._orders[epoch] = permutation(len(self.documents[TRAIN]), mix(self.seed, "documents", "epoch", epoch))
-        return self._orders[epoch]
 
     def _documents(self, split: str, stream: TokenStream) -> DocumentStream:
         lengths = self._lengths(stream)

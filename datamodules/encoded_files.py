@@ -1,17 +1,24 @@
-"""Encoded images and clips: read ahead, and decoded in this process or in others, which need no torch for it."""
+"""Encoded images and clips: where they are, read ahead, decoded here or in worker processes, and written to shards.
+
+Workers need no torch.
+"""
 
 import contextlib
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from paper_repro.base.errors import STOPPING, UsageError, at_least
-from paper_repro.base.files import CorruptFileError, read_regular
+from paper_repro.base.files import CorruptFileError, read_regular, sha256_of_bytes
 from paper_repro.base.processes import end_with_parent
+from paper_repro.datamodules.array_shards import Shard, named
+from paper_repro.datamodules.array_writing import M, ShardFolder, held
 
 REFUSE, SKIP = ON_CORRUPT = ("refuse", "skip")
 """What is done with unfit files."""
@@ -20,13 +27,54 @@ MOST_BYTES = 2**26
 AHEAD = 2
 """Files that are read for each worker before they are asked for."""
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 Named = tuple[str, Callable[[], bytes]]
-"""The name of a file and what reads it, which may raise OSError or UnfitError."""
+"""The name of a file and the function that reads it, which may raise OSError or UnfitError."""
 
 
 class UnfitError(ValueError):
     """An encoded image or clip that cannot be used; the message says what was found."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a source's images."""
+
+    classes: int
+    """The number of classes; a label is a number below."""
+    read: Callable[[str, range], list[int | None]]
+    """(split, places) to the label of each of these images."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Encoded images or clips, split."""
+
+    settings: Mapping[str, Any]
+    """The part of the manifest that describes them."""
+    counts: Mapping[str, int]
+    read: Callable[[str, range], Iterator[Named]]
+    """(split, places) to these files."""
+    labels: Labels | None = None
+
+    @classmethod
+    def of_files(
+        cls,
+        settings: Mapping[str, Any],
+        folders: Mapping[str, Path],
+        names: Mapping[str, Sequence[str]],
+        labels: Labels | None = None,
+        shown: str = "{split}/{name}",
+    ) -> "Source":
+        """Return the files of these names in the folder of each split; ``shown`` is how messages name a file."""
+
+        def read(split: str, places: range) -> Iterator[Named]:
+            for place in places:
+                name = names[split][place]
+                yield shown.format(split=split, name=name), partial(encoded, folders[split] / name)
+
+        return cls(settings, {split: len(some) for split, some in names.items()}, read, labels)
 
 
 def encoded(path: Path) -> bytes:
@@ -34,7 +82,8 @@ def encoded(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: there is none.
-        UnfitError: it is something else, or cannot be read; the folder is not named, for the manifest keeps this.
+        UnfitError: it is something else, or cannot be read; the message leaves out the folder, because the manifest
+            keeps it.
     """
     try:
         return read_regular(path, MOST_BYTES)
@@ -42,69 +91,63 @@ def encoded(path: Path) -> bytes:
         raise UnfitError(str(error).removeprefix(f"{path}: ")) from error
 
 
-class Decoded(Generic[T]):
-    """A file that is being decoded."""
-
-    def __init__(self, name: str, future: "Future[T]") -> None:
-        self.name, self._future = name, future
-
-    def get(self) -> T:
-        """Wait for what was decoded.
-
-        Raises:
-            UnfitError: the file cannot be read or used.
-        """
-        try:
-            return self._future.result()
-        except OSError as error:
-            raise UnfitError(f"cannot be read ({error.strerror or error})") from error
+def first_of(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first of these names that is in a folder."""
+    return next((folder / name for name in names if (folder / name).exists()), None)
 
 
 class Decoders:
-    """Processes that decode.
+    """Processes that decode; one worker: this process alone.  Others are spawned, since a fork copies held locks."""
 
-    Args:
-        executor: what runs the calls.
-        ahead: files that are read before they are asked for.
-    """
+    def __init__(self, workers: int) -> None:
+        self.ahead = AHEAD * at_least("workers", workers)
+        self.pool = None if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn"), begin_worker)
 
-    def __init__(self, executor: Executor, ahead: int) -> None:
-        self.executor, self.ahead = executor, ahead
-
-    def decoded(self, files: Iterable[Named], decode: Callable[[bytes], T]) -> Iterator[Decoded[T]]:
-        """Yield each file in order; few are held at a time."""
-        waiting: deque[Decoded[T]] = deque()
+    def decoded(self, files: Iterable[Named], decode: Callable[[bytes], T]) -> Iterator[tuple[str, T | UnfitError]]:
+        """Yield the name and the content of each file in order; few are held at a time."""
+        waiting: deque[tuple[str, Future[T]]] = deque()
         for name, read in files:
-            waiting.append(Decoded(name, self._submitted(read, decode)))
+            waiting.append((name, self._begun(read, decode)))
             if len(waiting) > self.ahead:
-                yield waiting.popleft()
-        yield from waiting
+                ended = _ended(*waiting.popleft())
+                yield ended
+        for one in waiting:
+            ended = _ended(*one)
+            yield ended
 
-    def _submitted(self, read: Callable[[], bytes], decode: Callable[[bytes], T]) -> "Future[T]":
+    def _begun(self, read: Callable[[], bytes], decode: Callable[[bytes], T]) -> "Future[T]":
+        future: Future[T] = Future()
         try:
             content = read()
+            if self.pool is not None:
+                return self.pool.submit(decode, content)
+            future.set_result(decode(content))
         except (UnfitError, OSError) as error:
-            failed: Future[T] = Future()
-            failed.set_exception(error)
-            return failed
-        return self.executor.submit(decode, content)
+            future.set_exception(error)
+        return future
+
+
+def _ended(name: str, future: "Future[T]") -> tuple[str, T | UnfitError]:
+    try:
+        return name, future.result()
+    except UnfitError as error:
+        return name, error
+    except OSError as error:
+        return name, UnfitError(f"cannot be read ({error.strerror or error})")
 
 
 @contextlib.contextmanager
 def decoders(workers: int) -> Iterator[Decoders]:
-    """Start processes that decode; one worker: this process alone.
-
-    Others are started anew, since a fork copies locks that are held.
+    """Start the processes that decode.
 
     Raises:
         ValueError: fewer than one worker.
         UsageError: a worker was ended from outside.
     """
-    at_least("workers", workers)
-    executor = _Here() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn"), begin_worker)
+    found = Decoders(workers)
     try:
-        with executor:
-            yield Decoders(executor, AHEAD * workers)
+        with found.pool or contextlib.nullcontext():
+            yield found
     except BrokenExecutor as error:
         raise UsageError(
             "a process that decodes was ended from outside, perhaps because memory was short; what is finished stays: "
@@ -112,20 +155,94 @@ def decoders(workers: int) -> Iterator[Decoders]:
         ) from error
 
 
-class _Here(Executor):
-    """Runs a call at once."""
-
-    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
 def begin_worker() -> None:
     """Prepare a process that decodes: it leaves signals to the one that started it, and ends when that one ends."""
     for name in STOPPING:
         signal.signal(name, signal.SIG_IGN)
     end_with_parent()
+
+
+def write_decoded(
+    folder: ShardFolder[M],
+    source: Source,
+    size: int,
+    decode: Callable[[bytes], T],
+    item: Callable[[int, int | None, T], Item],
+    pack: Callable[[list[Item]], tuple[bytes, dict[str, int]]],
+    skip: bool = False,
+    workers: int = 1,
+) -> M:
+    """Decode every file of a source and write shards of ``size`` files, then the manifest.
+
+    Shards are written whole or not at all, and noted in ``progress.json``.  The same call goes on after a kill, makes
+    again shards that are missing, damaged or had files left out, and ends in the same bytes as an undisturbed call.
+    The bytes do not depend on ``workers``.
+
+    Args:
+        folder: of the shards.
+        source: the files.
+        size: files of a shard.
+        decode: from the bytes of a file to its content; it is sent to the workers.
+        item: from a file's place in its split, its label (0 without labels) and its content to what a shard needs of
+            it; like ``decode`` it may raise UnfitError.
+        pack: from the items of a shard to its bytes and its counts.
+        skip: leave out unfit files and note them in the manifest; otherwise they are named when all have been looked
+            at, and no manifest is written.
+        workers: processes that decode; 1: this one alone.
+
+    Raises:
+        UsageError: unfit files are refused, a split is left without any, the folder holds data of other settings, a
+            worker was killed, or the disk is full.
+    """
+    refused: dict[str, str] = {}
+    kind, counts = folder.kind.kind, source.counts
+
+    def make(name: str, split: str, first: int) -> Shard | None:
+        places = range(first, min(first + size, counts[split]))
+        items, unfit = list[Item](), dict[str, str]()
+        found = pool.decoded(source.read(split, places), decode)
+        for place, label, (file, content) in zip(places, _labels(source, split, places), found, strict=True):
+            try:
+                if isinstance(content, UnfitError):
+                    raise content
+                items.append(item(place, label, content))
+            except UnfitError as error:
+                unfit[file] = str(error)
+        if unfit and not skip:
+            refused.update(unfit)
+            return None
+        whole, held_items = pack(items)
+        folder.put(name, whole)
+        folder.say(f"{name}: {kind} {places.stop:,} of {counts[split]:,}, {len(unfit)} left out")
+        return Shard(name, split, held_items, sha256_of_bytes(whole), unfit)
+
+    with held(folder.folder), decoders(workers) as pool:
+        shards = folder.in_order(counts, make, lambda _: size)
+        if refused:
+            raise UsageError(
+                f"{len(refused):,} of {sum(counts.values()):,} {kind} are unfit: {named(refused)}; mend them and give "
+                "the same command again, or leave them out with --on-corrupt skip"
+            )
+        manifest = folder.kind(folder.settings, tuple(shards))
+        for split in counts:
+            if not any(manifest.items(shard) for shard in manifest.of(split)):
+                unfit = folder.kind(folder.settings, tuple(manifest.of(split))).skipped
+                raise UsageError(f"no {kind} of split {split!r} are fit: {named(unfit)}; get the data again")
+        return folder.finish(shards)
+
+
+def _labels(source: Source, split: str, places: range) -> Sequence[int | None]:
+    """Return the label of each file, 0 where there are none.
+
+    Raises:
+        UsageError: there are more or fewer labels than files.
+    """
+    if source.labels is None:
+        return [0] * len(places)
+    found = source.labels.read(split, places)
+    if len(found) != len(places):
+        raise UsageError(
+            f"split {split!r}: {len(found):,} labels of {len(places):,} images from number {places.start:,} on: "
+            "get the data again"
+        )
+    return found

@@ -15,7 +15,7 @@ from torch import nn
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.latent_shards import LATENT
+from paper_repro.datamodules.prepared_clips import LATENT
 
 BATCH = 32
 """Frames that are encoded at a time."""

@@ -17,9 +17,9 @@ import numpy as np
 from paper_repro.base.errors import UsageError, at_least
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import Pixels, decode
-from paper_repro.datamodules.image_shards import TEST, TRAIN
 from paper_repro.datamodules.pixels import packaged, shrunk
 
+TRAIN, VAL, TEST = "train", "val", "test"
 DIGIT_TEST_SHARE = 5
 """One digit in five is for testing, the last ones."""
 DIGIT_SIDE, DIGIT_WHITE = 8, 16
@@ -27,14 +27,14 @@ FACE_SIDE, NUM_FACES, NUM_TRAIN_FACES = 25, 100, 80
 SKLEARN, SKIMAGE = "scikit-learn", "scikit-image"
 PHOTOGRAPH_SET: dict[str, Mapping[str, Sequence[str]]] = {
     TRAIN: {
-        "skimage": (
+        "skimage": [
             "chelsea.png",
             "rocket.jpg",
             "motorcycle_left.png",
             "hubble_deep_field.jpg",
             "retina.jpg",
             "ihc.png",
-        ),
+        ],
         "sklearn": ("china.jpg",),
     },
     TEST: {"skimage": ("astronaut.png", "coffee.png"), "sklearn": ("flower.jpg",)},

@@ -14,10 +14,9 @@ from torch.nn import functional
 
 from paper_repro.base.errors import at_least, one_of
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation
+from paper_repro.datamodules.counter_based import Batch, CounterBasedDataModule, cached_permutation, in_epochs
 from paper_repro.datamodules.image_decoding import Pixels
-from paper_repro.datamodules.image_shards import TRAIN
-from paper_repro.datamodules.image_sources import ImageSource
+from paper_repro.datamodules.image_sources import TRAIN, ImageSource
 
 TRIES = 10
 
@@ -83,7 +82,8 @@ class ImageData(CounterBasedDataModule):
         treatment = self._drawn(self.batch_size, generator)
         draws = torch.rand(self.batch_size, TRIES, 4, generator=generator, dtype=torch.float64).tolist()
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        chosen = [self._trained(place) for place in places]
+        count = self.source.counts[TRAIN]
+        chosen = in_epochs(places, count, lambda epoch: mix(self.seed, "images", "order", epoch))
         images = [self.source.augmented(index, some) for index, some in zip(chosen, draws, strict=True)]
         return self._batch(self._scaled(images), treatment, TRAIN, chosen)
 
@@ -123,11 +123,6 @@ class ImageData(CounterBasedDataModule):
     def _scaled(self, images: Sequence[Pixels]) -> Tensor:
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float()
         return pixels.contiguous().div_(self.source.white / 2).sub_(1)  # (B, C, H, H)
-
-    def _trained(self, place: int) -> int:
-        """Return the training image at a place of the endless sequence of epochs."""
-        epoch, row = divmod(place, self.source.counts[TRAIN])
-        return int(cached_permutation(self.source.counts[TRAIN], mix(self.seed, "images", "order", epoch))[row])
 
 
 class MaskedImageData(ImageData):

@@ -1,23 +1,12 @@
-"""What every preparation of data shares: its request, its entry in the command, checks at its end.
-
-A module in ``preparations`` holds ``PREPARATIONS``, a ``Preparation`` for each name, and shows in its docstring, after
-the first paragraph, how they are called.  Another such module needs no change elsewhere.
-"""
+"""What every preparation of data shares: the request of the command, and checks."""
 
 import os
-import pkgutil
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from textwrap import indent
-from types import ModuleType
 
 from paper_repro.base.errors import UsageError, Words
 from paper_repro.base.files import DATA, DATA_VARIABLE, write_atomically
-from paper_repro.datamodules import preparations
 from paper_repro.datamodules.array_shards import MANIFEST, Manifest
 
 TO = "to"
@@ -96,28 +85,6 @@ class Request:
             raise UsageError(f"{self.name}: {where}")
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """How the command prepares, or verifies, the data of one name."""
-
-    run: Callable[[Request], None]
-    options: tuple[str, ...] = ()
-    """The options that take a value, beside ``--to``."""
-
-
-@cache
-def known() -> dict[str, Preparation]:
-    """Return every preparation by its name."""
-    return {name: one for module in modules() for name, one in module.PREPARATIONS.items()}
-
-
-@cache
-def modules() -> list[ModuleType]:
-    """Return the modules of ``preparations``, in the order of their names."""
-    names = sorted(module.name for module in pkgutil.iter_modules(preparations.__path__))
-    return [import_module(f"{preparations.__name__}.{name}") for name in names]
-
-
 def verify(folder: Path, kind: type[Manifest]) -> None:
     """Read again what a manifest of a kind names, and print what it holds.
 
@@ -164,8 +131,3 @@ def put(path: Path, content: bytes) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise UsageError(f"{path}: could not be written ({error.strerror}): make room, or give another --to") from error
-
-
-def usage() -> str:
-    """Return how all preparations are called: what the docstring of each module says after its first paragraph."""
-    return "".join(indent((module.__doc__ or "").partition("\n\n")[2], "    ") for module in modules()).rstrip()

@@ -1,18 +1,82 @@
-"""Clips that ``scripts/prepare_data.py`` encoded: latents of Something-Something V2, as a source of windows.
+"""Clips that ``scripts/prepare_data.py`` encoded: shards of latents, and Something-Something V2 as a source of windows.
 
-Letters: T frames of a window, V numbers of a latent.
+A shard holds latents, then the clip of each, then its time.  Letters: F frames of a split, N clips, T frames of a
+window, V numbers of a latent.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paper_repro.base.errors import UsageError, at_least
-from paper_repro.datamodules.latent_shards import StoredClips
-from paper_repro.datamodules.prepared_manifests import PreparedManifest
+from paper_repro.datamodules.array_shards import Array, Manifest, PreparedManifest, StoredArrays, Values
 from paper_repro.datamodules.video_sources import VideoSource, shown_at
+
+LATENTS, CLIP, TIMES = "latents", "clip", "times"
+"""Names of the arrays: a frame's latent, the number of its clip in the split, its time since the clip's first frame."""
+CLIPS = "clips"
+"""The name of the count of clips; clips that were left out have a number, but no frames."""
+LATENT, NUMBER, SECONDS = np.dtype("<f2"), np.dtype("<i4"), np.dtype("<f4")
+
+
+class LatentManifest(Manifest):
+    """What a folder of latents holds."""
+
+    kind: ClassVar[str] = "clips"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of each latent."""
+        return self.arrays[LATENTS].shape
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        latents, *others = self.arrays.items()
+        right = latents[0] == LATENTS and latents[1].dtype == LATENT and len(latents[1].shape) == 3
+        if not right or others != [(CLIP, Array(NUMBER)), (TIMES, Array(SECONDS))]:
+            raise ValueError(f"arrays {', '.join(self.arrays)}")
+        for shard in self.shards:
+            _ = shard.counts[CLIPS]
+
+
+class StoredClips:
+    """Clips that were prepared: of one split, checked, in the order of their source.
+
+    Args:
+        path: the manifest.
+        split: it must have a clip.
+        stamps: the folder that remembers which files were checked; None: they are checked once a process.
+
+    Raises:
+        UsageError: the manifest or a file is missing or not what it must be, or the split has no clips.
+    """
+
+    def __init__(self, path: Path, split: str, stamps: Path | None = None) -> None:
+        self.manifest = LatentManifest.read(path)
+        self._arrays = StoredArrays.opened(self.manifest, path, split, stamps)
+        numbers = self._joined(CLIP)  # (F)
+        self._starts = np.flatnonzero(np.diff(numbers, prepend=-1))  # (N)
+        self._ends = np.append(self._starts[1:], len(numbers))  # (N)
+        self._times = self._joined(TIMES)  # (F)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def _joined(self, name: str) -> Values:
+        return np.concatenate([self._arrays.map(shard)[name] for shard in range(len(self._arrays.paths))])
+
+    def times(self, index: int) -> NDArray[np.float32]:
+        """Return when each frame of a clip is shown, ascending, in seconds from the first one on."""
+        return self._times[self._starts[index] : self._ends[index]]
+
+    def latents(self, index: int, frames: Sequence[int]) -> NDArray[np.float16]:
+        """Return the latents of some frames of a clip, (frames, V)."""
+        first = self._starts[index]
+        return np.stack([self._arrays.item(LATENTS, int(first + frame)).reshape(-1) for frame in frames])
 
 
 class PreparedClips(VideoSource):

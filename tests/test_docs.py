@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from paper_repro.base.errors import RESULTS, ROOT
-from paper_repro.datamodules.preparation import usage
+from paper_repro.datamodules.preparations import usage
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 

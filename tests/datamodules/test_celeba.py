@@ -1,8 +1,6 @@
 import io
 import json
-import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ from PIL import Image
 
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import celeba_preparation
+from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.celeba import CelebAData
-from paper_repro.datamodules.image_preparation import Source
+from paper_repro.datamodules.encoded_files import Source
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.scripts import prepare_data
 
@@ -48,7 +46,7 @@ def celeba(photographs: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(files, "DATA", tmp_path / "unused")
     monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
-    monkeypatch.setattr(celeba_preparation, "write", partial(celeba_preparation.write, shard_images=3))
+    monkeypatch.setattr(image_preparation, "SHARD_FACES", 3)
     folder = tmp_path / "celeba"
     (folder / "img_align_celeba").mkdir(parents=True)
     for name, content in photographs.items():
@@ -150,26 +148,6 @@ def test_unfit_images_are_all_named_and_refused_or_left_out(celeba: Path, photog
     assert content(prepare(celeba, "new", "--on-corrupt", "skip") / "celeba") == undisturbed
 
 
-def test_an_image_that_is_no_file_is_unfit_and_never_read(celeba: Path) -> None:
-    images = celeba / "img_align_celeba"
-    for name, make in {
-        "000001.jpg": lambda path: path.symlink_to("/dev/zero"),
-        "000003.jpg": lambda path: path.symlink_to(path.name),
-        "000005.jpg": Path.mkdir,
-        "000011.jpg": os.mkfifo,
-    }.items():
-        (images / name).unlink()
-        make(images / name)
-    with (images / "000008.jpg").open("wb") as stream:
-        stream.truncate(1 << 40)
-    found = refusal("--from", str(celeba), "--to", str(celeba.parent / "new"))
-    assert "5 of 12 images are unfit" in found and "\n" not in found
-    assert "000001.jpg: a folder, device or pipe, expected a regular file" in found
-    out = prepare(celeba, "new", "--on-corrupt", "skip")
-    noted = [shard["skipped"] for shard in json.loads((out / "celeba" / "manifest.json").read_bytes())["shards"]]
-    assert sum(map(len, noted)) == 5 and str(celeba) not in str(noted)
-
-
 def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
     for name in NAMES["val"]:
         (celeba / "img_align_celeba" / name).write_bytes(b"")
@@ -179,7 +157,7 @@ def test_a_split_without_a_fit_image_is_refused(celeba: Path) -> None:
 
 def test_a_broken_off_preparation_goes_on_and_ends_in_the_same_bytes(celeba: Path) -> None:
     undisturbed = content(prepare(celeba) / "celeba")
-    source = celeba_preparation.load(celeba)
+    source = image_preparation.load_celeba(celeba)
     read: list[str] = []
 
     def breaking(split: str, places: range) -> Iterator[tuple[str, Callable[[], bytes]]]:
@@ -191,23 +169,16 @@ def test_a_broken_off_preparation_goes_on_and_ends_in_the_same_bytes(celeba: Pat
 
     folder = celeba.parent / "new" / "celeba"
     with pytest.raises(KeyboardInterrupt):
-        celeba_preparation.write(folder, Source(source.settings, source.counts, breaking))
+        image_preparation.write_celeba(folder, Source(source.settings, source.counts, breaking))
     assert read == [*NAMES["train"], *NAMES["val"]] and not (folder / "manifest.json").exists()
     (folder / ".val-00000.bin.x.part").write_bytes(b"left by the kill")
     damaged = (folder / "train-00001.bin").read_bytes()
     (folder / "train-00001.bin").write_bytes(damaged[:-1])
     said: list[str] = []
-    celeba_preparation.write(folder, source, say=said.append)
+    image_preparation.write_celeba(folder, source, say=said.append)
     assert content(folder) == undisturbed
     assert [line.partition(":")[0] for line in said[1:]] == ["train-00001.bin", "val-00000.bin", "test-00000.bin"]
     assert "truncated or altered; it is made again" in said[0]
-
-
-def test_other_settings_are_refused(celeba: Path) -> None:
-    out = prepare(celeba)
-    with (celeba / "list_eval_partition.txt").open("a") as stream:
-        stream.write("000013.jpg 2\n")
-    assert "was prepared with partition" in refusal("--from", str(celeba), "--to", str(out))
 
 
 def test_parquet_files_and_the_hub_give_the_same_pixels(
@@ -238,7 +209,7 @@ def test_parquet_files_and_the_hub_give_the_same_pixels(
     official.pop("manifest.json")
     assert [{name: some[name] for name in some if name != "manifest.json"} for some in found] == [official] * 3
     assert asked == [
-        ("flwrlabs/celeba", celeba_preparation.REVISIONS["flwrlabs/celeba"]),
+        ("flwrlabs/celeba", image_preparation.CELEBA_REVISIONS["flwrlabs/celeba"]),
         ("eurecom-ds/celeba", "c0ffee"),
     ]
 
@@ -271,7 +242,7 @@ def test_a_line_of_the_split_file_that_is_none_is_refused(celeba: Path, line: st
     with (celeba / "list_eval_partition.txt").open("a") as stream:
         stream.write(f"{line}\n")
     with pytest.raises(UsageError, match=message):
-        celeba_preparation.load(celeba)
+        image_preparation.load_celeba(celeba)
 
 
 def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
@@ -279,15 +250,15 @@ def test_what_is_no_celeba_is_refused(celeba: Path) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-2]))
     with pytest.raises(UsageError, match=r"lists 10 images, not 2 that lie in .* \(000011.jpg"):
-        celeba_preparation.load(celeba)
+        image_preparation.load_celeba(celeba)
     path.write_text("\n".join(lines[:7]))
     with pytest.raises(UsageError, match="no image of split 'val': get the official file"):
-        celeba_preparation.load(celeba)
+        image_preparation.load_celeba(celeba)
     path.unlink()
     with pytest.raises(UsageError, match=r"found img_align_celeba, expected a folder with img_align_celeba/ and list"):
-        celeba_preparation.load(celeba)
+        image_preparation.load_celeba(celeba)
     with pytest.raises(UsageError, match="found neither, expected a folder with"):
-        celeba_preparation.load(celeba / "img_align_celeba")
+        image_preparation.load_celeba(celeba / "img_align_celeba")
     assert "there is no such folder" in refusal("--from", str(celeba / "absent"))
     assert "give either --from DIR, or --download" in refusal()
     assert "give either --from DIR, or --download" in refusal("--from", str(celeba), "--hub", "a/b")

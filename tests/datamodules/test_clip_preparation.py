@@ -16,8 +16,7 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import clip_preparation, frame_encoders
-from paper_repro.datamodules.latent_shards import LatentManifest, StoredClips
-from paper_repro.datamodules.prepared_clips import PreparedClips
+from paper_repro.datamodules.prepared_clips import LatentManifest, PreparedClips, StoredClips
 from paper_repro.datamodules.videos import VideoData
 from paper_repro.scripts import prepare_data
 

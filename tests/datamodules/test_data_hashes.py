@@ -21,8 +21,8 @@ from paper_repro.cells.planned import file_hashes, plan_cell
 from paper_repro.datamodules import docstrings, sudoku_files
 from paper_repro.datamodules.sudoku_boards import puzzle
 from paper_repro.datamodules.text import TokenData
-from paper_repro.datamodules.text_streams import names_and_sizes
 from paper_repro.datamodules.token_shards import TokenManifest
+from paper_repro.datamodules.web_documents import names_and_sizes
 from paper_repro.scripts import prepare_data
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec

@@ -17,14 +17,13 @@ from PIL import Image
 
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import encoded_images, image_preparation
+from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.celeba import CelebAImages
+from paper_repro.datamodules.encoded_files import Labels, Source
 from paper_repro.datamodules.image_decoding import CentralSquare
-from paper_repro.datamodules.image_preparation import Labels, Source
-from paper_repro.datamodules.image_shards import StoredImages
 from paper_repro.datamodules.image_sources import Photographs
 from paper_repro.datamodules.images import ImageData
-from paper_repro.datamodules.prepared_images import PreparedImages
+from paper_repro.datamodules.prepared_images import PreparedImages, StoredImages
 from paper_repro.scripts import prepare_data
 
 SIZE = 8
@@ -275,9 +274,9 @@ def test_a_worker_that_was_killed_is_told(jpegs: dict[str, list[bytes]], tmp_pat
 KILLED = """
 import sys, time
 from pathlib import Path
-from paper_repro.datamodules import image_preparation, encoded_images
+from paper_repro.datamodules import image_preparation
 from paper_repro.datamodules.image_decoding import CentralSquare
-source = encoded_images.load("imagenet", Path(sys.argv[1]))
+source = image_preparation.load("imagenet", Path(sys.argv[1]))
 read = source.read
 def slow(split, places):
     for image in read(split, places):
@@ -352,7 +351,7 @@ def test_wrong_folders_and_words_are_answered(coco: Path, imagenet: Path) -> Non
     assert "celeba takes no --size" in refusal("celeba", "--from", str(coco), "--size", "8")
     (coco / "cut.parquet").write_bytes(b"PAR1 and no more")
     assert "cannot be read" in refusal("coco", "--from", str(coco))
-    assert set(encoded_images.KNOWN) <= set(prepare_data.known())
+    assert set(image_preparation.KNOWN) <= set(prepare_data.known())
 
 
 def refusal_without(folder: Path, names: str, data: str = "coco") -> str:

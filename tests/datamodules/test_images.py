@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules.encoded_files import UnfitError
-from paper_repro.datamodules.image_decoding import Pixels, decode
+from paper_repro.datamodules.image_decoding import Pixels
 from paper_repro.datamodules.image_sources import Digits, Faces, ImageSource, Photographs
 from paper_repro.datamodules.images import ImageData, MaskedImageData
 from paper_repro.datamodules.pixels import random_box, random_resized_crop, resized
@@ -197,37 +196,6 @@ def test_areas_ratios_and_places_are_distributed_as_they_should_be() -> None:
 def test_where_no_try_fits_the_largest_central_crop_is_taken(height: int, width: int, box: tuple[int, ...]) -> None:
     draws = [(1.0, 1.0 if width <= height else 0.0, 0.0, 0.0)] * 10
     assert random_box(height, width, (1.0, 1.0), (3 / 4, 4 / 3), draws) == box
-
-
-def encoded(image: Image.Image, form: str = "PNG") -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, form)
-    return stream.getvalue()
-
-
-JPEG = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 24, 3), dtype=np.uint8)), "JPEG")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (encoded(Image.new("L", (24, 32))), "mode L, expected RGB"),
-        (encoded(Image.new("RGBA", (24, 32))), "mode RGBA, expected RGB"),
-        (encoded(Image.new("P", (24, 32))), "mode P, expected RGB"),
-        (encoded(Image.new("I;16", (24, 32))), r"mode I;16, expected RGB"),
-        (encoded(Image.new("RGB", (32, 24))), "32x24 pixels, expected 24x32"),
-        (JPEG[:-100], r"bytes that are no whole image \(image file is truncated"),
-        (b"no image", r"8 bytes that are no whole image \(cannot identify image file\)"),
-        (b"", "0 bytes that are no whole image"),
-    ],
-)
-def test_an_unfit_image_is_refused_with_what_was_found(content: bytes, message: str) -> None:
-    with pytest.raises(UnfitError, match=message):
-        decode(content, (24, 32))
-
-
-def test_a_fit_image_is_decoded() -> None:
-    assert decode(JPEG, (24, 32)).shape == decode(JPEG).shape == (32, 24, 3)
 
 
 @pytest.mark.parametrize(

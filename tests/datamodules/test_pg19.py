@@ -6,8 +6,7 @@ import pytest
 
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
-from paper_repro.datamodules import pg19
-from paper_repro.datamodules.preparations import texts
+from paper_repro.datamodules import pg19, preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -103,7 +102,7 @@ def test_another_listing_is_refused(tmp_path: Path, content: bytes, message: str
 
 def test_the_command_downloads_into_a_folder_of_its_own(books: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = Bucket(few)
-    monkeypatch.setattr(texts, "fetch", bucket)
+    monkeypatch.setattr(preparations, "fetch", bucket)
     monkeypatch.delenv(files.DATA_VARIABLE, raising=False)
     to, tokenizer = books.parent / "out", books.parent / "tokenizer.json"
     assert prepare_data.main(["pg19", "--download", "--tokenizer", str(tokenizer), "--to", str(to)]) == 0

@@ -17,8 +17,7 @@ import pytest
 from paper_repro.base import files
 from paper_repro.base.errors import UsageError
 from paper_repro.datamodules import slimpajama
-from paper_repro.datamodules.stream_shards import Part, Rank, write_streams
-from paper_repro.datamodules.text import TokenData
+from paper_repro.datamodules.shard_writing import Part, Rank, write_streams
 from paper_repro.datamodules.token_shards import TokenManifest
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
@@ -261,7 +260,7 @@ def test_a_shard_made_again_by_another_number_of_ranks_is_the_one_that_counts(tm
 KILLED = """
 import sys, time
 from pathlib import Path
-from paper_repro.datamodules.stream_shards import Part, write_streams
+from paper_repro.datamodules.shard_writing import Part, write_streams
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 def read(first):
     for text in open(sys.argv[2]).read().splitlines()[first:]:
@@ -292,23 +291,6 @@ def test_a_preparation_that_was_killed_ends_in_the_same_bytes(tmp_path: Path) ->
     assert landed == 4
     assert subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL).returncode == 0
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
-
-
-def test_missing_and_altered_shards_are_named_with_the_command_that_mends_them(corpus: Path) -> None:
-    folder = prepare(corpus, "out", "--max-tokens", str(ENDS[44]))
-    before = content(folder)
-    command = "python scripts/prepare_data.py slimpajama --download"
-    options: dict[str, Any] = {"batch_size": 1, "window": 8, "data_root": corpus / "out", "prepare": command}
-    for damage, part in ((None, "this shard is missing"), (before["train-00001.bin"][::-1], "this shard is altered")):
-        (folder / "train-00001.bin").unlink()
-        if damage is not None:
-            (folder / "train-00001.bin").write_bytes(damage)
-        with pytest.raises(UsageError) as caught:
-            TokenData({"manifest": "slimpajama/manifest.json"}, **options).prepare_data()
-        assert f"train-00001.bin: {part}" in str(caught.value) and f"run: {command}" in str(caught.value)
-        assert "give the command without --verify" in refusal("slimpajama", "--verify", "--to", str(corpus / "out"))
-        prepare(corpus, "out", "--max-tokens", str(ENDS[44]))
-        assert content(folder) == before
 
 
 def test_the_hub_that_does_not_answer_and_the_tokenizer_that_is_absent_are_told(

@@ -14,8 +14,7 @@ import pytest
 
 from paper_repro.base import files
 from paper_repro.base.errors import ROOT
-from paper_repro.datamodules import docstrings
-from paper_repro.datamodules.preparations import texts
+from paper_repro.datamodules import docstrings, preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
 
@@ -120,7 +119,7 @@ PREPARE = """
 import resource, sys, time
 from pathlib import Path
 from paper_repro.datamodules import shard_writing
-from paper_repro.datamodules.preparations import texts
+from paper_repro.datamodules import preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 class Slow(list):
     def __getitem__(self, places):
@@ -254,20 +253,20 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
     assert f"{len(text):,} characters, expected 1,115,394: it is truncated" in refusal(
         "shakespeare", *to, "--from", str(source)
     )
-    monkeypatch.setattr(texts, "SHAKESPEARE_CHARACTERS", len(text))
+    monkeypatch.setattr(preparations, "SHAKESPEARE_CHARACTERS", len(text))
     assert "this is not tiny Shakespeare" in refusal("shakespeare", *to, "--from", str(source))
-    monkeypatch.setattr(texts, "SHAKESPEARE_VOCABULARY", len(set(text)))
-    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", hashlib.sha256(text.encode()).hexdigest())
+    monkeypatch.setattr(preparations, "SHAKESPEARE_VOCABULARY", len(set(text)))
+    monkeypatch.setattr(preparations, "SHAKESPEARE_SHA256", hashlib.sha256(text.encode()).hexdigest())
     assert prepare_data.main(["shakespeare", *to, "--from", str(source)]) == 0
     copy = tmp_path / "data" / "tinyshakespeare" / "input.txt"
     assert copy.read_text() == text and prepare_data.main(["shakespeare", *to, "--verify"]) == 0
     copy.unlink()
-    monkeypatch.setattr(texts, "SHAKESPEARE_URL", source.as_uri())
+    monkeypatch.setattr(preparations, "SHAKESPEARE_URL", source.as_uri())
     assert prepare_data.main(["shakespeare", *to, "--download"]) == 0 and copy.read_text() == text
     copy.write_bytes(b"\xff" + text.encode())
     assert "not UTF-8: byte 0xFF at 0" in refusal("shakespeare", *to, "--verify")
     copy.unlink()
-    monkeypatch.setattr(texts, "SHAKESPEARE_URL", (tmp_path / "nowhere").as_uri())
+    monkeypatch.setattr(preparations, "SHAKESPEARE_URL", (tmp_path / "nowhere").as_uri())
     assert "did not answer" in refusal("shakespeare", *to, "--download")
 
 

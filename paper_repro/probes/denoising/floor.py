@@ -13,7 +13,7 @@ from torch.nn import functional
 from paper_repro.base.errors import UsageError, at_least, one_of
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
 from paper_repro.datamodules.counter_based import data_of
-from paper_repro.datamodules.image_shards import TRAIN
+from paper_repro.datamodules.image_sources import TRAIN
 from paper_repro.datamodules.images import ImageData
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.probes.denoising.scores import LEVELS, Scores, noised_batches, plain_images

@@ -1,0 +1,350 @@
+"""All preparations of data, by their names in the command.
+
+prepare_data.py sudoku --from DIR              SATNet's features.pt and labels.pt and RRN's test.csv (sudoku-hard),
+                                               anywhere below DIR
+prepare_data.py continuations                     docstring continuations, from the validation documents of
+                                                  docstrings-512; --vocabulary 2048: from docstrings-2048
+prepare_data.py celeba --from DIR              CelebA from img_align_celeba/ and list_eval_partition.txt, or from
+                                               the hub's parquet files, to 19 GB of pixels
+prepare_data.py celeba --download              the same from the hub
+prepare_data.py coco --from DIR --workers 16   COCO 2014 from train2014/ and val2014/, or from parquet files, as
+                                               squares of --size 128; or --download
+prepare_data.py imagenet --from DIR            ImageNet-1k with labels, from train/ and val/ with a folder for each
+                                               class, or from parquet files; or --download
+prepare_data.py docstrings                     the docstrings of Python, torch, numpy and scipy
+prepare_data.py docstrings --vocabulary 2048   in a folder of its own, docstrings-2048 (default: 4096)
+prepare_data.py docstrings --packages torch    of Python and these packages; comma between them, "none" for none
+prepare_data.py shakespeare --from PATH        check a copy of tiny Shakespeare and put it in its place
+prepare_data.py shakespeare --download         the same, from the network
+prepare_data.py openwebtext --download         OpenWebText from the hub, in GPT-2's token ids
+prepare_data.py openwebtext --from PATH        parquet, jsonl or txt files, or a folder that datasets saved
+prepare_data.py slimpajama --download --max-tokens 1_730_000_000   as much of SlimPajama, in LLaMA's token ids
+prepare_data.py slimpajama --from DIR          the same from a folder of parquet or jsonl files
+prepare_data.py redpajama --download --max-tokens 1_000_000_000   RedPajama-V2's sample, in GPT-NeoX's token ids
+prepare_data.py fineweb --download --max-tokens 1_000_000_000     FineWeb's sample, the same; both also --from DIR
+prepare_data.py pg19 --download --tokenizer P  PG19's 100 test books, in the ids of the training data's tokenizer
+prepare_data.py pg19 --from DIR --tokenizer P  the same from a folder of .txt files, one for each book
+prepare_data.py something-something --from DIR --vae PATH   Something-Something V2 as latents of every frame, from
+                                               the official clips and lists, or from train/ and validation/ with
+                                               clips; without --vae the encoder of EBT's code from the hub, with
+                                               --download (the clips ask for an account: get them otherwise)
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+from paper_repro.base.errors import UsageError
+from paper_repro.base.files import absent, find_data, sha256_of_bytes
+from paper_repro.base.identity import other_text
+from paper_repro.datamodules.array_shards import MANIFEST, Manifest
+from paper_repro.datamodules.preparation import Request, fetch, put, summary, verify
+from paper_repro.datamodules.prepared_clips import LatentManifest
+from paper_repro.datamodules.prepared_images import ImageManifest
+from paper_repro.datamodules.token_shards import TokenManifest
+
+if TYPE_CHECKING:
+    from paper_repro.datamodules.shard_writing import Documents
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+DEFAULT_VOCABULARY, QUESTIONS_VOCABULARY = 4096, 512
+DEFAULT_SIDE, DEFAULT_FRAME_SIDE = 128, 224
+DEFAULT_VAE = "stabilityai/sd-vae-ft-mse"
+SHAKESPEARE = "tinyshakespeare/input.txt"
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+PG19_TEXTS = "pg19-texts"
+VERSIONS = "versions.json"
+"""Says beside the docstrings which versions they were read from; the manifest, which ids follow from, does not."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Prepares, or verifies, the data of one name."""
+
+    make: Callable[[Request, Path], None]
+    """Prepares the data in the folder; without a ``kind`` it also verifies them."""
+    options: tuple[str, ...] = ()
+    """The options that take a value, beside ``--to``."""
+    kind: type[Manifest] | None = None
+    """The manifest by which the data are verified."""
+    folder: Callable[[Request], Path] = Request.folder
+
+    def run(self, request: Request) -> None:
+        """Do what the command asks for."""
+        folder = self.folder(request)
+        if request.verify and self.kind is not None:
+            verify(folder, self.kind)
+        else:
+            self.make(request, folder)
+
+
+def known() -> dict[str, Preparation]:
+    """Return every preparation by its name."""
+    return PREPARATIONS
+
+
+def usage() -> str:
+    """Return how all preparations are called: this module's docstring after its first paragraph."""
+    return indent((__doc__ or "").partition("\n\n")[2], "    ").rstrip()
+
+
+def shakespeare(request: Request, path: Path) -> None:
+    """Check a copy of tiny Shakespeare and put it in its place."""
+    if request.source is not None:
+        source = request.source / "input.txt" if request.source.is_dir() else request.source
+        if not source.is_file():
+            raise UsageError(f"{source}: there is no such file")
+    else:
+        source = path
+        if not path.is_file():
+            if not request.download or request.verify:
+                raise UsageError(
+                    f"{path} is not there: give --from PATH, or --download to get it from {SHAKESPEARE_URL}"
+                )
+            put(path, fetch(SHAKESPEARE_URL))
+    from paper_repro.datamodules.text import read_text  # imports torch
+
+    text = read_text(source, SHAKESPEARE_CHARACTERS)
+    found = sha256_of_bytes(text.encode())
+    if found != SHAKESPEARE_SHA256 or len(set(text)) != SHAKESPEARE_VOCABULARY:
+        raise UsageError(
+            f"{source}: {len(set(text))} distinct characters and SHA-256 {found[:12]}..., expected "
+            f"{SHAKESPEARE_VOCABULARY} and {SHAKESPEARE_SHA256[:12]}...: this is not tiny Shakespeare; "
+            "remove it, and give --from PATH or --download"
+        )
+    if source != path and not request.verify:
+        put(path, text.encode())
+    print(f"{path if source != path else source}: whole, {len(text):,} characters, {len(set(text))} distinct")
+
+
+def openwebtext(request: Request, folder: Path) -> None:
+    """Write OpenWebText in GPT-2's token ids."""
+    request.check_source("give --from PATH, or --download to get it from the hub (about 24 GB)")
+    from paper_repro.datamodules import openwebtext, tokenizers
+
+    tokenizer = _tokenizer(request, tokenizers.GPT2)
+    print("reading the documents")
+    corpus = openwebtext.load(request.source, request.number("max-documents"))
+    _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+
+
+def docstrings(request: Request, folder: Path) -> None:
+    """Write the docstrings of installed packages, in the ids of a tokenizer that is trained on them."""
+    from paper_repro.datamodules import docstrings
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+    size = request.number("vocabulary") or DEFAULT_VOCABULARY
+    if None not in (request.text("vocabulary"), request.text("tokenizer")):
+        raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
+    tokenizer = None if request.text("tokenizer") is None else _tokenizer(request)
+    given = request.text("packages") or ",".join(docstrings.PACKAGES)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
+    except OSError as error:
+        raise UsageError(f"{folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
+    print("reading the docstrings")
+    corpus = docstrings.collect([] if given == "none" else given.split(","), request.number("max-documents"))
+    if tokenizer is None:
+        print(f"training {size} byte pairs on {len(corpus.train):,} documents")
+        try:
+            tokenizer = BytePairTokenizer.train(corpus.train, size)
+        except ValueError as error:
+            raise UsageError(f"--vocabulary {size}: {error}") from error
+    _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
+    put(folder / VERSIONS, json.dumps(corpus.versions, indent=1).encode() + b"\n")
+    if told := other_text(folder / MANIFEST):
+        print(told)
+
+
+def pg19(request: Request, folder: Path) -> None:
+    """Write PG19's test books."""
+    request.check_source("give --from DIR, or --download to get the 100 test books (about 40 MB)")
+    from paper_repro.datamodules import pg19, tokenizers
+
+    tokenizer = _tokenizer(request, tokenizers.GPT2)
+    texts = request.source
+    if texts is None:
+        texts = request.root / PG19_TEXTS
+        pg19.download(texts, fetch)
+    books, source = pg19.load(texts, request.number("max-documents"))
+    _write_shards(request, folder, {pg19.TEST: books}, source, tokenizer)
+
+
+def streamed(request: Request, folder: Path) -> None:
+    """Write as much of a large corpus as is asked for; several processes may share the work."""
+    name = request.name
+    request.check_source("give --from DIR, or --download to stream it (--max-tokens says how far)")
+    from paper_repro.datamodules import shard_writing, slimpajama, tokenizers, web_documents
+
+    rank = shard_writing.Rank(*_rank_and_world())
+    most = request.number("max-tokens")
+    size = request.number("shard-documents") or shard_writing.SHARD_DOCUMENTS
+    usual = tokenizers.LLAMA if name == "slimpajama" else tokenizers.NEOX
+    tokenizer = _tokenizer(request, usual)
+    if name == "slimpajama":
+        parts, source = slimpajama.load(request.source)
+    else:
+        held_out = request.number("val-documents") or web_documents.VAL_DOCUMENTS
+        parts, source = web_documents.load(name, request.source, held_out)
+    manifest = shard_writing.write_streams(folder, parts, source, tokenizer, most, size, rank)
+    if manifest is None:
+        print(f"rank {rank.index} of {rank.count} is done; the last to end writes {folder / 'manifest.json'}")
+    else:
+        summary(folder, manifest)
+
+
+def _rank_and_world() -> tuple[int, int]:
+    """Read $RANK and $WORLD_SIZE, as torchrun sets them."""
+    texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not all(text.isascii() and text.isdigit() for text in texts) or int(texts[0]) >= int(texts[1]):
+        raise UsageError(
+            f"$RANK {texts[0]} and $WORLD_SIZE {texts[1]}: give whole numbers, the rank from 0 below the size"
+        )
+    return int(texts[0]), int(texts[1])
+
+
+def _tokenizer(request: Request, usual: str = "") -> "BytePairTokenizer":
+    """Return the tokenizer that ``--tokenizer`` names, else the usual one of the data."""
+    from paper_repro.datamodules import shard_writing, tokenizers
+
+    given = request.words.settings.get("tokenizer", usual)
+    if given in tokenizers.HUB:
+        return tokenizers.known(given, request.text("to"), download=request.download)
+    tokenizer = tokenizers.BytePairTokenizer.load(Path(given).expanduser())
+    try:
+        shard_writing.end_of_text(tokenizer)  # before any document is read
+    except UsageError as error:
+        raise UsageError(f"--tokenizer {given}: {error}") from error
+    return tokenizer
+
+
+def _write_shards(
+    request: Request,
+    folder: Path,
+    splits: "Mapping[str, Documents]",
+    source: Mapping[str, object],
+    tokenizer: "BytePairTokenizer",
+) -> None:
+    from paper_repro.datamodules import shard_writing
+
+    size = request.number("shard-tokens") or shard_writing.SHARD_TOKENS
+    summary(folder, shard_writing.write_shards(folder, splits, source, tokenizer, size))
+
+
+def images(request: Request, folder: Path) -> None:
+    """Write CelebA's faces, or the central squares of COCO's or ImageNet's images."""
+    from paper_repro.datamodules import image_preparation
+    from paper_repro.datamodules.image_decoding import CentralSquare
+
+    skip, workers, source, hub = _skip(request), request.number("workers") or 1, request.source, request.text("hub")
+    if (source is None) == (not request.download) or (source is not None and hub):
+        raise UsageError(
+            f"{request.name}: give either --from DIR, or --download to get it from the hub (--hub names a copy)"
+        )
+    if request.name == "celeba":
+        faces = image_preparation.load_celeba(source, hub)
+        manifest = image_preparation.write_celeba(folder, faces, skip, workers=workers)
+    else:
+        crop = CentralSquare(request.number("size") or DEFAULT_SIDE)
+        found = image_preparation.load(request.name, source, hub)
+        manifest = image_preparation.write(folder, found, crop, skip, workers=workers)
+    summary(folder, manifest)
+
+
+def something_something(request: Request, folder: Path) -> None:
+    """Write the latents of every frame of Something-Something V2."""
+    if request.source is None:
+        raise UsageError(f"{request.name}: give --from DIR, a folder with the clips; their site asks for an account")
+    from paper_repro.datamodules import clip_preparation, frame_encoders
+
+    skip, workers = _skip(request), request.number("workers") or 1
+    source = clip_preparation.load(request.source)
+    side = request.number("size") or DEFAULT_FRAME_SIDE
+    vae = frame_encoders.load(request.text("vae") or DEFAULT_VAE, side, request.download)
+    summary(folder, clip_preparation.write(folder, source, vae, skip, workers=workers))
+
+
+def _skip(request: Request) -> bool:
+    """Return whether unfit images and clips are left out."""
+    from paper_repro.datamodules.encoded_files import ON_CORRUPT, SKIP
+
+    return request.choice("on-corrupt", ON_CORRUPT) == SKIP
+
+
+def sudoku(request: Request, folder: Path) -> None:
+    """Check SATNet's and RRN's boards and put them in their place."""
+    from paper_repro.datamodules import sudoku_files
+
+    if request.verify:
+        found = sudoku_files.check(folder)
+    elif request.source is None:
+        raise UsageError("sudoku: give --from DIR, a folder with SATNet's and RRN's files")
+    else:
+        found = sudoku_files.install(request.source, folder)
+    for name, boards in found.items():
+        givens = (boards[:, 0] > 0).sum(axis=1)
+        print(f"{name}: {len(boards):,} boards of {givens.min()} to {givens.max()} givens")
+    print(f"{folder}: whole, every solution checked")
+
+
+def continuations(request: Request, root: Path) -> None:
+    """Write the questions of docstring continuations and the files by which lm-eval finds them."""
+    from paper_repro.datamodules import continuations
+
+    size = request.number("vocabulary") or QUESTIONS_VOCABULARY
+    folder = root / continuations.FOLDER.format(vocabulary=size)
+    if request.verify:
+        manifest = continuations.check(folder)
+    else:
+        name = f"docstrings-{size}/{continuations.MANIFEST}"
+        corpus = find_data(name, root)
+        if corpus is None:
+            command = f"python scripts/prepare_data.py docstrings --vocabulary {size}"
+            raise UsageError(absent(name, root, command))
+        manifest = continuations.prepare(corpus.parent, folder)
+    count = len(continuations.LETTERS)
+    print(f"{count} tasks of {continuations.QUESTIONS} questions, from {manifest['corpus']['documents']:,} documents")
+    print(f"{folder / continuations.MANIFEST}: whole, {len(manifest['files'])} files")
+
+
+def _by_size(option: str, usual: int) -> Callable[[Request], Path]:
+    """Return the function that names the folder of data: another size than the usual one is part of its name."""
+
+    def folder(request: Request) -> Path:
+        size = request.number(option) or usual
+        return request.folder(request.name if size == usual else f"{request.name}-{size}")
+
+    return folder
+
+
+CORPUS = ("folder", "max-documents", "shard-tokens", "tokenizer")
+STREAMED = ("folder", "max-tokens", "shard-documents", "tokenizer", "from")
+CLIPS = ("folder", "from", "on-corrupt", "workers")
+IMAGES = (*CLIPS, "hub")
+SQUARES = Preparation(images, (*IMAGES, "size"), ImageManifest, _by_size("size", DEFAULT_SIDE))
+WEB = Preparation(streamed, (*STREAMED, "val-documents"), TokenManifest)
+PREPARATIONS = {
+    "sudoku": Preparation(sudoku, ("from",), folder=lambda request: request.root / "sudoku"),
+    "continuations": Preparation(continuations, ("vocabulary",), folder=lambda request: request.root),
+    "celeba": Preparation(images, IMAGES, ImageManifest),
+    "coco": SQUARES,
+    "imagenet": SQUARES,
+    "docstrings": Preparation(
+        docstrings, (*CORPUS, "vocabulary", "packages"), TokenManifest, _by_size("vocabulary", DEFAULT_VOCABULARY)
+    ),
+    "shakespeare": Preparation(shakespeare, ("from",), folder=lambda request: request.root / SHAKESPEARE),
+    "openwebtext": Preparation(openwebtext, (*CORPUS, "from"), TokenManifest),
+    "slimpajama": Preparation(streamed, STREAMED, TokenManifest),
+    "redpajama": WEB,
+    "fineweb": WEB,
+    "pg19": Preparation(pg19, (*CORPUS, "from"), TokenManifest),
+    "something-something": Preparation(
+        something_something, (*CLIPS, "size", "vae"), LatentManifest, _by_size("size", DEFAULT_FRAME_SIDE)
+    ),
+}
