@@ -49,7 +49,7 @@ class Way(Generic[Call]):
     devices: Collection[str] | None = None
     """Device types on which it runs; None for all."""
     triton: bool = False
-    """Whether it is a Triton kernel: these run anywhere under TRITON_INTERPRET=1, if somebody asks for them."""
+    """Whether it is a Triton kernel: these run anywhere under TRITON_INTERPRET=1, if asked for."""
     dtypes: Collection[torch.dtype] | None = None
     """Those of the tensors that it takes; None for all."""
     one_dtype: bool = False

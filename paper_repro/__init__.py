@@ -18,7 +18,7 @@ if (_root / "pyproject.toml").is_file() and (_root / "lightning_modules").is_dir
 
 
 def __getattr__(name: str) -> Any:
-    """Give ``load_model`` where it is asked for: it needs torch, the rest of the package is to be had without."""
+    """Import ``load_model`` where it is asked for: it needs torch, the rest of the package works without."""
     if name == "load_model":
         from paper_repro.exports.weights import load_model
 

@@ -76,7 +76,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     add("--image", type=Path, help="an image: its central square is made as small as the model's, and noised")
     add("--time", type=int, help="time of that noise, 0 to 999 (default: as in training)")
     add("--steps", type=counts, help="numbers of steps of a prediction (default: the most of the training)")
-    add("--samples", type=number(int, 1), default=1, help="predictions, of which the one of lowest energy is chosen")
+    add("--samples", type=number(int, 1), default=1, help="number of predictions; the one of lowest energy is chosen")
     add("--noise", type=number(float, 0), default=0.0, help="Langevin noise of each step, in logits (default 0)")
     add("--step-size", type=number(float, 1e-30, 1e30), help="instead of the model's own")
     add("--seed", type=int, default=0, help="of the first predictions and the noise (default 0)")

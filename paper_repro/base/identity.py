@@ -116,7 +116,7 @@ def probes(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def recorded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a config that a record keeps: all but ``machine``, of which it keeps the keys of its id."""
+    """Return the part of a config that a record keeps: all but those keys of ``machine`` that its id leaves out."""
     timed = _timed(config)
     return {**{key: value for key, value in config.items() if key != MACHINE}, **({MACHINE: timed} if timed else {})}
 

@@ -45,7 +45,7 @@ def cause(code: int, kills_before: int | None) -> str:
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     kills = memory_kills()
     if kills is None or kills_before is None:
-        return "killed by signal 9: for lack of memory, or by somebody"
+        return "killed by signal 9: for lack of memory, or by another process"
     if kills > kills_before:
         return "killed by signal 9: the kernel has killed for lack of memory meanwhile"
-    return "killed by signal 9: by somebody, not for lack of memory"
+    return "killed by signal 9: by another process, not for lack of memory"

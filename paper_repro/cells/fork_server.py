@@ -36,7 +36,7 @@ from paper_repro.cells.worker import be_worker
 FORK = multiprocessing.get_context("fork")
 HEARD = (*STOPPING, signal.SIGCHLD)
 BUILDER = "hydra.utils"
-"""What builds the objects of every config: a tenth of a second, for which no worker needs to wait."""
+"""Builds the objects of every config; its import takes a tenth of a second, which no worker waits for."""
 
 
 class ForkServer:

@@ -45,7 +45,7 @@ class Leases:
         """Hold the leases of all ``cells``, or none.
 
         Raises:
-            LeasedError: somebody else holds one of them.
+            LeasedError: another process holds one of them.
             UsageError: the file system has no locks.
         """
         with contextlib.ExitStack() as stack:
@@ -79,13 +79,13 @@ def lease_path(root: Path, cell: str) -> Path:
 
 
 def clear(root: Path, cells: Iterable[str]) -> None:
-    """Remove those leases of ``cells`` that nobody alive holds."""
+    """Remove the leases of ``cells`` that no live process holds."""
     for cell in cells:
         freed(lease_path(root, cell))
 
 
 def freed(path: Path) -> bool:
-    """Return whether nobody alive holds a lease; the file that a dead process left is removed."""
+    """Return whether no live process holds a lease; the file that a dead process left is removed."""
     if not path.exists():
         return True
     lock = _taken(path)
@@ -97,7 +97,7 @@ def freed(path: Path) -> bool:
 
 
 def holder(path: Path) -> str | None:
-    """Return who holds the lease, as ``pid N on HOST``; None if nobody alive does."""
+    """Return who holds the lease, as ``pid N on HOST``; None if no live process does."""
     if not path.exists():
         return None
     with contextlib.suppress(PermissionError):  # of another user's lease its content alone can be read

@@ -29,7 +29,7 @@ names the list of files (``cells.code_files``)."""
 
 
 class Planned(Protocol):
-    """A cell as somebody wants it."""
+    """A cell as a plan wants it."""
 
     @property
     def id(self) -> str: ...
@@ -174,7 +174,7 @@ def is_to_fill(root: Path, cell: Planned) -> bool:
 
 
 def _lacking(record: Record) -> set[str]:
-    """Return the metrics for which something was absent."""
+    """Return the metrics that lacked something."""
     return {name for name, reason in record.unavailable.items() if reason != NOT_FINITE}
 
 

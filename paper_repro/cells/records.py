@@ -138,7 +138,7 @@ def read(path: Path) -> Record:
     Raises:
         FileNotFoundError: there is none.
         CorruptFileError: not one byte of a record may differ from what was written, and no field may hold what a
-            record cannot say, whoever sealed it.
+            record cannot say, whatever its seal.
     """
     content = unsealed(path)
     try:

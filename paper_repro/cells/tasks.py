@@ -3,7 +3,7 @@
 An experiment config names its task by ``_target_`` (``paper_repro.training.fit.Fit`` trains and evaluates; others only
 count or measure).  A task is given one cell, or several that differ only in what the config's ``machine.stack.over``
 allows, and a folder of its own in which it may keep whatever lets it go on after a kill.  It says itself what a cell
-costs, so that whoever plans cells needs to know nothing of models.
+costs, so that plans know nothing of models.
 """
 
 import math
@@ -129,7 +129,7 @@ class StopRequestedError(Exception):
 
 
 class Report(Protocol):
-    """The task's line to whoever watches."""
+    """Tells the runner about a task's progress."""
 
     saves: bool
     """Whether the task has computed what it would save on a request to stop; where it has not, the process is ended.

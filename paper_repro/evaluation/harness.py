@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INSTALL = "needs lm-eval: pip install 'paper-repro[eval]'"
 DEFAULT_NEW_TOKENS = 256
-"""What the harness means where a task does not say how much is to be generated."""
+"""The number of tokens that the harness generates where a task names none."""
 SEED = 1234
 """The harness's seed of the examples that it draws, of numpy and of torch; that of Python is 0."""
 

@@ -1,4 +1,4 @@
-"""Student's t distribution, of which scipy is imported when it is asked for; infinite freedom is the normal one."""
+"""Student's t distribution; scipy is imported when it is needed. Infinite freedom is the normal distribution."""
 
 import functools
 import math

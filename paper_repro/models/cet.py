@@ -433,7 +433,7 @@ class PreparedSteps:
         return torch.maximum(*both) / self.settings.step_size
 
     def _step(self, piece: slice, measure: bool) -> tuple[Tensor, Tensor]:
-        """Take a step of some images; returns their changes of z and y, if these are to be measured."""
+        """Take a step of some images; returns their changes of z and y where they are measured."""
         tokens, size = self.tokens[piece], self.settings.step_size
         parts, target = self.parts[len(tokens)], self.target[: len(tokens)]
         seen = self._project(tokens, parts)
@@ -593,7 +593,7 @@ def captured(
 
 
 def preparable(terms: dict[str, CETTerm], state: CETState) -> bool:
-    """Return whether ``PreparedSteps`` know these terms and nobody asks for a gradient."""
+    """Return whether ``PreparedSteps`` know these terms and no gradient is asked for."""
     transformed = peek_interpreter_stack() is not None or torch.compiler.is_compiling()
     known = {name: type(term) for name, term in terms.items()} == _TERMS
     return known and not torch.is_grad_enabled() and not transformed and state.z.numel() > 0

@@ -110,7 +110,7 @@ class Attention(nn.Module):
         return self.written(self._attended(query, key, value, causal))
 
     def observed(self, x: Tensor, tables: RotaryTables) -> Observed:
-        """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output nobody reads."""
+        """Return the keys and values of the observed stream x, (B, T, D), for a layer whose output is not read."""
         width, joined = x.shape[-1], self.query_key_value
         bias = None if joined.bias is None else joined.bias[width:]
         read = functional.linear(x, joined.weight[width:], bias)  # (B, T, 2 D)

@@ -371,7 +371,7 @@ def gated_feed_forward(width: int, hidden: int, num_passes: int = 1, init_std: f
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each of which maps the stream (B, J, D) to the next."""
+    """Attention, then feed-forward; each maps the stream (B, J, D) to the next."""
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module) -> None:
         super().__init__()

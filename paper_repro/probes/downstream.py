@@ -27,7 +27,7 @@ SWITCHES = ("datasets.config", "huggingface_hub.constants")
 """Modules that read HF_HUB_OFFLINE when they are imported, and keep it under that name."""
 
 NOT_CACHED = "Couldn't find cache"
-"""What the data sets library says of a part of a set of which it has another part."""
+"""The message of the data sets library for a missing part of a set that it has other parts of."""
 
 
 class Downstream:

@@ -65,7 +65,7 @@ class EnergyUncertainty:
 
     Args:
         sets: names of ``datamodules.text_sets``.
-        shown: those of them of which a text is kept.
+        shown: those whose texts are kept.
         num_steps: S of the energies that are kept, at least the most steps of training; with several landscapes the
             latter.
         num_texts: of validation and of each set, at most.

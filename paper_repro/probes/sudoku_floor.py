@@ -23,7 +23,7 @@ def most_frequent(givens: Sequence[int]) -> list[int]:
 
 
 def only_candidates(givens: Sequence[int]) -> list[int]:
-    """Fill blanks for which row, column and box leave one digit, again and again; then those left as above."""
+    """Fill each blank whose row, column and box leave one digit, again and again; then the others as above."""
     return most_frequent(list(propagated(givens)))
 
 

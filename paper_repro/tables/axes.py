@@ -136,7 +136,7 @@ class Restriction:
     only: dict[str, list[str]] = field(default_factory=dict)
     """Restricts axes to some of their values."""
     any_of: list[dict[str, list[str]]] = field(default_factory=list)
-    """Restrictions like ``only``, of which a point has to satisfy one; none: no further restriction."""
+    """Restrictions like ``only``; a point satisfies at least one. None: no further restriction."""
 
     def runs(self, key: Key) -> bool:
         """Return whether a point of the axes' product is inside."""

@@ -178,7 +178,7 @@ class MeasuredBaseline:
         return next((cell.missing for cell in self.plan.cells.values() if cell.missing), "not run")
 
     def bounded(self, metric: str | None) -> list[str]:
-        """Return the metrics in which a model must be better, of which ``metric`` is read (None: its files)."""
+        """Return the metrics in which a model must be better where ``metric`` is read (None: its files)."""
         if self.spec.judges == MODEL:
             return list(self.spec.metrics)
         return [metric] if self.spec.judges == METRICS and metric in self.spec.metrics else []

@@ -24,7 +24,7 @@ TOKEN_FACTORS = ("training.steps", "training.accumulate", "data.batch_size", "da
 
 @dataclass(frozen=True)
 class Plan:
-    """An artifact at one scale, as somebody asked for it."""
+    """An artifact at one scale, with the seeds and overrides that the user asked for."""
 
     artifact: Artifact
     scale_name: str

@@ -101,7 +101,7 @@ def _verdicts(found: Iterable[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class Content:
-    """The records of one artifact that are to be written."""
+    """The records of one artifact, to be written."""
 
     plan: Plan
     records: list[Record]
@@ -139,8 +139,8 @@ def content(plan: Plan, runs: Path, results: Path) -> Content:
     homes = (PAPERS, results.resolve().parent)
     if not any(plan.artifact.path.resolve().is_relative_to(home) for home in homes):
         raise UsageError(
-            f"{plan.artifact.path} lies outside of the repository, whose {results.name}/ nobody could make again: move "
-            f"it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"
+            f"{plan.artifact.path} lies outside of the repository, so {results.name}/ could not be made again from it: "
+            f"move it, with the Python file beside it, to {PAPERS / plan.artifact.id}.yaml and commit it"
         )
     if plan.altered:
         raise UsageError(f"{' '.join(plan.altering)}: an altered run is no reference; publish without overrides")
@@ -163,7 +163,7 @@ def content(plan: Plan, runs: Path, results: Path) -> Content:
 
 
 def _refuse_unknown_code(found: Sequence[Record]) -> None:
-    """Refuse records of which nobody can say from which commit they come."""
+    """Refuse records whose commit is unknown."""
     nameless = [record.cell for record in found if not all(code["commit"] for code in measurements.code_of(record))]
     if nameless:
         raise UsageError(
@@ -560,7 +560,7 @@ def choose(names: Sequence[str], scale: str | None, published: Published) -> lis
         published: the records.
 
     Raises:
-        UsageError: an unknown artifact, or one of which nothing is published.
+        UsageError: an unknown artifact, or one without published results.
     """
     chosen, whole = list[Candidate](), list[Candidate]()
     for name in names or spec.find():

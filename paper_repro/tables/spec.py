@@ -116,7 +116,7 @@ class Column:
 
     @property
     def sources(self) -> list[str]:
-        """The config keys of which a cell has one."""
+        """The config keys; a cell has one of them."""
         return self.source.split(" or ")
 
     @property
@@ -253,7 +253,7 @@ class DataNeed:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of settings of which the best is wanted: the table says whether it lies inside the grid."""
+    """A grid of settings; the table says whether the best one lies inside."""
 
     metric: str
     """A loss."""

@@ -49,7 +49,7 @@ class Interval:
         return 2.0 * students_t.share_below(self.freedom, -abs(self.mean - limit) / self.error)
 
     def opened(self, bound: Bound) -> "Interval":
-        """Return the interval of values of which some are bounds: nothing is known beyond them."""
+        """Return the interval of values that are partly bounds: nothing is known beyond them."""
         ends: dict[str, Any] = {"=": {}, ">": {"high": math.inf}, "<": {"low": -math.inf}}[bound]
         return dataclasses.replace(self, **ends)
 

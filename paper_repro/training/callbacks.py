@@ -89,7 +89,7 @@ class Watch:
 
     Args:
         save: writes a checkpoint after so many steps; ``state_dict`` of this watch is part of it.
-        journal: is told every step, and has it on the disk before the checkpoint; None: nobody is told.
+        journal: is told every step, and writes it to the disk before the checkpoint; None: there is no journal.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Evaluations:
         keep: the metric whose lowest value decides which weights are kept, for example "val_loss"; None: the last ones.
         context: what a forward pass is computed under (autocast).
         batches: of each split, that the evaluations of the curves take; None: all.  The metrics at the end are whole.
-        journal: is told every point of the curves; None: nobody is.
+        journal: is told every point of the curves; None: there is no journal.
 
     Raises:
         UsageError: ``keep`` is not a metric of a module.

@@ -22,7 +22,7 @@ _SHOWN = 5
 
 
 class Found(NamedTuple):
-    """A checkpoint that is whole and belongs to whoever asked."""
+    """A checkpoint that is whole and belongs to the cells that asked."""
 
     step: int
     path: Path

@@ -1,4 +1,4 @@
-"""The random tensors of a training step as data: a module declares them, whoever trains it draws them.
+"""The random tensors of a training step as data: a module declares them, the trainer draws them.
 
 Drawn ahead of the loss, they can be stacked for many models under ``vmap``, where a loss cannot draw by itself.  Every
 tensor has a random generator of its own, seeded from the cell's seed, the tensor's name, the optimiser step and the

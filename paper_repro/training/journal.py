@@ -148,7 +148,7 @@ def _csv(built: BuiltCell, folder: Path, step: int) -> _Points:
     """Open metrics.csv.  Lightning's logger begins with an empty file: the rows that are kept are written once more."""
     table, before = folder / _TABLE, folder / _TABLE_BEFORE
     if not before.exists() and table.exists():
-        table.replace(before)  # whoever is killed before the new file is whole finds the old one here
+        table.replace(before)  # a process that was killed before the new file was whole finds the old one here
     rows = [row for row in _rows(before) if row[0] <= step] if step else []
     table.unlink(missing_ok=True)
     with warnings.catch_warnings():
@@ -176,7 +176,7 @@ def _rows(path: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 def _tensorboard(built: BuiltCell, folder: Path, step: int) -> _Points:
-    """Open an event file.  ``purge_step`` has whoever reads the files leave out earlier points from that step on."""
+    """Open an event file.  ``purge_step`` makes readers leave out earlier points from that step on."""
     if step == 0:
         for path in folder.glob(f"{_EVENTS}*"):
             path.unlink()

@@ -2,7 +2,7 @@
 
 Rank 0 runs the command as a computer alone would; the worker that it gives a cell to posts it in the group's store, and
 all other ranks, which wait there, train it with that worker.  While they do, each rank's heartbeat stands in the store.
-Rank 0 takes a rank for lost whose heartbeat has stopped, and says so there; whoever reads that, or cannot reach the
+Rank 0 takes a rank for lost whose heartbeat has stopped, and says so there; a rank that reads that, or cannot reach the
 store, ends.
 """
 
@@ -214,7 +214,7 @@ class Heart:
 def _answered(own: Group) -> Iterator[None]:
     """End this process if the store has not answered what is asked of it in the block, or failed, after a while.
 
-    A node that loses its power or its network closes no connection, and whoever waits for it waits on.
+    A node that loses its power or its network closes no connection, so a rank that waits for it waits on.
     """
     timer = threading.Timer(SILENT_SECONDS, _end_without_store, (own, f"no answer for {SILENT_SECONDS:.0f} s"))
     timer.daemon = True

@@ -22,7 +22,7 @@ SAME = 0.98
 """Where nothing should change: an allocator's pages."""
 FEW = (30, 5)
 MORE = ((150, 5), (30, 20), (150, 20))
-"""T1 and T2, of which the memory is to be independent."""
+"""T1 and T2; the memory should not depend on them."""
 HEAP = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 LEARN = {"ep": equilibrium_propagation, "tbpte": truncated_backpropagation}
 

@@ -25,9 +25,9 @@ def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.Monk
     ("before", "after", "said"),
     [
         ("oom_kill 3", "oom_kill 4", "killed by signal 9: the kernel has killed for lack of memory meanwhile"),
-        ("oom_kill 3", "oom_kill 3", "killed by signal 9: by somebody, not for lack of memory"),
-        ("pgfault 3", "oom_kill 3", "killed by signal 9: for lack of memory, or by somebody"),
-        (None, None, "killed by signal 9: for lack of memory, or by somebody"),
+        ("oom_kill 3", "oom_kill 3", "killed by signal 9: by another process, not for lack of memory"),
+        ("pgfault 3", "oom_kill 3", "killed by signal 9: for lack of memory, or by another process"),
+        (None, None, "killed by signal 9: for lack of memory, or by another process"),
     ],
 )
 def test_the_kernel_s_count_tells_what_signal_9_was(

@@ -21,7 +21,7 @@ def estimate_step_takes_longer(view: View) -> claims.Estimate:
 
 
 def estimate_step_overhead(view: View) -> claims.Estimate:
-    """Return the same at the two contexts of which the paper prints it."""
+    """Return the same at the two contexts that the paper prints."""
     return claims.number(f"{NAME}, not fused", _measured(view, UNFUSED, [*PRINTED.values()]), geometric=True)
 
 

@@ -36,7 +36,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The token of which this was thought: the text's own, or else the one that is predicted."""
+        """The token that this thought is about: the text's own, or else the predicted one."""
         return self.thought if self.token is None else self.token
 
 
