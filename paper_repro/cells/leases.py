@@ -65,6 +65,12 @@ class Leases:
             path.unlink(missing_ok=True)  # a process that opened it before finds that it has no name, and tries again
         lock.release()
 
+    def give_up(self) -> None:
+        """Remove the files of all leases, in a process that is about to end."""
+        for path, number in list(self._held.items()):
+            if _number(path) == number:
+                path.unlink(missing_ok=True)
+
     def check(self) -> None:
         """Raise LeaseLostError unless the file of every lease that this process holds is still there."""
         for path, number in self._held.items():

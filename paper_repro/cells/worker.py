@@ -79,6 +79,8 @@ class Channel:
         """Ask the running job to stop; where it does not save, end this process."""
         self._stop.set()
         if not self.saves:
+            if self.leases is not None:
+                self.leases.give_up()
             os._exit(INTERRUPTED)
 
 
