@@ -1,0 +1,237 @@
+"""Documentation of pinned distributions: prose without markup, no text in two splits, the same bytes anywhere."""
+
+import hashlib
+import http.server
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paper_repro.base.errors import UsageError
+from paper_repro.datamodules import documentation
+from paper_repro.datamodules.documentation import Pin, collect, english_paragraphs, read_pins, without_repeats
+
+RST = """
+A heading that is long enough to be taken for a sentence?
+=========================================================
+
+The :class:`~mylab.energy.Flow` descends an *energy* that you give, and `the guide <https://mylab.org/guide>`_ says how
+it is trained. It returns the ``state`` of each of the steps::
+
+    flow = Flow(energy)  # this line of code is not a sentence that you would read as prose.
+
+.. note:: This is a note that begins on the line of its directive and is a sentence of its own.
+
+.. code-block:: python
+
+   This looks like a sentence of English, but it is the content of a block of code and so left out.
+
+.. versionadded:: 2.1
+
+   The argument is used by all of the models, and it can be set for each of them.
+
+.. A comment that is not printed, even though it is a sentence that one could read.
+
+* The first item of the list is a sentence that is joined
+  over two of its lines.
+* The second item of the list is also a sentence of its own.
+
+======  =========================================================
+Name    This is a table in which the sentences are left out too.
+======  =========================================================
+
+>>> print("This is a session, and it is not a part of the prose.")
+"""
+RST_PROSE = [
+    "The mylab.energy.Flow descends an energy that you give, and the guide says how it is trained. It returns the "
+    "state of each of the steps:",
+    "This is a note that begins on the line of its directive and is a sentence of its own.",
+    "The argument is used by all of the models, and it can be set for each of them.",
+    "The first item of the list is a sentence that is joined over two of its lines.",
+    "The second item of the list is also a sentence of its own.",
+]
+MARKDOWN = """
+# A title
+
+You can read [the guide](https://mylab.org) to see how the **models** are trained on all of the data.
+
+```
+This is a block of code that is fenced, and it is left out of the prose.
+```
+
+<!-- This comment is not shown to a reader, so it is not a part of the prose. -->
+1. This is the first of the steps that you have to do.
+"""
+MARKDOWN_PROSE = [
+    "You can read the guide to see how the models are trained on all of the data.",
+    "This is the first of the steps that you have to do.",
+]
+
+PAIRS = [*itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=2)]
+
+
+@pytest.mark.parametrize(("text", "prose"), [(RST, RST_PROSE), (MARKDOWN, MARKDOWN_PROSE)], ids=["rst", "markdown"])
+def test_only_english_prose_is_left_of_a_file_and_no_markup(text: str, prose: list[str]) -> None:
+    assert list(english_paragraphs(text)) == prose
+
+
+def sentence(word: str, count: int = 20) -> str:
+    """Return a sentence of words that no sentence of another word has."""
+    return f"The {' '.join(f'{word}{first}{last} of the' for first, last in PAIRS[:count])} end."
+
+
+def test_a_paragraph_that_repeats_an_earlier_one_is_left_out_and_the_rest_is_measured() -> None:
+    held, own = sentence("held", 10), sentence("own", 10)
+    partly = f"{sentence('other', 100)} {held}"
+    kept, leaks = without_repeats([("val", [[held]]), ("train", [[own, held], [partly, own]])])
+    assert kept == [[[held]], [[own], [partly]]]
+    assert leaks["val"] == 1.0  # what a longer paragraph quotes stays, and is counted
+    assert without_repeats([("val", [[held]]), ("train", [[own]])])[1]["val"] == 0.0
+
+
+def distribution(path: Path, files: dict[str, str]) -> bytes:
+    """Write a source distribution and return its content."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(f"{path.stem}/{name}", text)
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
+                entry.size = len(text.encode())
+                archive.addfile(entry, io.BytesIO(text.encode()))
+    return path.read_bytes()
+
+
+@pytest.fixture
+def pins(tmp_path: Path) -> list[Pin]:
+    """Two small distributions below ``tmp_path / "sources"``; the second is held out."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    files = {
+        "one-1.0.tar.gz": {"docs/a.rst": RST, "docs/b.txt": sentence("more"), "LICENSE.txt": sentence("licence")},
+        "two-2.0.zip": {"README.md": MARKDOWN, "tests/data.txt": sentence("test")},
+    }
+    found = []
+    for (name, own), split in zip(files.items(), ("train", "val"), strict=True):
+        content = distribution(folder / name, own)
+        found.append(Pin(name.partition("-")[0], name, hashlib.sha256(content).hexdigest(), "MIT", split))
+    return found
+
+
+def test_projects_are_held_out_whole(pins: list[Pin], tmp_path: Path) -> None:
+    found = collect(pins, tmp_path / "sources", download=False)
+    assert found.splits["val"] == ["\n\n".join(MARKDOWN_PROSE)]
+    assert found.splits["train"] == ["\n\n".join(RST_PROSE), sentence("more")]
+    assert found.source["13-grams in train"] == {"val": 0.0, "test": 0.0}
+    assert [(one["project"], one["documents"]) for one in found.projects] == [("two", 1), ("one", 2)]
+
+
+COLLECT = """
+import json, sys
+from pathlib import Path
+from paper_repro.datamodules.documentation import Pin, collect
+found = collect([Pin(**pin) for pin in json.loads(sys.argv[1])], Path(sys.argv[2]), download=False)
+print(json.dumps([found.splits, found.source]))
+"""
+
+
+def test_two_environments_collect_the_same_documents(pins: list[Pin], tmp_path: Path) -> None:
+    told = []
+    for number, own in enumerate((pins, pins[::-1])):
+        given = {"PYTHONHASHSEED": str(number), "TZ": ("UTC", "Asia/Tokyo")[number], "LC_ALL": ("C", "C.UTF-8")[number]}
+        command = [sys.executable, "-c", COLLECT, json.dumps([vars(pin) for pin in own]), str(tmp_path / "sources")]
+        told.append(subprocess.run(command, env={**os.environ, **given}, capture_output=True, check=True).stdout)
+    assert told[0] == told[1]
+
+
+@pytest.fixture
+def index(pins: list[Pin], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """Serve an index of packages; returns its content by path, which a test may change."""
+    content = {f"/files/{pin.file}": (tmp_path / "sources" / pin.file).read_bytes() for pin in pins}
+    for pin in pins:
+        listed = [{"filename": pin.file, "url": f"/files/{pin.file}", "hashes": {"sha256": pin.sha256}}]
+        content[f"/simple/{pin.project}/"] = json.dumps({"files": listed}).encode()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path not in content:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            own = tmp_path / "sources" / Path(self.path).name
+            size = own.stat().st_size if own.is_file() else len(content[self.path])
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            self.wfile.write(content[self.path])
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_address[1]}/simple")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield content
+    server.shutdown()
+    server.server_close()
+
+
+def test_what_is_absent_is_downloaded_once(pins: list[Pin], index: dict[str, bytes], tmp_path: Path) -> None:
+    target = tmp_path / "fresh"
+    found = collect(pins, target, download=True)
+    assert found == collect(pins, tmp_path / "sources", download=False)
+    index.clear()
+    assert collect(pins, target, download=True) == found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("gone", "did not arrive"),
+        ("half", "did not arrive"),
+        ("another hash on the index", "has no two-2.0.zip"),
+        ("other content", "expected"),
+    ],
+)
+def test_a_download_that_fails_is_named_and_the_others_stay(
+    pins: list[Pin], index: dict[str, bytes], tmp_path: Path, wrong: str, said: str
+) -> None:
+    target, path = tmp_path / "fresh", f"/files/{pins[1].file}"
+    whole = index[path]
+    if wrong == "gone":
+        del index["/simple/two/"]
+    elif wrong == "another hash on the index":
+        index["/simple/two/"] = index["/simple/two/"].replace(pins[1].sha256.encode(), b"0" * 64)
+    else:
+        index[path] = whole[: len(whole) // 2] if wrong == "half" else whole[:-1] + b"!"
+    with pytest.raises(UsageError, match=said):
+        collect(pins, target, download=True)
+    assert [one.name for one in target.iterdir()] == [pins[0].file]
+
+
+def test_files_that_are_absent_or_altered_are_refused(pins: list[Pin], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"2 of 2 source distributions are absent, the first one-1\.0\.tar\.gz"):
+        collect(pins, tmp_path, download=False)
+    path = tmp_path / "sources" / pins[0].file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match=r"one-1\.0\.tar\.gz has SHA-256"):
+        collect(pins, tmp_path / "sources", download=False)
+
+
+def test_the_pins_name_each_project_once_and_hold_out_several() -> None:
+    pins = read_pins()
+    assert len({pin.project for pin in pins}) == len({pin.sha256 for pin in pins}) == len(pins)
+    assert {split: sum(pin.split == split for pin in pins) >= 5 for split in documentation.SPLITS} == dict.fromkeys(
+        documentation.SPLITS, True
+    )
