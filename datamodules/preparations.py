@@ -11,6 +11,9 @@ prepare_data.py coco --from DIR --workers 16   COCO 2014 from train2014/ and val
                                                squares of --size 128; or --download
 prepare_data.py imagenet --from DIR            ImageNet-1k with labels, from train/ and val/ with a folder for each
                                                class, or from parquet files; or --download
+prepare_data.py documentation --download       the documentation of 145 Python projects, 43 MB of English prose;
+                                               --vocabulary 512 in documentation-512 (default: 4096)
+prepare_data.py documentation --from DIR       the same from a folder of source distributions
 prepare_data.py docstrings                     the docstrings of Python, torch, numpy and scipy
 prepare_data.py docstrings --vocabulary 2048   in a folder of its own, docstrings-2048 (default: 4096)
 prepare_data.py docstrings --packages torch    of Python and these packages; comma between them, "none" for none
@@ -32,7 +35,7 @@ prepare_data.py something-something --from DIR --vae PATH   Something-Something 
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -59,6 +62,8 @@ SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 SHAKESPEARE_CHARACTERS, SHAKESPEARE_VOCABULARY = 1_115_394, 65
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 PG19_TEXTS = "pg19-texts"
+SOURCES_FOLDER, SOURCES = "documentation-sources", "sources.json"
+"""The folder of the source distributions, and the file beside the shards that lists them."""
 VERSIONS = "versions.json"
 """Says beside the docstrings which versions they were read from; the manifest, which ids follow from, does not."""
 
@@ -134,32 +139,63 @@ def openwebtext(request: Request, folder: Path) -> None:
     _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
 
 
+def documentation(request: Request, folder: Path) -> None:
+    """Write the documentation of pinned projects, in the ids of a tokenizer that is trained on its training split."""
+    request.check_source("give --download to get the source distributions (650 MB), or --from DIR with them")
+    from paper_repro.datamodules import documentation
+
+    tokenizer = _given_tokenizer(request, folder)
+    sources = request.source or request.root / SOURCES_FOLDER
+    print(f"reading the source distributions in {sources}")
+    corpus = documentation.collect(documentation.read_pins(), sources, request.download)
+    tokenizer = tokenizer or _trained(request, corpus.splits["train"])
+    _write_shards(request, folder, corpus.splits, corpus.source, tokenizer)
+    put(folder / SOURCES, json.dumps(corpus.projects, indent=1).encode() + b"\n")
+    for split, share in corpus.source["13-grams in train"].items():
+        print(f"{100 * share:.3f} % of the 13-grams of {split} occur in train")
+    largest = max(corpus.projects, key=lambda one: one["characters"])
+    whole = sum(one["characters"] for one in corpus.projects)
+    print(f"{whole:,} characters, {100 * largest['characters'] / whole:.1f} % of them of {largest['project']}")
+    print(f"{folder / SOURCES}: projects, files and licences")
+
+
 def docstrings(request: Request, folder: Path) -> None:
     """Write the docstrings of installed packages, in the ids of a tokenizer that is trained on them."""
     from paper_repro.datamodules import docstrings
-    from paper_repro.datamodules.tokenizers import BytePairTokenizer
 
-    size = request.number("vocabulary") or DEFAULT_VOCABULARY
-    if None not in (request.text("vocabulary"), request.text("tokenizer")):
-        raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
-    tokenizer = None if request.text("tokenizer") is None else _tokenizer(request)
+    tokenizer = _given_tokenizer(request, folder)
     given = request.text("packages") or ",".join(docstrings.PACKAGES)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
-    except OSError as error:
-        raise UsageError(f"{folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
     print("reading the docstrings")
     corpus = docstrings.collect([] if given == "none" else given.split(","), request.number("max-documents"))
-    if tokenizer is None:
-        print(f"training {size} byte pairs on {len(corpus.train):,} documents")
-        try:
-            tokenizer = BytePairTokenizer.train(corpus.train, size)
-        except ValueError as error:
-            raise UsageError(f"--vocabulary {size}: {error}") from error
+    tokenizer = tokenizer or _trained(request, corpus.train)
     _write_shards(request, folder, {"train": corpus.train, "val": corpus.val}, corpus.source, tokenizer)
     put(folder / VERSIONS, json.dumps(corpus.versions, indent=1).encode() + b"\n")
     if told := other_text(folder / MANIFEST):
         print(told)
+
+
+def _given_tokenizer(request: Request, folder: Path) -> "BytePairTokenizer | None":
+    """Return the tokenizer that ``--tokenizer`` names, None where one is to be trained; make the folder of the data."""
+    if None not in (request.text("vocabulary"), request.text("tokenizer")):
+        raise UsageError("--vocabulary is the size of a tokenizer to train, --tokenizer names a trained one: give one")
+    tokenizer = None if request.text("tokenizer") is None else _tokenizer(request)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # before minutes of reading
+    except OSError as error:
+        raise UsageError(f"{folder}: the folder cannot be made ({error.strerror}); give --to DIR") from error
+    return tokenizer
+
+
+def _trained(request: Request, documents: Sequence[str]) -> "BytePairTokenizer":
+    """Return a tokenizer of ``--vocabulary`` byte pairs that is trained on documents."""
+    from paper_repro.datamodules.tokenizers import BytePairTokenizer
+
+    size = request.number("vocabulary") or DEFAULT_VOCABULARY
+    print(f"training {size} byte pairs on {len(documents):,} documents")
+    try:
+        return BytePairTokenizer.train(documents, size)
+    except ValueError as error:
+        raise UsageError(f"--vocabulary {size}: {error}") from error
 
 
 def pg19(request: Request, folder: Path) -> None:
@@ -335,6 +371,12 @@ PREPARATIONS = {
     "celeba": Preparation(images, IMAGES, ImageManifest),
     "coco": SQUARES,
     "imagenet": SQUARES,
+    "documentation": Preparation(
+        documentation,
+        ("folder", "shard-tokens", "tokenizer", "vocabulary", "from"),
+        TokenManifest,
+        _by_size("vocabulary", DEFAULT_VOCABULARY),
+    ),
     "docstrings": Preparation(
         docstrings, (*CORPUS, "vocabulary", "packages"), TokenManifest, _by_size("vocabulary", DEFAULT_VOCABULARY)
     ),
