@@ -1,0 +1,47 @@
+"""Estimates of the errors that public replications of nGPT report."""
+
+import math
+
+from paper_repro.papers.ngpt.runs import LOSS
+from paper_repro.tables import claims, stats
+from paper_repro.tables.stats import Samples
+from paper_repro.tables.view import View
+
+STORED = {"gpt": "gpt_bf16", "ngpt": "ngpt_bf16"}
+
+
+def losses(view: View, model: str) -> Samples:
+    """Return the final losses of a model by seed, at the rate with the lowest mean; none where it has not run."""
+    rates = [place for key in view.points if (place := dict(key))["model"] == model]
+    finished = [place for place in rates if not view.lost(LOSS, place) and view.unwatched().samples(LOSS, place)]
+    if not finished:
+        return {}
+    best = min(finished, key=lambda place: stats.mean([*view.unwatched().samples(LOSS, place).values()]))
+    return view.samples(LOSS, best)
+
+
+def _ratio(view: View, model: str, other: str) -> claims.Estimate:
+    of, to = losses(view, model), losses(view, other)
+    labels = [f"loss of {view.artifact.axes['model'].values[name].label}" for name in (model, other)]
+    return claims.ratio(*labels, {"": (of, to)})
+
+
+def estimate_storage_costs_gpt(view: View) -> claims.Estimate:
+    """Return the loss of GPT stored in bfloat16 over that of GPT."""
+    return _ratio(view, STORED["gpt"], "gpt")
+
+
+def estimate_scale_of_logits_needed(view: View) -> claims.Estimate:
+    """Return the loss of nGPT without s_z over that of GPT."""
+    return _ratio(view, "ngpt_cosines", "gpt")
+
+
+def estimate_storage_hurts_gpt_more(view: View) -> claims.Estimate:
+    """Return the factor by which storage raises GPT's loss over that of nGPT."""
+    costs = []
+    for model, stored in STORED.items():
+        plain, other = losses(view, model), losses(view, stored)
+        costs.append({seed: math.log(other[seed] / plain[seed]) for seed in plain.keys() & other.keys()})
+    both = {seed: math.exp(costs[0][seed] - costs[1][seed]) for seed in costs[0].keys() & costs[1].keys()}
+    named = "(loss of GPT stored in bfloat16 / in float32) / (the same of nGPT)"
+    return claims.number(named, {"": both}, geometric=True)
