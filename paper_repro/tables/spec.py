@@ -306,6 +306,8 @@ class Artifact:
     smallest: Smallest | None = None
     """The smallest effect that matters to each claim that names none of its own."""
     notes: list[str] = field(default_factory=list)
+    deviations: list[str] = field(default_factory=list)
+    """What scale paper does otherwise than the paper."""
     needs: dict[str, DataNeed] = field(default_factory=dict)
     best_within: list[str] = field(default_factory=list)
     """The axes within whose values the best result is set in bold (empty: nothing is)."""

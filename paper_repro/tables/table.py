@@ -411,6 +411,7 @@ class Table:
         """Return the sentences below the table."""
         view, artifact = self.view, self.artifact
         notes = [*artifact.notes, *view.plan.scale.notes, *self.remarks()]
+        notes += [f"Deviation from the paper, also at scale paper: {text}" for text in artifact.deviations]
         about = {one.spec.label: one.spec.about for one in view.baselines if one.spec.about}
         notes += [f"Baseline, {label}: {text}" for label, text in about.items()]
         if view.baselines and any(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, fig13, steptime, table4
+from paper_repro.papers.ngpt import fig1, fig2, fig3, fig4, fig5, fig6, fig13, replications, steptime, table4
 from paper_repro.papers.ngpt.fig2 import Part
 from paper_repro.tests.support import made_up
 from paper_repro.tests.support.made_up import Made, MadeUpView, value
@@ -210,3 +210,17 @@ def test_without_records_there_is_no_estimate(name: str) -> None:
     for claim in empty.artifact.claims:
         function = empty.artifact.function(str(claim.form), claim.line)
         assert function(empty).interval is None, claim.id
+
+
+def test_storage_is_held_against_float32_of_the_same_model_each_at_its_best_rate() -> None:
+    factors = {"gpt_bf16": 1.04, "ngpt": 0.9, "ngpt_bf16": 0.9 * 1.01, "ngpt_cosines": 1.5}
+
+    def metrics(place: Place, seed: int) -> dict[str, float]:
+        worse = 0.0 if place["lr"] == "1e-2" else 1.0
+        return {"val_loss": 4.0 * factors.get(place["model"], 1.0) + worse, "train_loss": 4.0}
+
+    found = view("replications", metrics)
+    assert value(replications.estimate_storage_costs_gpt(found)) == pytest.approx(1.04, rel=1e-3)
+    assert value(replications.estimate_storage_hurts_gpt_more(found)) == pytest.approx(1.04 / 1.01, rel=1e-3)
+    assert value(replications.estimate_scale_of_logits_needed(found)) == pytest.approx(1.5, rel=1e-3)
+    assert replications.estimate_storage_costs_gpt(made_up.without(found)).interval is None
