@@ -1,12 +1,10 @@
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
 
-from paper_repro.base.errors import RESULTS, ROOT, UsageError
+from paper_repro.base.errors import RESULTS, UsageError
 from paper_repro.cells import records
 from paper_repro.cells.records import record_path
 from paper_repro.cells.tasks import DIVERGED, FINISHED, Outcome
@@ -125,13 +123,3 @@ def test_wrong_words_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             call()
         assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_no_torch_is_imported() -> None:
-    code = (
-        "import sys; from paper_repro.tables.view import frame; frame('cem/table3'); "
-        "print({'torch', 'lightning', 'datasets'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert found.stdout == "set()\n", found.stderr

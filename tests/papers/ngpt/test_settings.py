@@ -2,15 +2,10 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from paper_repro.base import configs
-from paper_repro.base.configs import instantiate
-from paper_repro.base.errors import UsageError
-from paper_repro.cells import planned
 from paper_repro.cells.planned import PlannedCell
 from paper_repro.cells.tasks import Cell
 from paper_repro.probes.model_size import ModelSize, count
@@ -58,20 +53,6 @@ def test_the_counted_model_is_the_trained_one(model: str) -> None:
     assert count(trained) == by_formula(model, 32000, *SIZES["small"])
 
 
-def test_the_meta_device_counts_the_parameters_of_a_built_model() -> None:
-    cell = planned.single("ngpt/sizes", ["model.width=24", "model.num_heads=2", "model.num_layers=3"], 0)
-    node: dict[str, Any] = {**cell.config["counted"], "vocabulary_size": 10}
-    built = instantiate(node)
-    assert count(node) == sum(parameter.numel() for parameter in built.parameters()) == by_formula("ngpt", 10, 3, 24)
-    assert all(parameter.device.type == "cpu" for parameter in built.parameters())
-
-
-def test_another_thing_than_a_language_model_is_refused() -> None:
-    with pytest.raises(UsageError, match="a CausalLanguageModel was expected, found Cosine"):
-        count({"_target_": "paper_repro.training.schedules.Cosine"})
-    assert torch.get_default_device().type == "cpu"
-
-
 # Table 3
 
 
@@ -96,13 +77,6 @@ def test_the_rate_follows_half_a_cosine_after_the_warm_up(model: str) -> None:
     assert found["factor_first"] == (1 / 2001 if model == "gpt" else 1.0)
     assert 0 < found["factor_last"] < 1e-9
     assert (found["windows"], found["tokens"]) == (8 * 64, 8 * 64 * 1024)
-
-
-def test_a_schedule_that_never_reaches_the_rate_is_refused() -> None:
-    config = {**SETTINGS["gpt"].config, "training": {"steps": 1, "clip_norm": 1.0, "accumulate": 1}}
-    config["schedule"] = {**config["schedule"], "warmup_fraction": 0.9}
-    with pytest.raises(UsageError, match=r"none of the 1 steps has the full rate; lower schedule\.warmup_fraction"):
-        settings(config)
 
 
 # Cells that figures share, and their tokens

@@ -2,28 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paper_repro.base import configs
 from paper_repro.base.configs import instantiate
-from paper_repro.cells.tasks import Cell, Outcome
-from paper_repro.papers.nrgpt.conventions import fitting
-from paper_repro.papers.nrgpt.table7 import GridCheck
 from paper_repro.tables import plan as plans
 from paper_repro.tables import spec
 from paper_repro.tables.table import table_of
 from paper_repro.tests.support.made_up import Made, Place, view
 
 GOOD = {"perplexity": 20.0, "distinct_1": 0.7, "distinct_2": 0.9, "gqs_paper": 0.9, "apcs_lines": 0.4}
-
-
-def run(task: Any, *configs: dict[str, Any]) -> list[Outcome]:
-    cells = [Cell(str(number), config) for number, config in enumerate(configs)]
-    found: list[Outcome] = task.run(cells, Path(), None)
-    return found
 
 
 @pytest.mark.parametrize("scale", ["cpu", "paper"])
@@ -39,20 +29,6 @@ def test_the_counted_model_is_that_of_the_paper_scale(scale: str) -> None:
         }
         counts[model] = instantiate(probe).counts()["untied"]
     assert counts == {"gpt": 423_233, "rgpt": 888_385, "rgpt_parallel": 247_617, "ff1": 2_036_802, "ff2w": 214_466}
-
-
-@pytest.mark.parametrize(
-    ("printed", "counts", "expected"),
-    [
-        ("0.9", {"untied": 888_385}, ["untied"]),
-        ("0.8", {"untied": 888_385, "tied": 810_000}, ["untied", "tied"]),
-        ("3", {"untied": 2_036_802, "tied": 2_003_522}, []),
-    ],
-)
-def test_a_printed_number_names_the_counts_that_print_like_it(
-    printed: str, counts: Mapping[str, float], expected: list[str]
-) -> None:
-    assert fitting(printed, 1e6, counts) == expected
 
 
 def test_the_table_tells_which_counts_give_each_printed_number() -> None:
@@ -104,34 +80,6 @@ def test_table_6_asks_the_models_of_table_5(scale: str) -> None:
         return {(cell.key[0][1], cell.seed): configs.without(cell.config, ["probes"]) for cell in cells}
 
     assert trained("nrgpt/table6") == trained("nrgpt/table5")
-
-
-@pytest.mark.parametrize(
-    ("value", "grid", "inside"),
-    [
-        (3, [3, 6], True),
-        (4, [3, 6], False),
-        ([6e-4, 4e-4], [1.2, 1.5], True),
-        ([1e-4, 7e-5], [1.2, 1.5, 2], False),
-        ([7e-4, 7e-5], {"low": 1, "high": 10}, True),
-        (1e-3, {"low": 1e-5, "high": 1e-3}, True),
-        (1.1e-3, {"low": 1e-5, "high": 1e-3}, False),
-    ],
-)
-def test_a_hyperparameter_lies_in_a_list_or_a_range(value: Any, grid: Any, inside: bool) -> None:
-    hyperparameter = {"best": {"table1": value}, "ours": value, "table7": grid, "sweep": [1]}
-    metrics = run(GridCheck(), {"hyperparameter": hyperparameter})[0].metrics
-    assert metrics["table7/table1"] == metrics["ours_in_table7"] == inside
-    assert metrics["outside_table7"] == (not inside)
-
-
-def test_combinations_multiply_lists_and_leave_out_widths_that_heads_do_not_divide() -> None:
-    summary = table_of(view("nrgpt/table7", Made(scale="exact"))).summary()
-    layers, heads, widths, decays, warmups = 5, 6, 3, 2, 2
-    assert summary["combinations_table7"] == layers * heads * widths * decays * warmups
-    indivisible = sum(width % head != 0 for width in (768, 1020, 1536) for head in (1, 2, 4, 6, 12, 16))
-    assert summary["fitting_table7"] == layers * (heads * widths - indivisible) * decays * warmups
-    assert summary["combinations_sweep"] == summary["fitting_sweep"] == 4 * 4 * 8 * 2 * 2 * 2
 
 
 def test_our_hyperparameters_are_those_of_the_experiment() -> None:
