@@ -56,7 +56,6 @@ def test_perplexity_by_hand(folder: Path) -> None:
         # float32 against float64: rounding of logits of size ten, 1e-5, then exponentiated
         assert scorer(text) == pytest.approx(by_hand(folder, text), rel=1e-4)
     assert by_hand(folder, "hi") != pytest.approx(by_hand(folder, "What light through yonder"), rel=0.1)
-    assert scorer.quantity.heading == f"perplexity ({folder}) ↓"
 
 
 def test_text_is_cut_to_what_the_model_sees(folder: Path) -> None:
@@ -118,7 +117,7 @@ def test_folder_without_weights(folder: Path, tmp_path: Path) -> None:
         TextPerplexity(copy)
 
 
-@pytest.mark.parametrize("size", [0, 5, 1000, 40_000])
+@pytest.mark.parametrize("size", [0, 1000])
 def test_truncated_weights(folder: Path, tmp_path: Path, size: int) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     weights = copy / "model.safetensors"
