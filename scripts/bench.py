@@ -4,7 +4,7 @@
     bench.py NAME --device cuda --json FILE
 
 A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
-else lists it; benches/shared has their common code.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
+else lists it; side_by_side.py has their common code.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
 A function ``about()`` beside it returns further keys of the file.  The file names the commit, says whether the
 code had uncommitted changes, and is sealed with the hash of its content, as records of cells are.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 BENCHES = Path(__file__).parent / "benches"
-sys.path[:0] = [str(BENCHES), str(BENCHES / "shared")]
+sys.path[:0] = [str(BENCHES), str(BENCHES.parent)]
 
 
 def _surroundings(device: "torch.device") -> dict[str, Any]:
