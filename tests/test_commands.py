@@ -56,12 +56,6 @@ def test_exact_artifact_runs_under_any_scale_word(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
-def test_several_artifacts_in_one_call_share_one_exit_code(tmp_path: Path) -> None:
-    assert _run("reproduce.py", "ebt/tableD1", "cem/table3", "--render", f"runs={tmp_path}").returncode == 0
-    assert _run("reproduce.py", "ebt/tableD1", "cem/tableX", "--render", f"runs={tmp_path}").returncode == 2
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -115,13 +109,6 @@ def _assert_refused(found: subprocess.CompletedProcess[str], message: str, folde
 
 
 @pytest.mark.slow
-def test_processes_of_their_own_refuse_in_the_same_way(tmp_path: Path) -> None:
-    runs = f"runs={tmp_path / 'runs'}"
-    _assert_refused(_run("reproduce.py", "cem/tabel3", runs), "did you mean 'cem/table3'", tmp_path)
-    _assert_refused(_run("train.py", "cem/gaussian_process", "model.width=0", runs), "width", tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -153,12 +140,6 @@ def test_a_typo_in_an_artifact_names_file_line_and_the_nearest_key(tmp_path: Pat
 def test_publish_refuses_cells_without_a_result(tmp_path: Path) -> None:
     found = _run("reproduce.py", "cem/table3", "scale=smoke", "seeds=0", "--publish", f"runs={tmp_path}")
     assert found.returncode == 2 and re.search(r"(\d+) of \1 cells have no result", found.stderr), found.stderr
-
-
-def test_help_names_every_setting_and_exit_code() -> None:
-    found = _run("reproduce.py", "--help")
-    for word in ("scale=", "seeds=", "runs=DIR", "--list", "--plan", "--render", "--publish", "Exit codes: 0"):
-        assert word in found.stdout
 
 
 TORCH = frozenset({"torch", "lightning"})
@@ -396,11 +377,3 @@ def test_warnings_stand_once_between_the_table_and_the_closing_line(tmp_path: Pa
     places = [[number for number, line in enumerate(lines) if line.startswith(start)] for start in starts]
     assert [len(found) for found in places] == [1, 1, 1, 1], said
     assert places == sorted(places) and places[-1] == [len(lines) - 1], said
-
-
-def test_train_lists_every_experiment_with_a_line(here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    from paper_repro.base.configs import experiments
-
-    lines = here("train.py", "--list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == experiments()
-    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)

@@ -49,15 +49,6 @@ def test_a_vocabulary_too_large_for_a_table_is_counted_alike(monkeypatch: pytest
     assert torch.equal(dense.pair_counts, sparse.pair_counts) and dense.pair_counts.sum() == len(ids) - 1
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.6, 1.0])
-def test_probabilities_of_all_next_tokens_sum_to_one(weight: float) -> None:
-    counts, _ = counted(30)
-    every = torch.arange(SIZE)
-    for token in every:
-        assert counts.bigram(token.expand(SIZE), every, weight).sum().item() == pytest.approx(1)
-    assert counts.unigram(every).sum().item() == pytest.approx(1)
-
-
 def test_the_weight_is_the_best_of_a_fine_grid_on_the_held_out_pairs() -> None:
     counts, _ = counted(60)
     held_out = text(500, 1)

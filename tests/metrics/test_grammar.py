@@ -109,12 +109,6 @@ def test_score_by_hand():
     assert quality.score == pytest.approx(0.5 * (1 - 2.1 / 5) + 0.3 * (1 - 1 / 5) + 0.2 * 0.7, abs=1e-15)
 
 
-def test_parts_stop_at_zero():
-    quality = grammar_quality("xqz. zzq. qqx.", PaperRules(), unreadable)
-    assert quality.score == pytest.approx(0.5 * (1 - 1.2 / 3) + 0.14, abs=1e-15)
-    assert grammar_quality("a 1,,..,,..,,", PaperRules(), unreadable).score == pytest.approx(0.44, abs=1e-15)
-
-
 @pytest.mark.parametrize(("grade", "part"), [(7.99, 0.14), (8, 0.2), (12, 0.2), (12.01, 0.14), (-3, 0.14)])
 def test_readability_is_one_step(grade, part):
     quality = grammar_quality("The end is near", PaperRules(), lambda _text: grade)

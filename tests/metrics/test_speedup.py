@@ -27,13 +27,6 @@ def test_losses_read_off_the_authors_plot_give_its_speedups():
     assert str(late) == "> 4x"
 
 
-def test_longer_context_of_the_same_plot():
-    gpt, ngpt = read_off([(50e3, 2.637), (200e3, 2.594)]), read_off([(10e3, 2.597), (20e3, 2.537)])
-    early, late = tokens_to_same_loss(gpt, ngpt)
-    assert early.ratio == pytest.approx(5 * 4 ** (0.04 / 0.043), rel=1e-12)  # 18.2, read as about 18
-    assert (late.ratio, late.bound) == (pytest.approx(10, rel=1e-12), ">")
-
-
 def test_two_power_laws_a_constant_factor_apart_have_that_speedup_at_knots():
     budgets = [2.0**step for step in range(30, 38)]
     baseline = curve([(tokens, 100 * tokens**-0.1) for tokens in budgets])
@@ -42,11 +35,6 @@ def test_two_power_laws_a_constant_factor_apart_have_that_speedup_at_knots():
     assert [speedup.ratio for speedup in speedups[:6]] == pytest.approx([4.0] * 6, rel=1e-9)
     assert [speedup.bound for speedup in speedups[6:]] == [">", ">"]
     assert [speedup.ratio for speedup in speedups[6:]] == pytest.approx([2.0, 1.0], rel=1e-12)
-
-
-def test_model_against_itself_is_not_faster():
-    runs = curve([(1e9, 3.0), (2e9, 2.8), (4e9, 2.7)])
-    assert [str(speedup) for speedup in tokens_to_same_loss(runs, runs)] == ["1x", "1x", "1x"]
 
 
 def test_worse_than_the_smallest_baseline_is_an_upper_bound():
@@ -118,16 +106,6 @@ def test_seeds_are_paired_so_that_what_both_models_share_cancels():
     assert speedup.interval == pytest.approx((8.0, 8.0), rel=1e-9) and speedup.ratio == pytest.approx(8.0, rel=1e-9)
 
 
-def test_interval_contains_the_estimate_and_shrinks_with_the_noise():
-    widths = []
-    for noise in (0.02, 0.002):
-        runs = seeded(BASELINE_POINTS, noise, 5, 0)
-        (speedup,) = tokens_to_same_loss(runs, seeded([(1e9, 2.9)], noise, 5, 1))
-        assert speedup.interval[0] < speedup.ratio < speedup.interval[1]
-        widths.append(speedup.interval[1] - speedup.interval[0])
-    assert widths[1] < widths[0] / 5
-
-
 def test_interval_is_open_where_a_seed_leaves_the_baseline():
     baseline = [FinishedRun(*point, 1e-3, seed) for point in BASELINE_POINTS for seed in range(2)]
     below_the_last = [FinishedRun(1e9, loss, 1e-3, seed) for seed, loss in enumerate([2.79, 2.83])]
@@ -142,11 +120,6 @@ def test_interval_is_open_where_a_seed_leaves_the_baseline():
     assert speedup.bound == "<" and speedup.interval[0] == 0.0 and 1 < speedup.interval[1] < math.inf
     (speedup,) = tokens_to_same_loss(baseline, both)
     assert speedup.interval == (0.0, math.inf)
-
-
-def test_order_of_the_runs_changes_nothing():
-    baseline, candidate = seeded(BASELINE_POINTS, 0.02, 5, 0), seeded([(1e9, 2.9)], 0.02, 5, 1)
-    assert tokens_to_same_loss(baseline, candidate) == tokens_to_same_loss(baseline[::-1], candidate[::-1])
 
 
 def test_no_interval_where_a_budget_has_one_seed():

@@ -74,12 +74,6 @@ def test_what_is_not_on_the_machine_is_named_with_what_mends_it() -> None:
     assert set(scorer(TEXT).values) == {"distinct_1", "distinct_2", "gqs_paper", "gqs_fixed"}
 
 
-def test_server_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(text_scores.LANGUAGETOOL_VARIABLE, "http://[")
-    scorer = TextScorer("no-such-model", ["languagetool"], embed)
-    assert "http://[ does not answer as a LanguageTool server" in scorer.unavailable["gqs_languagetool"]
-
-
 def with_archive(folder: Path) -> Path:
     """Make what a download leaves behind, as far as it is looked at."""
     jar = folder / "LanguageTool-6.6" / LANGUAGETOOL_JAR
@@ -98,13 +92,6 @@ def test_a_download_that_broke_off_is_none(tmp_path: Path, kept: int | None) -> 
         jar.write_bytes(jar.read_bytes()[:kept])
     scorer = TextScorer("no-such-model", ["languagetool"], embed)
     assert "no download of it is on this machine" in scorer.unavailable["gqs_languagetool"]
-
-
-def test_no_java_for_a_languagetool_that_was_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with_archive(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    scorer = TextScorer("no-such-model", ["languagetool"], embed)
-    assert "no Java was found" in scorer.unavailable["gqs_languagetool"]
 
 
 def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
