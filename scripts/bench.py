@@ -47,19 +47,6 @@ def _surroundings(device: "torch.device") -> dict[str, Any]:
     }
 
 
-def _encoded(content: dict[str, Any]) -> bytes:
-    """Return a bench's file, sealed over the content that a reader finds."""
-    read: dict[str, Any] = json.loads(json.dumps(content))
-    return json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n"
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written, before anything is measured."""
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"--json {path}: cannot be written there; give a file in a folder that exists")
-
-
 def main(arguments: Sequence[str]) -> int:
     benches = {path.stem for path in BENCHES.glob("*.py")}
     parser = Options("bench.py", f"{__doc__}\nBenches: {', '.join(sorted(benches))}.")
@@ -69,8 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     if options.name not in benches:
         raise UsageError(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
-    if options.json:
-        _check_writable(options.json)
+    if options.json:  # before anything is measured
+        folder = options.json.absolute().parent
+        if options.json.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UsageError(f"--json {options.json}: cannot be written there; give a file in a folder that exists")
 
     from paper_repro.training.machine import Machine, settings  # imports torch
 
@@ -86,7 +75,8 @@ def main(arguments: Sequence[str]) -> int:
             content.setdefault(row.kind, []).append(row.record())
             print(row.line(), flush=True)
             if options.json:  # after each: an interrupted bench leaves its rows
-                write_atomically(options.json, _encoded(content))
+                read = json.loads(json.dumps(content))  # sealed over what a reader finds
+                write_atomically(options.json, json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n")
     return 0
 
 

@@ -58,7 +58,8 @@ def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
     reading, writing = (torch.randn(size.width, size.width, device=device) / size.width**0.5 for _ in range(2))
     weight = torch.ones(size.width, device=device)
     leaves = [value.requires_grad_() for value in (x, keys, reading, writing, context, weight)]
-    options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, **_places(size, device)}
+    options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, device)}
+    options |= {"bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
 
     def by(implementation: str) -> Results:
         return with_gradients(
@@ -99,7 +100,7 @@ def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[]
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     query, keys, state, context = leaves
-    slopes = _places(size, device)["slopes"]
+    slopes = slopes_of(size, device)
     mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, size.tokens, size.tokens, device=device)
     compiled = torch.compile(flex_attention, dynamic=False)
 
@@ -117,7 +118,7 @@ def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[]
 
 
 def _attention(size: Size, leaves: list[Tensor], way: str) -> Results:
-    slopes = _places(size, leaves[0].device)["slopes"]
+    slopes = slopes_of(size, leaves[0].device)
     return with_gradients(
         lambda: tied_attention(*leaves, tau=size.head**0.5, slopes=slopes, implementation=way)[0], leaves
     )
@@ -134,6 +135,6 @@ def _drawn(size: Size, dtype: torch.dtype, device: torch.device) -> list[Tensor]
     return [value.to(dtype) for value in drawn]
 
 
-def _places(size: Size, device: torch.device) -> dict[str, Tensor]:
-    slopes = torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=device)
-    return {"slopes": slopes, "bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
+def slopes_of(size: Size, device: torch.device) -> Tensor:
+    """Return the slope of each head's bias by distance, (K,)."""
+    return torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=device)

@@ -70,17 +70,3 @@ def test_on_much_text_the_pairs_reach_the_entropy_of_their_source_and_beat_the_u
     share = float((pairs[0] % 2 == 0).double().mean())
     assert loss == pytest.approx(share * even + (1 - share) * math.log(6), abs=0.02)
     assert loss < cross_entropy(counts.unigram(pairs[1])) - 0.2
-
-
-@pytest.mark.parametrize(
-    ("previous", "following", "reason"),
-    [
-        ([], [], "at least one"),
-        ([1, 2], [1], "equally many"),
-        ([1], [7], "following must hold ids from 0 to below 7"),
-        ([-1], [1], "previous must hold ids from 0 to below 7"),
-    ],
-)
-def test_pairs_that_cannot_be_counted_are_refused(previous: list[int], following: list[int], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        BigramCounts.of(torch.tensor(previous).long(), torch.tensor(following).long(), SIZE)

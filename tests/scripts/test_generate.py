@@ -19,7 +19,6 @@ from paper_repro.models.generation import Settle, generate
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 
-
 CORPUS = "To be, or not to be: that is the question.\nROMEO and JULIET.\n" * 3
 CELL = "0123456789abcdef"
 NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity"}
