@@ -3,10 +3,10 @@
     bench.py NAME
     bench.py NAME --device cuda --json FILE
 
-A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
-else lists it; side_by_side.py has their common code.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
-A function ``about()`` beside it returns further keys of the file.  The file names the commit, says whether the
-code had uncommitted changes, and is sealed with the hash of its content, as records of cells are.
+A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects of
+side_by_side.py; nothing else lists it.  Other rows have a ``kind``, a ``line`` and a ``record``, too.  The file names
+the commit, says whether the code had uncommitted changes, and is sealed with the hash of its content, as records of
+cells are.
 """
 
 import runpy
@@ -70,7 +70,6 @@ def main(arguments: Sequence[str]) -> int:
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
         bench = import_module(options.name)
         content: dict[str, Any] = {"bench": options.name, "commit": code.commit, "dirty": code.dirty, **surroundings}
-        content |= getattr(bench, "about", dict)()
         for row in bench.compare(machine.device):
             content.setdefault(row.kind, []).append(row.record())
             print(row.line(), flush=True)

@@ -32,7 +32,6 @@ from paper_repro.tables.publish import counted, published_listing
 from paper_repro.tables.table import FITTED, in_markdown
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
-TEMPLATES = ROOT / "paper_repro" / "site" / "templates"
 CELL_HEADERS = ["cell", "ms a step", "compiled", "GFLOP/s", "products", "others", "of these", "evaluations", "the last"]
 CELL_HEADERS += ["where", "code"]
 COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
@@ -88,7 +87,7 @@ def _readme(tables: Sequence[dict[str, Any]]) -> str:
 
 
 def _filled(template: str, **parts: Any) -> str:
-    return (TEMPLATES / template).read_text(encoding="utf-8").format(**parts)
+    return (ROOT / "paper_repro" / "site" / "templates" / template).read_text(encoding="utf-8").format(**parts)
 
 
 def _estimate(claim: Mapping[str, Any]) -> str:
