@@ -300,20 +300,11 @@ _PHRASE_ENDS = frozenset(
 class FixedRules:
     """The paper's families and weights with their quirks repaired: an engine of its own, not for published values.
 
-    Repairs, against ``PaperRules``:
-
-    * Capitals: case counts, so that correct text is without error; "may", "march" and "august" are left alone, and so
-      is a small letter behind an ellipsis, "etc." or an abbreviation of single letters.
-    * "there is" and "there are" are judged by the noun phrase that follows: "there is always", "there are many" and
-      "there are books here" are no errors, "there are a dog" and "there are dog" are.
-    * Ellipses of three or four points and abbreviations ("e.g.", "U.S.") are no errors of punctuation.
-    * Articles go by sound as far as spelling tells: "a unit", "an hour", "a 7", "an 8"; ordinals after "the" are right.
-    * "if he were", "one of you is", "would of course", "did need", "have nothing", "its meaning", "had had", "that
-      that" and a first word like "King" are right; "whos" is wrong before a blank too.
-    * Word choice asks for the mistake itself ("accept for", "more then"), not for a word that comes much later.
-    * One stretch of text is one error: of findings that overlap the most severe stays; a word said thrice is one.
-    * Spelling takes contractions and possessives whole, so that "didn't" is no misspelt "didn".
-    * Every text has a score: 0 without words.
+    Against ``PaperRules``, case counts, so that correct text is without error; "there is" and "there are" are judged by
+    the noun phrase that follows; articles go by sound as far as spelling tells; word choice asks for the mistake
+    itself, not for a word that comes much later; ellipses, abbreviations, "if he were", "had had" and the like are
+    right.  One stretch of text is one error: of findings that overlap the most severe stays.  Spelling takes
+    contractions and possessives whole.  Every text has a score: 0 without words.
     """
 
     title = "GQS (fixed)"

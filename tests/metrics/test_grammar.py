@@ -1,11 +1,7 @@
-import json
 import re
 import sys
-import threading
 import types
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs
 
 import pytest
 
@@ -132,92 +128,44 @@ def test_syllables(word, syllables):
     assert flesch_kincaid_grade(word) == pytest.approx(0.39 + 11.8 * syllables - 15.59, abs=1e-12)
 
 
-class LanguageToolDouble(BaseHTTPRequestHandler):
-    """Two addresses of LanguageTool's HTTP interface, with one rule and one word of its own."""
+def client(monkeypatch, check):
+    """Put a client in the place of language_tool_python's, whose ``check`` is given."""
+    import language_tool_python
 
-    def do_GET(self):
-        self._answer([{"name": "English (US)", "code": "en", "longCode": "en-US"}])
-
-    def do_POST(self):
-        text = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["text"][0]
-        rules = {"thier": ("misspelling", "TYPOS"), "a apple": ("grammar", "GRAMMAR")}
-        matches = [
-            {
-                "rule": {"id": "X", "issueType": kind, "category": {"id": category}},
-                "context": {"text": text, "offset": text.index(found)},
-                "replacements": [],
-                "message": "",
-                "offset": text.index(found),
-                "length": len(found),
-                "sentence": text,
-            }
-            for found, (kind, category) in rules.items()
-            if found in text
-        ]
-        self._answer({"matches": matches})
-
-    def _answer(self, content):
-        body = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_args):
-        pass
+    made = types.SimpleNamespace(check=check, close=lambda: None)
+    monkeypatch.setattr(language_tool_python, "LanguageTool", lambda language, remote_server: made)
 
 
-class SomethingElse(LanguageToolDouble):
-    def do_GET(self):
-        self._answer({"hello": "world"})
-
-
-class Page(SomethingElse):
-    def _answer(self, content):
-        self.send_response(404)
-        self.end_headers()
-        self.wfile.write(b"<html>not here</html>")
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start(handler):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}", server
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def test_languagetool_server_is_asked_and_scored(serve):
-    url, _ = serve(LanguageToolDouble)
-    with closing(LanguageTool(url)) as engine:
-        quality = grammar_quality("They ate a apple with thier friends", engine, readable)
+def test_languagetool_sorts_spelling_from_grammar(monkeypatch):
+    text = "They ate a apple with thier friends"
+    kinds = {"a apple": ("grammar", "GRAMMAR"), "thier": ("misspelling", "TYPOS")}
+    matches = [
+        types.SimpleNamespace(
+            offset=text.index(found), error_length=len(found), rule_issue_type=kind, category=category
+        )
+        for found, (kind, category) in kinds.items()
+    ]
+    client(monkeypatch, lambda asked: matches if asked == text else [])
+    with closing(LanguageTool("http://here")) as engine:
+        quality = grammar_quality(text, engine, readable)
     assert dict(quality.by_category) == {"GRAMMAR": 1}
     assert quality.inspection.findings[0].found == "a apple"
     assert quality.inspection.misspelt == {"thier"}
     assert quality.score == pytest.approx(0.5 * (1 - 1 / 7) + 0.3 * (1 - 1 / 7) + 0.2, abs=1e-15)
 
 
-def test_languagetool_server_that_stops_answering_is_named(serve):
-    url, server = serve(LanguageToolDouble)
-    with closing(LanguageTool(url)) as engine:
-        server.shutdown()
-        server.server_close()
-        with pytest.raises(MissingCheckerError, match=f"{url} does not answer.*check the address"):
-            engine.inspect("Some text")
+def test_languagetool_server_that_stops_answering_is_named(monkeypatch):
+    def check(_text):
+        raise ConnectionError("gone")
+
+    client(monkeypatch, check)
+    with pytest.raises(MissingCheckerError, match=r"http://here does not answer.*check the address"):
+        LanguageTool("http://here").inspect("Some text")
 
 
-@pytest.mark.parametrize("handler", [SomethingElse, Page])
-def test_languagetool_address_of_something_else(serve, handler):
-    url, _ = serve(handler)
-    with pytest.raises(MissingCheckerError, match=f"{url} does not answer as a LanguageTool server"):
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://["])
+def test_languagetool_address_where_none_answers(url):
+    with pytest.raises(MissingCheckerError, match=rf"{re.escape(url)} does not answer as a LanguageTool server"):
         LanguageTool(url)
 
 
