@@ -100,7 +100,8 @@ def find_model(name: str) -> Path | None:
 
     for path in folder.glob(WEIGHTS[0]):
         try:
-            safe_open(path, framework="pt").__exit__(None, None, None)
+            with safe_open(path, framework="pt"):
+                continue
         except (SafetensorError, OSError) as error:
             raise UsageError(
                 f"{path}: {path.stat().st_size} bytes, truncated or damaged ({error}): delete it; {_bring(name)}"
