@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
 
-from paper_repro.metrics.regression import RootMeanSquaredError
+from paper_repro.metrics.pooled import RootMeanSquaredError
 from paper_repro.training.module import PaperModule
 
 Pair = tuple[Tensor, Tensor]

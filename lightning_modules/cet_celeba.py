@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from paper_repro.base.errors import UsageError, at_least, one_of
-from paper_repro.metrics.pooled import Largest, Mean
-from paper_repro.metrics.regression import MeanSquaredError
+from paper_repro.metrics.pooled import Largest, Mean, MeanSquaredError
 from paper_repro.models.cet import (
     CET,
     CETClamped,

@@ -15,8 +15,7 @@ from torchmetrics import Metric
 
 from paper_repro.base.errors import UsageError
 from paper_repro.lightning_modules.prediction_descent import Pair, PredictionDescent, ReplaySettings
-from paper_repro.metrics.denoising import new_errors, update_errors
-from paper_repro.metrics.pooled import Mean
+from paper_repro.metrics.pooled import Mean, new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
 from paper_repro.models.ebt import ThinkingSettings
 from paper_repro.models.ebt_image import DiT, ImageEBT, denoised

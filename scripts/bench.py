@@ -3,10 +3,10 @@
     bench.py NAME
     bench.py NAME --device cuda --json FILE
 
-A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects; nothing
-else lists it; benches/shared has their common code.  Other rows have a ``kind``, a ``line`` and a ``record``, too.
-A function ``about()`` beside it returns further keys of the file.  The file names the commit, says whether the
-code had uncommitted changes, and is sealed with the hash of its content, as records of cells are.
+A bench is a file benches/<name>.py, whose ``compare(device)`` yields rows, most of them ``Comparison`` objects of
+side_by_side.py; nothing else lists it.  Other rows have a ``kind``, a ``line`` and a ``record``, too.  The file names
+the commit, says whether the code had uncommitted changes, and is sealed with the hash of its content, as records of
+cells are.
 """
 
 import runpy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 BENCHES = Path(__file__).parent / "benches"
-sys.path[:0] = [str(BENCHES), str(BENCHES / "shared")]
+sys.path[:0] = [str(BENCHES), str(BENCHES.parent)]
 
 
 def _surroundings(device: "torch.device") -> dict[str, Any]:
@@ -47,19 +47,6 @@ def _surroundings(device: "torch.device") -> dict[str, Any]:
     }
 
 
-def _encoded(content: dict[str, Any]) -> bytes:
-    """Return a bench's file, sealed over the content that a reader finds."""
-    read: dict[str, Any] = json.loads(json.dumps(content))
-    return json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n"
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written, before anything is measured."""
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"--json {path}: cannot be written there; give a file in a folder that exists")
-
-
 def main(arguments: Sequence[str]) -> int:
     benches = {path.stem for path in BENCHES.glob("*.py")}
     parser = Options("bench.py", f"{__doc__}\nBenches: {', '.join(sorted(benches))}.")
@@ -69,8 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.read(arguments)
     if options.name not in benches:
         raise UsageError(f"unknown bench {options.name!r}{nearest(options.name, benches)}")
-    if options.json:
-        _check_writable(options.json)
+    if options.json:  # before anything is measured
+        folder = options.json.absolute().parent
+        if options.json.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UsageError(f"--json {options.json}: cannot be written there; give a file in a folder that exists")
 
     from paper_repro.training.machine import Machine, settings  # imports torch
 
@@ -81,12 +70,12 @@ def main(arguments: Sequence[str]) -> int:
         print(", ".join(f"{key} {value}" for key, value in surroundings.items()))
         bench = import_module(options.name)
         content: dict[str, Any] = {"bench": options.name, "commit": code.commit, "dirty": code.dirty, **surroundings}
-        content |= getattr(bench, "about", dict)()
         for row in bench.compare(machine.device):
             content.setdefault(row.kind, []).append(row.record())
             print(row.line(), flush=True)
             if options.json:  # after each: an interrupted bench leaves its rows
-                write_atomically(options.json, _encoded(content))
+                read = json.loads(json.dumps(content))  # sealed over what a reader finds
+                write_atomically(options.json, json.dumps({**read, SEAL: seal(read)}, indent=2).encode() + b"\n")
     return 0
 
 

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 
 from paper_repro.base.errors import Options, run_main
-from paper_repro.exports import source
+from paper_repro.exports.weights import FORMAT, export
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,14 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("cell", help="a cell's id, the beginning of one, or its folder")
     add("--to", type=Path, required=True, help="where to write: a new folder, or an empty one")
-    add("--format", default="paper-repro", help="paper-repro, or huggingface: Llama and GPT for transformers")
+    add("--format", default=FORMAT, help="paper-repro, or huggingface: Llama and GPT for transformers")
     add("--runs", type=Path, help="folder of runs for ids (default: $PAPER_REPRO_RUNS, else runs/); runs=DIR, too")
     words = parser.read(given)
-
-    source.check(words.cell, words.to, words.format, words.runs)  # refuses before torch is imported
-
-    from paper_repro.exports.weights import export
-
     for path in export(words.cell, words.to, words.format, words.runs):
         print(path)
     return 0

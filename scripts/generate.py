@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paper_repro.base.configs import LARGEST
+from paper_repro.base.configs import CONF, LARGEST
 from paper_repro.base.errors import Options, UsageError, number, run_main
 from paper_repro.cells.records import Record
 from paper_repro.tables.view import trained
@@ -130,19 +130,16 @@ def _prompts(words: argparse.Namespace, record: Record, tokenizer: Tokenizer) ->
     """
     if words.prompt:
         return [(prompt, words.seed or 0) for prompt in words.prompt]
-    own = [node for node in (record.config.get("probes") or {}).values() if node and node.get("_target_") == PROBE]
-    probe = own[0] if own else _shipped("shakespeare" if tokenizer.end_of_text is None else "owt")
+    nodes = (record.config.get("probes") or {}).values()
+    probe = next((node for node in nodes if node and node.get("_target_") == PROBE), None)
+    if probe is None:
+        from omegaconf import OmegaConf
+
+        name = "shakespeare" if tokenizer.end_of_text is None else "owt"
+        shipped: Any = OmegaConf.to_container(OmegaConf.load(CONF / "probes" / "nrgpt" / f"{name}.yaml"))
+        probe = shipped["texts"]
     seeds = probe["seeds"] if words.seed is None else [words.seed] * len(probe["prompts"])
     return list(zip(probe["prompts"], seeds, strict=True))
-
-
-def _shipped(name: str) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    from paper_repro.base.configs import CONF
-
-    probes: Any = OmegaConf.to_container(OmegaConf.load(CONF / "probes" / "nrgpt" / f"{name}.yaml"))
-    return dict(probes["texts"])
 
 
 if __name__ == "__main__":

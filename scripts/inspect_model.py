@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paper_repro.base.errors import Options, UsageError, counts, run_main
+from paper_repro.cells.records import Record
 from paper_repro.tables.view import trained
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     add("--json", action="store_true", help="print the numbers as JSON")
     add("--device", choices=("cpu", "gpu"), default="cpu")
     words = parser.read(arguments)
-    label, folder, found = _measure(words)
+    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
+    label, found = _measure(folder, record, words)
     if words.json:
         print(json.dumps({name: findings.metrics for name, findings in found.items()}, indent=1))
     else:
@@ -49,10 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _measure(words: argparse.Namespace) -> tuple[str, Path, dict[str, Findings]]:
-    """Return the model's label, the checkpoint's folder, and the findings of each inspection."""
-    folder, record = trained(words.checkpoint)  # a wrong folder is refused before torch is imported
-
+def _measure(folder: Path, record: Record, words: argparse.Namespace) -> tuple[str, dict[str, Findings]]:
+    """Return the model's label, and the findings of each inspection."""
     import torch
 
     from paper_repro.cells.tasks import Cell
@@ -68,20 +68,13 @@ def _measure(words: argparse.Namespace) -> tuple[str, Path, dict[str, Findings]]
         depth = len(branches(inspected(parts.module)))
     except UsageError as error:
         raise UsageError(f"{error}; {command_for(parts.module.model)}") from error
-    layers = _layers(words.layers, depth)
+    layers = words.layers or ([3, 4] if depth >= 4 else list(range(max(1, depth - 1), depth + 1)))
+    if max(layers) > depth:
+        raise UsageError(f"--layers {','.join(map(str, layers))}: the model has {depth} layers")
     probes: dict[str, Any] = {"embeddings": Embeddings(), "matrices": Matrices(layers), "scales": Scales()}
     with torch.no_grad():
         found = {name: probe.measure(parts.module, parts.data, record.seed) for name, probe in probes.items()}
-    return f"{type(parts.module.model).__name__} {record.cell}", folder, found
-
-
-def _layers(asked: list[int] | None, depth: int) -> list[int]:
-
-    if asked is None:
-        return [3, 4] if depth >= 4 else list(range(max(1, depth - 1), depth + 1))
-    if max(asked) > depth:
-        raise UsageError(f"--layers {','.join(map(str, asked))}: the model has {depth} layers")
-    return asked
+    return f"{type(parts.module.model).__name__} {record.cell}", found
 
 
 def _draw(label: str, folder: Path, found: dict[str, Findings]) -> list[Path]:
@@ -91,7 +84,7 @@ def _draw(label: str, folder: Path, found: dict[str, Findings]) -> list[Path]:
     from paper_repro.papers.ngpt.inspection import Series
 
     kinds: list[Any] = [Figure4, Figure5, Figure6]
-    written = []
+    written: list[Path] = []
     for (name, findings), kind in zip(found.items(), kinds, strict=True):
         series = Series(label, json.loads(findings.attachments[kind.attachment]))
         try:

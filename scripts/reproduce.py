@@ -51,15 +51,14 @@ from paper_repro.tables import spec
 
 if TYPE_CHECKING:
     from paper_repro.base.errors import Later
-    from paper_repro.cells.runner import Result
     from paper_repro.tables.plan import Plan
     from paper_repro.tables.spec import Artifact
 
 HELP = ("--help", "-h")
 PUBLISHED = "--published"
-ACTIONS = (
-    *("--list", "--plan", "--cells", "--config", "--render", "--publish", "--fill", "--verify", "--again", "--cancel"),
-)
+ACTIONS = [
+    f"--{one}" for one in ["list", "plan", "cells", "config", "render", "publish", "fill", "verify", "again", "cancel"]
+]
 SETTINGS = ("scale", "seeds", "seed", "runs")
 RARELY = 50_000
 """New objects between two collections of garbage, of which plans, tables and figures make little."""
@@ -111,11 +110,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
-    """Check whether the launcher and the options fit each other.
-
-    Raises:
-        UsageError: they do not.
-    """
     if slurm and (own := words.flags - {"--fill", "--again", "--cancel", preparing.PREPARE}):
         raise UsageError(f"launcher=slurm runs cells; leave it out with {min(own)}")
     if "--cancel" in words.flags and not slurm:
@@ -123,11 +117,7 @@ def _check_launcher(words: Words, slurm: options.Slurm | None) -> None:
 
 
 def _check_all(artifacts: "Sequence[Artifact]", words: Words, action: str) -> None:
-    """Find what is wrong with the last of several artifacts before the first is run or written.
-
-    Raises:
-        UsageError: a plan cannot be made, or there is something that is not to be published.
-    """
+    """Find what is wrong with the last of several artifacts before the first is run or written."""
     if action in ("", "--fill", "--again", "--render", "--publish"):
         plans = [_plan(artifact, words) for artifact in artifacts]
         if action == "--publish":
@@ -150,53 +140,41 @@ def _chosen(words: Words) -> list[str]:
 
 
 def _plan(artifact: "Artifact", words: Words) -> "Plan":
+    """Return a plan whose Python code, too, can be used once its cells are done."""
     from paper_repro.tables import plan as plans
+    from paper_repro.tables import publish
 
     if "seed" in words.settings:
         raise UsageError("seed= goes with --config; the seeds to run are given as seeds=0,1,2")
-    return _checked(plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides))
-
-
-def _checked(plan: "Plan") -> "Plan":
-    """Return a plan whose Python code, too, can be used once its cells are done."""
-    from paper_repro.tables.publish import check
-
-    check(plan.artifact)
+    plan = plans.make(artifact, words.settings.get("scale", "cpu"), words.seeds(), words.overrides)
+    publish.check(plan.artifact)
     return plan
 
 
 def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None = None) -> int:
-    if action == "--config":
-        from paper_repro.tables.publish import explain
+    from paper_repro.tables import publish
 
-        print(explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
+    if action == "--config":
+        print(publish.explain(artifact, words.settings.get("scale", "cpu"), words.overrides, words.seed()))
         return 0
     plan = _plan(artifact, words)
+    if action == "--render":
+        return _show(plan, words.runs, warnings)
     if action == "--cells":
-        from paper_repro.tables.publish import cells_table
-
-        print(f"{artifact.id} at scale {plan.scale_name}", cells_table(plan, words.runs, RESULTS), sep="\n")
+        print(f"{artifact.id} at scale {plan.scale_name}", publish.cells_table(plan, words.runs, RESULTS), sep="\n")
         return 0
     if action == "--plan":
-        from paper_repro.tables.publish import plan_table
-
-        print(plan_table(plan, [words.runs, RESULTS]))
+        print(publish.plan_table(plan, [words.runs, RESULTS]))
         return 0
     if action == "--publish":
         from paper_repro.cells import changes
-        from paper_repro.tables.publish import publish
 
-        for path in publish(plan, words.runs, RESULTS):
-            print(path)
+        print(*publish.publish(plan, words.runs, RESULTS), sep="\n")
         if changed := changes.told(changes.changed(words.runs, plan.all_cells)):
             warnings.add(changed)
         return 0
-    if action == "--render":
-        return _show(plan, words.runs, warnings)
     if PUBLISHED in words.flags:
-        from paper_repro.tables.publish import adopt
-
-        adopt(plan, words.runs, RESULTS)
+        publish.adopt(plan, words.runs, RESULTS)
     commands = [] if action == "--cancel" else preparing.commands(plan.all_cells)
     if preparing.prepare(commands, preparing.PREPARE in words.flags):
         plan = _plan(artifact, words)
@@ -207,41 +185,44 @@ def _one(artifact: "Artifact", words: Words, action: str, warnings: "Later", slu
 
 def _cells(plan: "Plan", words: Words, action: str, warnings: "Later", slurm: options.Slurm | None) -> int:
     """Run the cells of a plan, here or on a cluster, and show what they have come to."""
-    started = time.monotonic()
-    if slurm:
-        from paper_repro.cells import changes
-        from paper_repro.launchers import slurm as cluster
-
-        sweep = cluster.sweep_of(plan, words, RESULTS, fill=action == "--fill")
-        if action == "--cancel":
-            return cluster.cancel(sweep)
-        if action == "--again":
-            changes.set_aside(words.runs, changes.changed(words.runs, plan.all_cells))
-        result = _said(cluster.run(sweep, slurm), warnings)
-    else:
-        result = _run(plan, words.runs, warnings, fill=action == "--fill", again=action == "--again")
-    if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
-        return result.exit_code
-    if all(cell.missing for cell in plan.cells):
-        return _without_data(plan, result, warnings)
+    from paper_repro.cells import changes, runner
     from paper_repro.tables.publish import closing
 
-    def close() -> None:
-        taken = time.monotonic() - started
-        print(closing(plan.artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
-        _say_where_it_was_interrupted(result)
+    started, fill, again = time.monotonic(), action == "--fill", action == "--again"
+    if slurm:
+        from paper_repro.launchers import slurm as cluster
 
-    if result.interrupted and not result.by_status.keys() - {"not run"}:  # there is nothing to show
-        _say_where_it_was_interrupted(result)
+        sweep = cluster.sweep_of(plan, words, RESULTS, fill=fill)
+        if action == "--cancel":
+            return cluster.cancel(sweep)
+        if again:
+            changes.set_aside(words.runs, changes.changed(words.runs, plan.all_cells))
+        result = cluster.run(sweep, slurm)
+    else:
+        result = runner.run_cells(plan.all_cells, words.runs, [words.runs, RESULTS], fill, again=again)
+    for reason in result.missing:
+        warnings.add(f"not run: {reason}")
+    if result.fatal:  # what stopped the run, a full disk for example, would stop the tables, too
+        print(f"error: {result.fatal}", file=sys.stderr)
+        return result.exit_code
+    if all(cell.missing for cell in plan.cells):
+        warnings.print()
+        print(f"{plan.artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
+        return result.exit_code
+
+    def close() -> None:
+        if shown:
+            taken = time.monotonic() - started
+            print(closing(plan.artifact.id, result.by_status, taken, words.runs / plan.folder), file=sys.stderr)
+        if result.interrupted:
+            done, total = result.by_status.get("finished", 0), sum(result.by_status.values())
+            print(f"interrupted after {done} of {total} cells; the same command goes on from here", file=sys.stderr)
+
+    shown = not result.interrupted or bool(result.by_status.keys() - {"not run"})
+    if not shown:
+        close()
         return result.exit_code
     return max(result.exit_code, _show(plan, words.runs, warnings, close))
-
-
-def _without_data(plan: "Plan", result: "Result", warnings: "Later") -> int:
-    """Say what the data of all cells lack; return the exit code."""
-    warnings.print()
-    print(f"{plan.artifact.id}: no cell could be run, so no table is written; {INSTEAD}", file=sys.stderr)
-    return result.exit_code
 
 
 def _verify(words: Words) -> int:
@@ -258,28 +239,6 @@ def _verify(words: Words) -> int:
         rows.append((one, verify(one.cell, published)))
     print(publish.verified(rows))
     return int(any(found.verdict == DIFFERS for _, found in rows))
-
-
-def _run(plan: "Plan", runs: Path, warnings: "Later", fill: bool = False, again: bool = False) -> "Result":
-    from paper_repro.cells import runner
-
-    return _said(runner.run_cells(plan.all_cells, runs, [runs, RESULTS], fill, again=again), warnings)
-
-
-def _said(result: "Result", warnings: "Later") -> "Result":
-    """Print what a run has to say, what it could not run only below the table, and return it."""
-    for reason in result.missing:
-        warnings.add(f"not run: {reason}")
-    if result.fatal:
-        print(f"error: {result.fatal}", file=sys.stderr)
-    return result
-
-
-def _say_where_it_was_interrupted(result: "Result") -> None:
-    """Print it as the last line, if it was."""
-    if result.interrupted:
-        done, total = result.by_status.get("finished", 0), sum(result.by_status.values())
-        print(f"interrupted after {done} of {total} cells; the same command goes on from here", file=sys.stderr)
 
 
 def _show(plan: "Plan", runs: Path, warnings: "Later", close: Callable[[], None] = lambda: None) -> int:

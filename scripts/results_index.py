@@ -32,7 +32,6 @@ from paper_repro.tables.publish import counted, published_listing
 from paper_repro.tables.table import FITTED, in_markdown
 
 WRITTEN_BY = "<!-- Written by scripts/results_index.py; edit that script, not this file. -->"
-TEMPLATES = ROOT / "paper_repro" / "site" / "templates"
 CELL_HEADERS = ["cell", "ms a step", "compiled", "GFLOP/s", "products", "others", "of these", "evaluations", "the last"]
 CELL_HEADERS += ["where", "code"]
 COMMAND_HEADERS = ["command", "processor s", "s", "goal", "where", "code"]
@@ -88,7 +87,7 @@ def _readme(tables: Sequence[dict[str, Any]]) -> str:
 
 
 def _filled(template: str, **parts: Any) -> str:
-    return (TEMPLATES / template).read_text(encoding="utf-8").format(**parts)
+    return (ROOT / "paper_repro" / "site" / "templates" / template).read_text(encoding="utf-8").format(**parts)
 
 
 def _estimate(claim: Mapping[str, Any]) -> str:
@@ -122,17 +121,11 @@ def _claims(tables: Sequence[dict[str, Any]]) -> str:
     return _filled("claims.md", totals=_totals(tables), misses=missed, count=count, table=listing)
 
 
-def within_one_deviation(ours: int = 10, theirs: int = 5) -> tuple[float, float]:
-    """Return the share of means that lie within one standard deviation of another mean of the same distribution.
-
-    Args:
-        ours: seeds behind each mean.
-        theirs: repeats behind the other mean, for the first number; it is of infinitely many for the second.
+def within_one_deviation() -> list[float]:
+    """Return the share of means of ten seeds that lie within one standard deviation of another mean of the same
+    distribution: of five repeats, and of infinitely many.
     """
-    normal = statistics.NormalDist()
-    errors = (math.sqrt(1 / ours + 1 / theirs), math.sqrt(1 / ours))
-    few, many = (2 * normal.cdf(1 / error) - 1 for error in errors)
-    return few, many
+    return [2 * statistics.NormalDist().cdf(1 / math.sqrt(error)) - 1 for error in (1 / 10 + 1 / 5, 1 / 10)]
 
 
 def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:

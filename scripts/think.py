@@ -22,7 +22,7 @@ if __name__ == "__main__":  # before imports that another Python lacks
 import argparse
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,7 @@ class Thinker:
     folder: Path
     record: Record
     parts: BuiltCell
+    model: Any
     steps: list[int]
     manner: Manner
 
@@ -137,11 +138,7 @@ class Thinker:
                 f"give {least} or more"
             )
         manner = Manner(words.samples, replace(module.thinking, noise=words.noise), words.step_size, words.seed)
-        return cls(words, folder, record, parts, steps, manner)
-
-    @property
-    def model(self) -> Any:
-        return self.parts.module.model
+        return cls(words, folder, record, parts, model, steps, manner)
 
     @property
     def label(self) -> str:
@@ -180,11 +177,9 @@ class Thinker:
             for at, place in enumerate(found[-1].places + new, start=1)
             for step, energy in enumerate(place.energies)
         ]
-        figures: dict[str, ThoughtFigure] = {"energies": TokenEnergies(rows, f"Energies of predictions, {self.label}")}
-        if self.words.landscape:
-            what = "the prediction of the token after the prompt"
-            figures["landscape"] = self._landscape(reader.around(ids, found[-1]), what)
-        return figures
+        energies = TokenEnergies(rows, f"Energies of predictions, {self.label}")
+        what = "the prediction of the token after the prompt"
+        return self._figures(energies, lambda: reader.around(ids, found[-1]), what)
 
     def board(self) -> dict[str, ThoughtFigure]:
         from paper_repro.datamodules.sudoku_boards import check_board, given_boards
@@ -218,11 +213,8 @@ class Thinker:
             for step in shown
             for cell, digit in enumerate(last.boards[step])
         ]
-        title = f"Energies of a board's cells, givens bold, {self.label}"
-        figures: dict[str, ThoughtFigure] = {"energies": BoardEnergies(rows, title)}
-        if self.words.landscape:
-            figures["landscape"] = self._landscape(around(self.model, givens, last), "the board's prediction")
-        return figures
+        energies = BoardEnergies(rows, f"Energies of a board's cells, givens bold, {self.label}")
+        return self._figures(energies, lambda: around(self.model, givens, last), "the board's prediction")
 
     def image(self) -> dict[str, ThoughtFigure]:
         from think_figures import DenoisedImage
@@ -242,14 +234,20 @@ class Thinker:
         title = f"A noised image (t = {time}) after each step, {self.label}"
         return {"energies": DenoisedImage(thought.pictures, rows, title)}
 
-    def _landscape(self, around: Sequence[Surface], what: str) -> ThoughtFigure:
+    def _figures(
+        self, energies: ThoughtFigure, around: Callable[[], Sequence[Surface]], what: str
+    ) -> dict[str, ThoughtFigure]:
+        """Return the figure of energies, and that of the energy around a prediction where it is asked for."""
+        if not self.words.landscape:
+            return {"energies": energies}
         from think_figures import Surfaces
 
         from paper_repro.probes.thoughts import surface
 
         count = self.model.num_landscapes
         where = f" on landscape {count} of {count}" if count > 1 else ""
-        return Surfaces(list(surface.rows(around, self.manner.seed)), f"Energy{where} around {what}, {self.label}")
+        title = f"Energy{where} around {what}, {self.label}"
+        return {"energies": energies, "landscape": Surfaces(list(surface.rows(around(), self.manner.seed)), title)}
 
 
 def _shader(energies: Iterable[float]) -> Shader:
@@ -265,9 +263,8 @@ def _spread(last: int) -> list[int]:
 
 def _print_text(thought: TextThought, first: str, shade: Shader) -> None:
     places, trace = thought.places, thought.trace
-    said = ""
-    if thought.perplexity is not None:
-        said = f", perplexity {thought.perplexity:.5g} of the {len(places) - 1} tokens after the first"
+    of_the_others = f" of the {len(places) - 1} tokens after the first"
+    said = "" if thought.perplexity is None else f", perplexity {thought.perplexity:.5g}{of_the_others}"
     print(f"\nsteps {trace.num_steps}, NFE {trace.num_evaluations}{said}")
     colored = [shade(_shown(place.token), place.energies[-1]) for place in places if place.token is not None]
     print("".join([_shown(first), *colored]))

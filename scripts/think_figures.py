@@ -141,8 +141,7 @@ def _draw_curves(axes: Axes, rows: Sequence[Row]) -> None:
         for line in sorted({row["line"] for row in own}):
             x, energies = zip(*[(row["x"], row["energy"]) for row in own if row["line"] == line], strict=True)
             axes.plot(x, energies, color=color, linewidth=width, alpha=0.8, label=None if line else label)
-    path = [row for row in rows if (row["kind"], row["over"]) == ("path", "path")]
-    _draw_path(axes, [row["x"] for row in path], [row["energy"] for row in path])
+    _draw_path(axes, [row for row in rows if (row["kind"], row["over"]) == ("path", "path")], "energy")
     axes.set(xlabel="place along the line, 0 at the end", ylabel="energy (no unit)")
 
 
@@ -154,16 +153,16 @@ def _draw_plane(axes: Axes, rows: Sequence[Row]) -> "ScalarMappable":
     drawn = axes.pcolormesh(xs, ys, values, cmap=plots.SIGNED, shading="nearest", rasterized=True)
     if min(energies.values()) < max(energies.values()):
         axes.contour(xs, ys, values, levels=10, colors=plots.INK, linewidths=0.4, linestyles="solid", alpha=0.6)
-    _draw_path(axes, [row["x"] for row in path], [row["y"] for row in path])
+    _draw_path(axes, path, "y")
     kind = "random direction" if rows[0]["over"] == "random" else "direction of the path"
     axes.set(xlabel=f"along {kind} 1", ylabel=f"along {kind} 2")
     axes.grid(False)
     return drawn
 
 
-def _draw_path(axes: Axes, x: Sequence[float], y: Sequence[float]) -> None:
+def _draw_path(axes: Axes, path: Sequence[Row], height: str) -> None:
     """Draw the descent's points, the first one hollow, the last one a star."""
-    color = plots.VERMILION
+    x, y, color = [row["x"] for row in path], [row[height] for row in path], plots.VERMILION
     axes.plot(x, y, "-o", color=color, linewidth=1.4, markersize=4, label="descent, step by step", zorder=3)
     start: Any = {"color": plots.GROUND, "markeredgecolor": color, "markersize": 6}
     end: Any = {"color": color, "markeredgecolor": plots.INK, "markersize": 11}

@@ -34,6 +34,7 @@ from paper_repro.base.configs import (
     compose,
     experiment_named,
     experiment_titles,
+    explained,
     is_experiment,
     quoted,
     with_own_folders,
@@ -61,8 +62,6 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     experiment, overrides, runs = _sorted(words)
     if "--config" in options:
-        from paper_repro.base.configs import explained
-
         seeds = [word.partition("=")[2] for word in overrides if word.startswith("seed=")]
         rest = [word for word in overrides if not word.startswith("seed=")]
         print(explained(experiment, rest, whole("seed", seeds[-1]) if seeds else 0))
@@ -75,8 +74,11 @@ def _words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the options, with their values, and the other words."""
     from hydra._internal.utils import get_args_parser
 
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(message)
+
     parser: argparse.ArgumentParser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     for option in OWN:
         parser.add_argument(option, action="store_true")
     found, unknown = parser.parse_known_intermixed_args(arguments)
@@ -86,10 +88,6 @@ def _words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         hint = f": write {word}=..." if word in ("seed", "runs") else nearest(unknown[0], known)
         raise UsageError(f"unknown option {unknown[0]}{hint}")
     return [word for word in arguments if word not in found.overrides], found.overrides
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UsageError(message)
 
 
 def _sorted(words: Sequence[str]) -> tuple[str, list[str], Path]:

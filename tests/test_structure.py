@@ -22,9 +22,7 @@ TORCH_FREE = (
         for path in sorted((ROOT / "paper_repro" / room).glob("*.py"))
         if path.stem != "__init__"
     ),
-    "metrics.learning_rate",
-    "metrics.quantities",
-    "metrics.scaling",
+    "metrics.fits",
     "metrics.speedup",
     "metrics.students_t",
 )

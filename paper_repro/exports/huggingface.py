@@ -10,7 +10,7 @@ Legend: V vocabulary, D width, H heads, Y = D/H, M hidden width, E further dimen
 """
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,13 @@ def _llama(model: Llama) -> Converted:
     num_heads, hidden = 0, 0
     for index, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        (attention_norm, attention), (norm, feed_forward) = _attention(block, name), _feed_forward(block, name)
+        attention_norm, attention = _branch(block.attention, RotaryAttention, "attention")
+        norm, feed_forward = _branch(block.feed_forward, GatedFeedForward, "feed-forward part")
+        plain = attention.scale is None and not attention.normalize
+        if not plain or not math.isclose(attention.softmax_scale, model.head_width**-0.5):
+            raise _refused(f"this {name} normalises queries and keys (qk_norm=true)")
+        if feed_forward.scale_u is not None or feed_forward.scale_nu is not None:
+            raise _refused(f"this {name} scales its feed-forward part")
         num_heads, hidden = attention.num_heads, len(feed_forward.down.weight)
         query, key, value = attention.query_key_value.weight.chunk(3)  # (D, D) each
         up, gate = feed_forward.up.weight.chunk(2)  # (M, D) each
@@ -100,30 +106,15 @@ def _llama(model: Llama) -> Converted:
     return tensors, config
 
 
-def _attention(block: Block, name: str) -> tuple[nn.RMSNorm, RotaryAttention]:
-    norm, branch = _parts(block.attention, name)
-    if not isinstance(branch, RotaryAttention):
-        raise _refused(f"this {name} has the attention {type(block.attention).__name__}")
-    width = branch.output.weight.shape[1]
-    plain = branch.scale is None and not branch.normalize
-    if not plain or not math.isclose(branch.softmax_scale, (width // branch.num_heads) ** -0.5):
-        raise _refused(f"this {name} normalises queries and keys (qk_norm=true)")
-    return norm, branch
+Branch = TypeVar("Branch", RotaryAttention, GatedFeedForward)
 
 
-def _feed_forward(block: Block, name: str) -> tuple[nn.RMSNorm, GatedFeedForward]:
-    norm, branch = _parts(block.feed_forward, name)
-    if not isinstance(branch, GatedFeedForward) or branch.scale_u is not None or branch.scale_nu is not None:
-        raise _refused(f"this {name} has the feed-forward part {type(block.feed_forward).__name__}")
-    return norm, branch
-
-
-def _parts(part: nn.Module, name: str) -> tuple[nn.RMSNorm, nn.Module]:
-    """Return the norm of a part of a block, and what reads its output; the part itself where it is of another kind."""
-    if not isinstance(part, PreNorm):
-        return nn.RMSNorm(1), part
-    if part.num_passes != 1:
-        raise _refused(f"this {name} applies its parts {part.num_passes} times")
+def _branch(part: nn.Module, kind: type[Branch], what: str) -> tuple[nn.RMSNorm, Branch]:
+    """Return the norm of a part of a block, and what reads its output."""
+    if isinstance(part, PreNorm) and part.num_passes != 1:
+        raise _refused(f"this model applies its parts {part.num_passes} times")
+    if not isinstance(part, PreNorm) or not isinstance(part.branch, kind):
+        raise _refused(f"this model has the {what} {type(part).__name__}")
     return part.norm, part.branch
 
 

@@ -1,29 +1,30 @@
-"""A model's weights as safetensors with a config beside them, written from a finished cell and read back."""
+"""A model's weights as safetensors with a config beside them, written from a finished cell and read back.
+
+Torch is imported where a model is built: a wrong word is refused at once.
+"""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from paper_repro.base import identity
 from paper_repro.base.configs import instantiate, require
-from paper_repro.base.errors import UsageError
+from paper_repro.base.errors import UsageError, default_runs
 from paper_repro.base.files import sha256_of_bytes, write_atomically
-from paper_repro.cells.records import Record
-from paper_repro.cells.tasks import Cell
-from paper_repro.exports import source
-from paper_repro.exports.source import FORMAT, HUGGING_FACE
-from paper_repro.training import checkpoints
-from paper_repro.training.build import rebuild
+from paper_repro.cells.records import Record, check_has_weights
+from paper_repro.cells.tasks import FINISHED, Cell
+from paper_repro.tables import view
 
+if TYPE_CHECKING:
+    from torch import nn
+
+FORMAT, HUGGING_FACE = "paper-repro", "huggingface"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 VERSION = 1
 
 
-def load_model(path_or_id: str | Path, runs: str | Path | None = None) -> nn.Module:
+def load_model(path_or_id: str | Path, runs: str | Path | None = None) -> "nn.Module":
     """Return a trained model in evaluation mode on the CPU.
 
     Args:
@@ -34,36 +35,35 @@ def load_model(path_or_id: str | Path, runs: str | Path | None = None) -> nn.Mod
         UsageError: there is no such cell or folder, the cell has no weights, or they are damaged or another model's.
     """
     folder = Path(path_or_id).expanduser()
-    if (folder / CONFIG).is_file():
-        return _read(folder)
-    return trained(path_or_id, runs)[0]
-
-
-def trained(path_or_id: str | Path, runs: str | Path | None = None) -> tuple[nn.Module, Record]:
-    """Return the model of a finished cell with its weights, in evaluation mode on the CPU, and the cell's record.
-
-    Raises:
-        UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
-    """
-    folder, record = source.find(path_or_id, runs)
-    built = rebuild(folder, Cell(record.cell, {**record.config, identity.MACHINE: {"accelerator": "cpu"}}))
-    return built.module.model, record
+    return _read(folder) if (folder / CONFIG).is_file() else _built(*_find(path_or_id, runs))
 
 
 def export(path_or_id: str | Path, to: Path, form: str = FORMAT, runs: str | Path | None = None) -> list[Path]:
     """Write a finished cell's model as ``model.safetensors`` and ``config.json``; return both.
 
     Args:
+        path_or_id, runs: see ``load_model``.
+        to: a new folder, or an empty one.
         form: "paper-repro", which ``load_model`` reads, or "huggingface", which transformers reads.
 
     Raises:
-        UsageError: as ``trained``, a folder that is not empty or cannot be written to, or a model that Hugging Face's
-            classes cannot represent.
+        UsageError: an unknown format, a folder that is not empty or cannot be written to, a cell without weights, or a
+            model that Hugging Face's classes cannot represent.
     """
-    from paper_repro.exports import huggingface
+    if form not in (FORMAT, HUGGING_FACE):
+        raise UsageError(f"--format {form}: expected {FORMAT} or {HUGGING_FACE}")
+    if to.is_dir() and (found := sorted(path.name for path in to.iterdir())):
+        raise UsageError(f"--to {to}: not empty ({found[0]} lies there); give a new folder")
+    if not to.is_dir() and (to.exists() or to.is_symlink()):
+        raise UsageError(f"--to {to}: found something else there, expected a new folder")
+    folder, record = _find(path_or_id, runs)
 
-    source.check(path_or_id, to, form, runs)
-    model, record = trained(path_or_id, runs)
+    import safetensors.torch
+
+    from paper_repro.exports import huggingface
+    from paper_repro.training import checkpoints
+
+    model = _built(folder, record)
     if form == HUGGING_FACE:
         tensors, config = huggingface.converted(model)
         metadata = {"format": "pt"}  # transformers asks for it
@@ -85,6 +85,29 @@ def export(path_or_id: str | Path, to: Path, form: str = FORMAT, runs: str | Pat
     return list(files)
 
 
+def _find(path_or_id: str | Path, runs: str | Path | None) -> tuple[Path, Record]:
+    """Return the folder and the record of a cell that has trained a model.
+
+    Raises:
+        UsageError: there is no such cell, it did not finish, trains no model, or its weights are not there.
+    """
+    folder, record = view.find_record(path_or_id, [default_runs() if runs is None else Path(runs).expanduser()])
+    if record.status != FINISHED:
+        raise UsageError(f"{folder}: the cell is {record.status} ({record.note}), expected finished: it has no weights")
+    if "model" not in record.config or "module" not in record.config:
+        raise UsageError(f"{folder}: the cell trains no model, it counts or measures: there are no weights")
+    check_has_weights(folder, record)
+    return folder, record
+
+
+def _built(folder: Path, record: Record) -> "nn.Module":
+    from paper_repro.training.build import rebuild
+
+    cell = Cell(record.cell, {**record.config, identity.MACHINE: {"accelerator": "cpu"}})
+    model: nn.Module = rebuild(folder, cell).module.model
+    return model
+
+
 def _described(record: Record) -> dict[str, Any]:
     today = identity.today(record.config)
     return {
@@ -100,8 +123,13 @@ def _described(record: Record) -> dict[str, Any]:
     }
 
 
-def _read(folder: Path) -> nn.Module:
-    path = folder / CONFIG
+def _read(folder: Path) -> "nn.Module":
+    import safetensors.torch
+    from torch import nn
+
+    from paper_repro.training import checkpoints
+
+    path, weights = folder / CONFIG, folder / WEIGHTS
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -114,15 +142,13 @@ def _read(folder: Path) -> nn.Module:
     node = identity.today({"model": config["model"]})["model"]
     require(node, f"{path}: model", nn.Module, "a torch module", nested=True)
     model: nn.Module = instantiate(node)
-    weights = folder / WEIGHTS
     try:
         content = weights.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{weights}: cannot be read ({error.strerror}); export the cell again") from error
-    if sha256_of_bytes(content) != config.get("weights_sha256"):
-        raise UsageError(f"{weights}: not the weights that {CONFIG} beside it names; export the cell again")
-    try:
+        if sha256_of_bytes(content) != config.get("weights_sha256"):
+            raise UsageError(f"{weights}: not the weights that {CONFIG} beside it names; export the cell again")
         tensors = safetensors.torch.load(content)
+    except UsageError:
+        raise
     except Exception as error:  # forged bytes of a fitting hash raise more than SafetensorError
         raise UsageError(
             f"{weights}: cannot be read ({' '.join(str(error).split())}); export the cell again"

@@ -33,24 +33,7 @@ class BigramCounts:
 
     @classmethod
     def of(cls, previous: Tensor, following: Tensor, vocabulary_size: int) -> "BigramCounts":
-        """Count the N pairs of a text.
-
-        Args:
-            previous: x, (N,), int64.
-            following: y, (N,), int64.
-            vocabulary_size: V, above every id.
-
-        Raises:
-            ValueError: no pair, tensors of different lengths, or an id outside [0, V).
-        """
-        if previous.shape != following.shape or previous.ndim != 1 or not len(previous):
-            raise ValueError(
-                f"previous and following must be equally many ids, at least one, got "
-                f"{tuple(previous.shape)} and {tuple(following.shape)}"
-            )
-        for name, ids in (("previous", previous), ("following", following)):
-            if int(ids.min()) < 0 or int(ids.max()) >= vocabulary_size:
-                raise ValueError(f"{name} must hold ids from 0 to below {vocabulary_size}, the vocabulary's size")
+        """Count the N pairs of a text, x in ``previous`` and y in ``following``, (N,), int64, both below V."""
         after, before = (ids.bincount(minlength=vocabulary_size).double() for ids in (following, previous))
         pairs, pair_counts = _tally(previous * vocabulary_size + following, vocabulary_size**2)
         return cls(vocabulary_size, after, before, pairs, pair_counts)

@@ -1,20 +1,21 @@
 """Grammar quality score, GQS: grammar, spelling and readability of a text in one number (NRGPT, appendix F.2).
 
-Four engines look for errors: ``PaperRules``, the only one to be compared with published values, and ``FixedRules``, its
-repair, here; ``LanguageTool`` and ``Harper`` in ``grammar_checkers``.  Each names a quantity of its own, so that two
-engines never share a column.  Needs no torch.
+Four engines look for errors: ``PaperRules``, the only one to be compared with published values, ``FixedRules``, its
+repair, and two checkers, ``LanguageTool`` and ``Harper``.  Each has a title of its own, so that two engines never share
+a column.  Needs no torch.
 """
 
 import functools
+import importlib
 import math
+import os
 import re
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
-
-from paper_repro.metrics.diversity import words_of
-from paper_repro.metrics.quantities import Quantity
+from pathlib import Path
+from typing import Any, Protocol
 
 GRAMMAR, SPELLING, READABILITY = 0.5, 0.3, 0.2
 """The shares of the three parts (NRGPT, appendix F.2)."""
@@ -26,6 +27,17 @@ SHORTEST = 3
 
 Grade = Callable[[str], float]
 """A text to its Flesch-Kincaid grade."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the pieces of ``text`` between white space, case and punctuation kept.
+
+    Raises:
+        TypeError: ``text`` is not a str.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"found {type(text).__name__}, expected a text (str): decode tokens and bytes first")
+    return text.split()
 
 
 @dataclass(frozen=True)
@@ -49,8 +61,7 @@ class Inspection:
 class Engine(Protocol):
     """Looks for errors in a text of at least one word and three characters."""
 
-    @property
-    def quantity(self) -> Quantity: ...
+    title: str
 
     def inspect(self, text: str) -> Inspection: ...
 
@@ -59,7 +70,6 @@ class Engine(Protocol):
 class GrammarQuality:
     """The score of a text, and what it is made of."""
 
-    quantity: Quantity
     num_words: int
     inspection: Inspection
     grade: float
@@ -124,13 +134,13 @@ def grammar_quality(text: str, engine: Engine, grade: Grade = flesch_kincaid_gra
     num_words = len(words_of(text))
     if isinstance(engine, FixedRules):
         found = grade(text) if re.search(r"[^\W\d_]", text) else math.nan
-        return GrammarQuality(engine.quantity, num_words, engine.inspect(text), found)
+        return GrammarQuality(num_words, engine.inspect(text), found)
     if num_words == 0 or len(text.strip()) < SHORTEST:
         raise ValueError(
-            f"{engine.quantity.name} of a text of {num_words} words and {len(text.strip())} characters, expected at "
+            f"{engine.title} of a text of {num_words} words and {len(text.strip())} characters, expected at "
             f"least one word and {SHORTEST} characters: leave the text out"
         )
-    return GrammarQuality(engine.quantity, num_words, engine.inspect(text), grade(text))
+    return GrammarQuality(num_words, engine.inspect(text), grade(text))
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,19 @@ class Family:
     category: str
     severity: float
     patterns: tuple[str, ...]
+
+    def finding(self, match: re.Match[str]) -> Finding:
+        return Finding(self.category, match.group(), self.severity)
+
+
+def _matches(families: Sequence[Family], text: str) -> list[tuple[tuple[int, int], Finding]]:
+    """Return the place of each match of each pattern, and what it is."""
+    return [
+        (match.span(), family.finding(match))
+        for family in families
+        for pattern in family.patterns
+        for match in re.finditer(pattern, text, re.IGNORECASE)
+    ]
 
 
 def _spaced(*phrases: str) -> tuple[str, ...]:
@@ -200,16 +223,11 @@ class PaperRules:
     punctuation.  Misspelt is what pyspellchecker's English words lack, each word once.
     """
 
-    quantity = Quantity("GQS (paper)", "", higher_is_better=True)
+    title = "GQS (paper)"
 
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
-        findings = [
-            Finding(family.category, match.group(), family.severity)
-            for family in FAMILIES
-            for pattern in family.patterns
-            for match in re.finditer(pattern, collapsed, re.IGNORECASE)
-        ]
+        findings = [finding for _, finding in _matches(FAMILIES, collapsed)]
         return Inspection(findings, frozenset(_unknown(re.findall(r"\b[a-z]+\b", text.lower()))))
 
 
@@ -282,37 +300,20 @@ _PHRASE_ENDS = frozenset(
 class FixedRules:
     """The paper's families and weights with their quirks repaired: an engine of its own, not for published values.
 
-    Repairs, against ``PaperRules``:
-
-    * Capitals: case counts, so that correct text is without error; "may", "march" and "august" are left alone, and so
-      is a small letter behind an ellipsis, "etc." or an abbreviation of single letters.
-    * "there is" and "there are" are judged by the noun phrase that follows: "there is always", "there are many" and
-      "there are books here" are no errors, "there are a dog" and "there are dog" are.
-    * Ellipses of three or four points and abbreviations ("e.g.", "U.S.") are no errors of punctuation.
-    * Articles go by sound as far as spelling tells: "a unit", "an hour", "a 7", "an 8"; ordinals after "the" are right.
-    * "if he were", "one of you is", "would of course", "did need", "have nothing", "its meaning", "had had", "that
-      that" and a first word like "King" are right; "whos" is wrong before a blank too.
-    * Word choice asks for the mistake itself ("accept for", "more then"), not for a word that comes much later.
-    * One stretch of text is one error: of findings that overlap the most severe stays; a word said thrice is one.
-    * Spelling takes contractions and possessives whole, so that "didn't" is no misspelt "didn".
-    * Every text has a score: 0 without words.
+    Against ``PaperRules``, case counts, so that correct text is without error; "there is" and "there are" are judged by
+    the noun phrase that follows; articles go by sound as far as spelling tells; word choice asks for the mistake
+    itself, not for a word that comes much later; ellipses, abbreviations, "if he were", "had had" and the like are
+    right.  One stretch of text is one error: of findings that overlap the most severe stays.  Spelling takes
+    contractions and possessives whole.  Every text has a score: 0 without words.
     """
 
-    quantity = Quantity("GQS (fixed)", "", higher_is_better=True)
+    title = "GQS (fixed)"
 
     def inspect(self, text: str) -> Inspection:
         collapsed = " ".join(words_of(text))
-        found = [
-            (match.span(), Finding(family.category, match.group(), family.severity))
-            for family in FIXED_FAMILIES
-            for pattern in family.patterns
-            for match in re.finditer(pattern, collapsed, re.IGNORECASE)
-        ]
+        found = _matches(FIXED_FAMILIES, collapsed)
         agreement = FIXED_FAMILIES[0]
-        found += [
-            (match.span(), Finding(agreement.category, match.group(), agreement.severity))
-            for match in _clashes_of_number(collapsed)
-        ]
+        found += [(match.span(), agreement.finding(match)) for match in _clashes_of_number(collapsed)]
         words = re.findall(r"[a-z]+(?:'[a-z]+)*", text.lower().replace("’", "'"))
         return Inspection(_apart(found), frozenset(_unknown([word.removesuffix("'s") for word in words])))
 
@@ -354,12 +355,120 @@ def _apart(found: Sequence[tuple[tuple[int, int], Finding]]) -> list[Finding]:
 
 
 def _unknown(words: list[str]) -> set[str]:
-    return set(_dictionary()(words))
+    return set(_dictionary().unknown(words))
 
 
 @functools.cache
-def _dictionary() -> Callable[[list[str]], set[str]]:
+def _dictionary() -> Any:
     from spellchecker import SpellChecker
 
-    unknown: Callable[[list[str]], set[str]] = SpellChecker().unknown
-    return unknown
+    return SpellChecker()
+
+
+SEVERITY = 1.0
+"""Of every finding of a checker, spelling apart: the paper's weights belong to its own ten families."""
+SERVER = "java -cp languagetool-server.jar org.languagetool.server.HTTPServer --port 8081"
+LANGUAGETOOL_JAR = "languagetool-server.jar"
+"""An archive, whose table of contents comes last: one that broke off is none."""
+NEEDS_LOCAL = (
+    "LanguageTool needs Java 17 or newer on the PATH, and downloads itself (about 250 MB) on first use; without a "
+    "network give url= of a running server (`" + SERVER + "`)"
+)
+
+
+class MissingCheckerError(RuntimeError):
+    """A grammar checker is not installed, cannot start or does not answer; the message says what to do."""
+
+
+class LanguageTool:
+    """LanguageTool through language_tool_python: started here, or a running server.  Close it, or use
+    ``contextlib.closing``.
+
+    Args:
+        url: of a server, for example "http://localhost:8081"; None starts one on this machine.
+
+    Raises:
+        MissingCheckerError: no server could be started, or it does not answer; also from ``inspect``.
+    """
+
+    title = "GQS (LanguageTool)"
+
+    def __init__(self, url: str | None = None) -> None:
+        import language_tool_python as client
+
+        self.url = url
+        try:
+            self._tool: Any = client.LanguageTool("en-US", remote_server=url)
+        except (Exception, SystemExit) as error:  # of the client, its many ways to say so share no base
+            raise self._unavailable(error) from error
+
+    def inspect(self, text: str) -> Inspection:
+        words_of(text)
+        try:
+            matches = self._tool.check(text)
+        except (Exception, SystemExit) as error:
+            raise self._unavailable(error) from error
+        named = [(match, text[match.offset : match.offset + match.error_length]) for match in matches]
+        return _sorted_findings(
+            (match.rule_issue_type == "misspelling", match.category, found) for match, found in named
+        )
+
+    def close(self) -> None:
+        """Stop the local server; a server that was given is left alone."""
+        self._tool.close()
+
+    def _unavailable(self, error: BaseException) -> MissingCheckerError:
+        """Return what went wrong, and what mends it."""
+        detail = f"{type(error).__name__}: {error}"[:300]
+        if self.url is not None:
+            return MissingCheckerError(
+                f"{self.url} does not answer as a LanguageTool server ({detail}): check the address, or start one with "
+                f"`{SERVER}`"
+            )
+        causes = {ModuleNotFoundError: "no Java was found", SystemError: "the Java that was found is too old"}
+        other = f"LanguageTool did not start; if {languagetool_folder()} is not whole, remove it"
+        return MissingCheckerError(f"{causes.get(type(error), other)} ({detail}): {NEEDS_LOCAL}")
+
+
+def languagetool_folder() -> Path:
+    """Return where the client keeps what it has downloaded."""
+    return Path(os.environ.get("LTP_PATH") or Path.home() / ".cache" / "language_tool_python")
+
+
+def languagetool_is_here() -> bool:
+    """Return whether a whole download of LanguageTool is on this machine."""
+    return any(map(zipfile.is_zipfile, languagetool_folder().glob(f"LanguageTool*/{LANGUAGETOOL_JAR}")))
+
+
+class Harper:
+    """Harper through harper-py: rule-based, on this machine, without Java or network; the extra ``[grammar]``.
+
+    Raises:
+        MissingCheckerError: harper-py is not installed.
+    """
+
+    title = "GQS (Harper)"
+
+    def __init__(self) -> None:
+        try:
+            self._linter: Any = importlib.import_module("harper").Linter()
+        except (ImportError, AttributeError) as error:  # another package is called harper too
+            raise MissingCheckerError(
+                f"harper-py is not installed ({error}): run `pip install harper-py`, or choose another engine"
+            ) from error
+
+    def inspect(self, text: str) -> Inspection:
+        words_of(text)
+        lints = self._linter.lint(text, language="plaintext")
+        return _sorted_findings((lint.lint_kind == "Spelling", lint.lint_kind, lint.problem_text) for lint in lints)
+
+
+def _sorted_findings(found: Iterable[tuple[bool, str, str]]) -> Inspection:
+    """Sort what a checker found: whether it is misspelt, its category, and its text."""
+    findings, misspelt = [], set()
+    for is_misspelt, category, text in found:
+        if is_misspelt:
+            misspelt.add(text.lower())
+        else:
+            findings.append(Finding(category, text, SEVERITY))
+    return Inspection(findings, frozenset(misspelt))

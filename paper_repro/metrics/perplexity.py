@@ -8,8 +8,8 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.base.files import DATA_VARIABLE, find_data
+from paper_repro.metrics.grammar import words_of
 from paper_repro.metrics.likelihood import summed_negative_log_likelihood
-from paper_repro.metrics.quantities import Quantity
 
 GPT2 = "gpt2"
 """The model of the published values: GPT-2 small."""
@@ -42,10 +42,14 @@ class TextPerplexity:
 
     def __init__(self, model: str | Path = GPT2, download: bool = False, device: str | torch.device = "cpu") -> None:
         self.name = str(model)
-        self.quantity = Quantity(f"perplexity ({self.name})", "", higher_is_better=False)
+        self.title = f"perplexity ({self.name})"
         place = find_model(self.name)
         self._tokenizer, self._model = _load(str(place or self.name), place is not None, download, torch.device(device))
-        _check_sizes(self.name, place, self._model.config)
+        found = {key: getattr(self._model.config, key, None) for key in GPT2_SIZES}
+        if self.name == GPT2 and found != GPT2_SIZES:
+            raise UsageError(
+                f"{place or GPT2}: {found}, expected GPT-2 small, {GPT2_SIZES}: give another model by its path"
+            )
         positions = getattr(self._model.config, "max_position_embeddings", None)
         self.most_tokens = min(MOST_TOKENS, positions or MOST_TOKENS)
 
@@ -57,12 +61,11 @@ class TextPerplexity:
             TypeError: ``text`` is not a str.
             ValueError: fewer than two tokens, so that none is predicted from another.
         """
-        if not isinstance(text, str):
-            raise TypeError(f"found {type(text).__name__}, expected a text (str): decode tokens and bytes first")
+        words_of(text)
         ids = self._tokenizer(text, truncation=True, max_length=self.most_tokens)["input_ids"]
         if len(ids) < 2:
             raise ValueError(
-                f"{self.quantity.name} of a text of {len(ids)} tokens, expected at least 2, as the first is not "
+                f"{self.title} of a text of {len(ids)} tokens, expected at least 2, as the first is not "
                 "predicted: leave the text out"
             )
         inputs = torch.tensor([ids], device=self._model.device)
@@ -93,30 +96,17 @@ def find_model(name: str) -> Path | None:
         raise UsageError(f"{folder}: no config.json there, expected the folder of a language model: {_bring(name)}")
     if not weights:
         raise UsageError(f"{folder}: no weights there, expected {' or '.join(WEIGHTS)}: {_bring(name)}")
-    for path in weights:
-        if path.suffix == ".safetensors":
-            _check_whole(path, name)
-    return folder
-
-
-def _check_whole(path: Path, name: str) -> None:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, framework="pt"):
-            return
-    except (SafetensorError, OSError) as error:
-        raise UsageError(
-            f"{path}: {path.stat().st_size} bytes, truncated or damaged ({error}): delete it; {_bring(name)}"
-        ) from error
-
-
-def _check_sizes(name: str, place: Path | None, config: Any) -> None:
-    found = {key: getattr(config, key, None) for key in GPT2_SIZES}
-    if name == GPT2 and found != GPT2_SIZES:
-        raise UsageError(
-            f"{place or name}: {found}, expected GPT-2 small, {GPT2_SIZES}: give another model by its path"
-        )
+    for path in folder.glob(WEIGHTS[0]):
+        try:
+            with safe_open(path, framework="pt"):
+                continue
+        except (SafetensorError, OSError) as error:
+            raise UsageError(
+                f"{path}: {path.stat().st_size} bytes, truncated or damaged ({error}): delete it; {_bring(name)}"
+            ) from error
+    return folder
 
 
 def _bring(name: str) -> str:

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paper_repro.base.errors import at_least
-
 CONFIDENCE = 0.95
 
 
@@ -22,16 +20,10 @@ class RankCorrelation(NamedTuple):
 def rank_correlation(left: Tensor, right: Tensor) -> float:
     """Return Spearman's coefficient of two series of equal length, ties with their mean rank.
 
-    Raises:
-        ValueError: series of different lengths, or fewer than two values.
+    NaN for fewer than two values.
     """
     from scipy.stats import spearmanr
 
-    if left.shape != right.shape or left.ndim != 1 or len(left) < 2:
-        raise ValueError(
-            f"left and right must be series of one length, at least two values, got {tuple(left.shape)} and "
-            f"{tuple(right.shape)}"
-        )
     return float(spearmanr(left.cpu().numpy(), right.cpu().numpy()).statistic)
 
 
@@ -46,13 +38,10 @@ def grouped_rank_correlation(
         left, right: the values of each group, as many on both sides.
         seed: of the resampling.
         resamples: how often groups are drawn with replacement.
-
-    Raises:
-        ValueError: as ``rank_correlation``, or ``resamples`` below 1.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = []
-    for _ in range(at_least("resamples", resamples)):
+    for _ in range(resamples):
         chosen = torch.randint(len(left), (len(left),), generator=generator).tolist()
         drawn.append(rank_correlation(*(torch.cat([side[group] for group in chosen]) for side in (left, right))))
     outside = (1 - CONFIDENCE) / 2

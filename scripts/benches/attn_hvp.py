@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, relative_error, timed
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -83,8 +83,7 @@ def _bytes(size: Size, device: torch.device, ours: Side, theirs: Side, other: st
 
 def _times(size: Size, device: torch.device, ours: Side, theirs: Side, other: str) -> Comparison:
     one, two = (_product(size, device, side) for side in (ours, theirs))
-    times = interleaved(one, two, 1, device)
-    return Comparison(str(size), "ms", *times, other, relative_error(one(), two()))
+    return timed(str(size), "ms", one, two, other, device, error=relative_error(one(), two()))
 
 
 def _product(size: Size, device: torch.device, side: Side) -> Callable[[], list[Tensor]]:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import cycle
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from paper_repro.cells.tasks import Cell
 from paper_repro.tables import plan, spec
 from paper_repro.training import cost
 from paper_repro.training.build import BuiltCell, build
+from paper_repro.training.module import PaperModule
 
 ROUNDS = 15
 UNMEASURED = 3
@@ -115,10 +116,13 @@ def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int =
     built = build(Cell("bench", cell.config))
     built.data.prepare_data()
     built.data.setup("fit")
-    step = _stepper(built)
-    for _ in range(UNMEASURED):
-        _spent(step)
-    each = [_spent(step) for _ in range(rounds)]
+    batches = cycle([built.data.train_batch(step) for step in range(BATCHES)])
+
+    def step() -> None:
+        built.module.counted_step(next(batches))
+        built.module.zero_grad(set_to_none=True)
+
+    each = _rounds(step, rounds)
     with profile(activities=[ProfilerActivity.CPU]) as found:  # its times are those of the clock
         started = time.perf_counter()
         for _ in range(BATCHES):
@@ -140,7 +144,7 @@ def measured(name: str, place: dict[str, str], scale: str = "cpu", rounds: int =
         slowest=[(name, round(share, 4)) for name, share in others.most_common(SLOWEST)],
         evaluations=round(middle / run, 4),
         last=round(last / run, 4),
-        compiled=_compiled(built, rounds),
+        compiled=None if built.module.uncompilable else _compiled(built.module, batches, rounds),
     )
 
 
@@ -151,18 +155,9 @@ def _cell(name: str, place: dict[str, str], scale: str) -> PlannedCell:
     raise LookupError(f"{name} has no cell {place} at scale {scale}")
 
 
-def _stepper(built: BuiltCell) -> Callable[[], None]:
-    """Return what computes the gradients of the cell's first batches, in turn."""
-    module, batches = built.module, [built.data.train_batch(step) for step in range(BATCHES)]
-    count = 0
-
-    def step() -> None:
-        nonlocal count
-        module.counted_step(batches[count % BATCHES])
-        module.zero_grad(set_to_none=True)
-        count += 1
-
-    return step
+def _rounds(work: Callable[[], object], rounds: int) -> list[float]:
+    """Return the seconds of each round, after some that are not counted."""
+    return [_spent(work) for _ in range(UNMEASURED + rounds)][UNMEASURED:]
 
 
 def _spent(work: Callable[[], object]) -> float:
@@ -182,22 +177,15 @@ def _evaluations(built: BuiltCell) -> tuple[float, float]:
     return count * _spent(lambda: module.evaluate(data, training.evaluation_batches)), last
 
 
-def _compiled(built: BuiltCell, rounds: int) -> float | None:
-    module, batches = built.module, [built.data.train_batch(step) for step in range(BATCHES)]
-    if module.uncompilable:
-        return None
-
-    def median() -> float:
-        each = [_spent(partial(step, batches[count % BATCHES])) for count in range(UNMEASURED + rounds)]
-        return statistics.median(each[UNMEASURED:])
-
-    def step(batch: Any) -> None:
+def _compiled(module: PaperModule, batches: Iterator[Any], rounds: int) -> float:
+    def step() -> None:
+        batch = next(batches)
         loss, _ = module.step_loss(batch, module.example_draws(batch), module.initial_carry(batch))
         loss.backward()
         module.zero_grad(set_to_none=True)
 
-    plain = median()
+    plain = statistics.median(_rounds(step, rounds))
     module.compile_loss()
-    found = median()
+    found = statistics.median(_rounds(step, rounds))
     module.uncompile()
     return round(found / plain, 3)

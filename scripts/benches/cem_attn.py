@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, Results, largest_error, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
@@ -58,37 +58,41 @@ def _descent(size: Size, num_steps: int, device: torch.device) -> Comparison:
     reading, writing = (torch.randn(size.width, size.width, device=device) / size.width**0.5 for _ in range(2))
     weight = torch.ones(size.width, device=device)
     leaves = [value.requires_grad_() for value in (x, keys, reading, writing, context, weight)]
-    options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, **_places(size, device)}
+    options: dict[str, Any] = {"num_steps": num_steps, "tau": size.head**0.5, "slopes": slopes_of(size, device)}
+    options |= {"bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
 
-    def by(implementation: str) -> Callable[[], Tensor]:
-        return lambda: descend(x, keys, reading, writing, context, weight, **options, implementation=implementation)
+    def by(implementation: str) -> Results:
+        return with_gradients(
+            lambda: descend(x, keys, reading, writing, context, weight, **options, implementation=implementation),
+            leaves,
+        )
 
-    ours, other = _pass(by("auto"), leaves), _pass(by("reference"), leaves)
-    times = interleaved(_repeated(ours), _repeated(other), REPETITIONS * num_steps, device)
-    case = f"{size}, T={num_steps}"
-    return Comparison(case, "ms per inner step", *times, "definition", _error(ours(), other()))
+    ours, other = by("auto"), by("reference")
+    error, case = largest_error(ours(), other()), f"{size}, T={num_steps}"
+    many = {"calls": REPETITIONS, "units": num_steps}
+    return timed(case, "ms per inner step", ours, other, "definition", device, **many, error=error)
 
 
 def _against_flash(size: Size, shared: bool, device: torch.device) -> Comparison:
     leaves = [value.requires_grad_() for value in _drawn(size, torch.bfloat16, device)]
     query, key, value = (torch.randn_like(leaves[0]).transpose(1, 2).requires_grad_() for _ in range(3))
-    ours = _attention(size, leaves if shared else leaves[:2], "fused")
-    separate = [query, key, value]
-    theirs = _pass(lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True), separate)
-    one = [leaf[:1].detach().requires_grad_() for leaf in (leaves if shared else leaves[:2])]
+    own = leaves if shared else leaves[:2]
+    theirs = with_gradients(
+        lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True), [query, key, value]
+    )
+    one = [leaf[:1].detach().requires_grad_() for leaf in own]
     wide = [leaf.float().detach().requires_grad_() for leaf in one]
-    error = _error(_attention(size, one, "fused")(), _attention(size, wide, "reference")())
-    times = interleaved(_repeated(ours), _repeated(theirs), REPETITIONS, device)
+    error = largest_error(_attention(size, one, "fused")(), _attention(size, wide, "reference")())
     case = f"{size}, bfloat16, {'with' if shared else 'without'} the shared diagonal"
-    return Comparison(case, "ms per inner step", *times, "flash attention, separate values", error, GOAL)
+    sides = _attention(size, own, "fused"), theirs, "flash attention, separate values"
+    return timed(case, "ms per inner step", *sides, device, calls=REPETITIONS, error=error, goal=GOAL)
 
 
 def _against_flex(size: Size, device: torch.device) -> Comparison:
     leaves = [value.requires_grad_() for value in _drawn(size, torch.bfloat16, device)]
-    ours, theirs = _attention(size, leaves, "fused"), _pass(_flex(size, leaves, device), leaves)
-    times = interleaved(_repeated(ours), _repeated(theirs), REPETITIONS, device)
-    case = f"{size}, bfloat16, with the shared diagonal"
-    return Comparison(case, "ms per inner step", *times, "FlexAttention", _error(ours(), theirs()))
+    ours, theirs = _attention(size, leaves, "fused"), with_gradients(_flex(size, leaves, device), leaves)
+    case, error = f"{size}, bfloat16, with the shared diagonal", largest_error(ours(), theirs())
+    return timed(case, "ms per inner step", ours, theirs, "FlexAttention", device, calls=REPETITIONS, error=error)
 
 
 def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[], Tensor]:
@@ -96,7 +100,7 @@ def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[]
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     query, keys, state, context = leaves
-    slopes = _places(size, device)["slopes"]
+    slopes = slopes_of(size, device)
     mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, size.tokens, size.tokens, device=device)
     compiled = torch.compile(flex_attention, dynamic=False)
 
@@ -113,11 +117,10 @@ def _flex(size: Size, leaves: list[Tensor], device: torch.device) -> Callable[[]
     return work
 
 
-def _attention(size: Size, leaves: list[Tensor], way: str) -> Callable[[], list[Tensor]]:
-    places = {"slopes": _places(size, leaves[0].device)["slopes"]}
-    return _pass(
-        lambda: tied_attention(*leaves, tau=size.head**0.5, **places, implementation=way)[0],
-        leaves,
+def _attention(size: Size, leaves: list[Tensor], way: str) -> Results:
+    slopes = slopes_of(size, leaves[0].device)
+    return with_gradients(
+        lambda: tied_attention(*leaves, tau=size.head**0.5, slopes=slopes, implementation=way)[0], leaves
     )
 
 
@@ -132,31 +135,6 @@ def _drawn(size: Size, dtype: torch.dtype, device: torch.device) -> list[Tensor]
     return [value.to(dtype) for value in drawn]
 
 
-def _places(size: Size, device: torch.device) -> dict[str, Tensor]:
-    slopes = torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=device)
-    return {"slopes": slopes, "bias_self": torch.tensor(0.1), "bias_cross": torch.tensor(-0.1)}
-
-
-def _pass(forward: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], list[Tensor]]:
-    """Return the result and all gradients, along the same direction each time."""
-    direction: list[Tensor] = []
-
-    def work() -> list[Tensor]:
-        out = forward()
-        if not direction:
-            direction.append(torch.cos(torch.arange(out.numel(), device=out.device)).reshape(out.shape).to(out))
-        return [out.detach(), *torch.autograd.grad(out, leaves, direction[0])]
-
-    return work
-
-
-def _error(found: list[Tensor], expected: list[Tensor]) -> float:
-    return max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
-
-
-def _repeated(work: Callable[[], object]) -> Callable[[], None]:
-    def several() -> None:
-        for _ in range(REPETITIONS):
-            work()
-
-    return several
+def slopes_of(size: Size, device: torch.device) -> Tensor:
+    """Return the slope of each head's bias by distance, (K,)."""
+    return torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=device)

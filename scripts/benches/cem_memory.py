@@ -5,31 +5,19 @@ there and the way back, and the peak of a whole stack of layers, each a tied att
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
-from side_by_side import Comparison, relative_error, wait
+from cem_attn import Size, slopes_of
+from side_by_side import MIB, Comparison, largest_error
 from torch import Tensor
 
 from paper_repro.kernels.tied_attention import descend
 from paper_repro.training.machine import peak_memory_mib
+from paper_repro.training.step_time import wait
 
 LEAST_RATIO, MOST_STATES = 4.0, 3.0
 STEPS = (2, 4)
 """T of the two measurements whose difference is that of two further steps."""
-MIB = 2**20
-
-
-class Size(NamedTuple):
-    """B sequences, J tokens, D width, K heads."""
-
-    sequences: int
-    tokens: int
-    width: int
-    heads: int
-
-    def __str__(self) -> str:
-        return f"{self.sequences} x {self.tokens} tokens, D={self.width}, K={self.heads}"
 
 
 CPU = (Size(8, 128, 64, 2), Size(16, 256, 64, 2), Size(2, 512, 768, 12))
@@ -49,12 +37,14 @@ def compare(device: torch.device) -> Iterator[Comparison]:
     yield _many_steps(device)
 
 
-def _against_definition(
-    size: Size, measure: Callable[[Size, int, str, torch.device], float], device: torch.device
-) -> Comparison:
-    ours, theirs = ([_per_step(measure, size, way, device)] for way in (_way(device), "reference"))
-    found, expected = (_gradients(size, way, device) for way in (_way(device), "reference"))
-    error = max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
+Measure = Callable[[Size, int, str, torch.device], float]
+"""Bytes that T steps keep, by a way of computing."""
+
+
+def _against_definition(size: Size, measure: Measure, device: torch.device) -> Comparison:
+    ways = (_way(device), "reference")
+    ours, theirs = ([_per_step(measure, size, way, device)] for way in ways)
+    error = largest_error(*(_gradients(size, way, device) for way in ways))
     return Comparison(f"{size}", "MiB kept per further inner step", ours, theirs, "definition", error, LEAST_RATIO)
 
 
@@ -63,25 +53,22 @@ def _in_states(size: Size, device: torch.device) -> Comparison:
     autocast.
     """
     state = size.sequences * size.tokens * size.width * 4 / MIB
-    ours = [_per_step(_allocated, size, _way(device), device) / state]
-    return Comparison(
-        f"{size}", "residual-stream states kept per further inner step", ours, [MOST_STATES], "the limit", 0.0, 1.0
-    )
+    ours, unit = [_per_step(_allocated, size, _way(device), device) / state], "residual-stream states kept per further"
+    return Comparison(f"{size}", f"{unit} inner step", ours, [MOST_STATES], "the limit", goal=1.0)
 
 
 def _many_steps(device: torch.device) -> Comparison:
     ours, theirs = ([_peak(LARGEST, steps, device)] for steps in (MANY_STEPS, 1))
-    case = f"{LAYERS} attentions, {LARGEST}, T={MANY_STEPS} and T=1, of {_memory(device):.0f} MiB"
-    return Comparison(case, "MiB at the peak", ours, theirs, "T=1", 0.0)
+    whole = torch.cuda.get_device_properties(device).total_memory / MIB
+    case = f"{LAYERS} attentions, {LARGEST}, T={MANY_STEPS} and T=1, of {whole:.0f} MiB"
+    return Comparison(case, "MiB at the peak", ours, theirs, "T=1")
 
 
 def _way(device: torch.device) -> str:
     return "closed_form" if device.type == "cpu" else "fused"
 
 
-def _per_step(
-    measure: Callable[[Size, int, str, torch.device], float], size: Size, way: str, device: torch.device
-) -> float:
+def _per_step(measure: Measure, size: Size, way: str, device: torch.device) -> float:
     few, many = (measure(size, steps, way, device) for steps in STEPS)
     return (many - few) / (STEPS[1] - STEPS[0]) / MIB
 
@@ -90,7 +77,7 @@ def _leaves(size: Size, device: torch.device) -> list[Tensor]:
     """Draw the leaves x, keys, reading, writing, h d, norm weight, bias_self, bias_cross."""
     generator = torch.Generator(device).manual_seed(0)
     rows, width = (size.sequences, size.tokens), size.width
-    shapes = [(*rows, width), (*rows, size.heads, width // size.heads), *[(width, width)] * 2, (*rows, width)]
+    shapes = [(*rows, width), (*rows, size.heads, size.head), *[(width, width)] * 2, (*rows, width)]
     drawn = [torch.randn(shape, generator=generator, device=device) for shape in shapes]
     drawn[2:4] = [matrix / width**0.5 for matrix in drawn[2:4]]
     drawn += [torch.ones(width, device=device), *torch.zeros(2, device=device)]
@@ -100,13 +87,12 @@ def _leaves(size: Size, device: torch.device) -> list[Tensor]:
 def _descended(size: Size, leaves: list[Tensor], num_steps: int, way: str) -> Tensor:
     """Descend, under bfloat16 autocast on a GPU, as models train."""
     x, keys, reading, writing, context, weight, bias_self, bias_cross = leaves
-    slopes = torch.tensor([2.0 ** (-8 * (head + 1) / size.heads) for head in range(size.heads)], device=x.device)
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
         return descend(
             *(x, keys, reading, writing, context, weight),
             num_steps=num_steps,
-            tau=(size.width / size.heads) ** 0.5,
-            slopes=slopes,
+            tau=size.head**0.5,
+            slopes=slopes_of(size, x.device),
             bias_self=bias_self,
             bias_cross=bias_cross,
             implementation=way,
@@ -156,7 +142,3 @@ def _peak(size: Size, num_steps: int, device: torch.device) -> float:
     x.square().mean().backward()
     wait(device)
     return peak_memory_mib(device) or 0.0
-
-
-def _memory(device: torch.device) -> float:
-    return torch.cuda.get_device_properties(device).total_memory / MIB

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, relative_error, timed
 from torch import Tensor
 from torch.nn import functional
 
@@ -80,11 +80,10 @@ def _against_autograd(model: CET, state: CETState, clamped: CETClamped) -> Compa
     step()
     other.step()
     error = relative_error([ours.tokens, model.patches.images(ours.image)], [other.z, other.image])
-    repetitions = _repetitions(state)
-    times = interleaved(_repeated(step, repetitions), _repeated(other.step, repetitions), repetitions, state.z.device)
-    goal = GOALS.get(model.precision) if state.z.device.type == "cpu" else None
-    rate = _operations(model, state) / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
-    return Comparison(_case(model, state), "ms per step", *times, AUTOGRAD, error, goal, rate)
+    device = state.z.device
+    goal = GOALS.get(model.precision) if device.type == "cpu" else None
+    rate: dict[str, Any] = {"calls": _repetitions(device), "flops": _operations(model, state)}
+    return timed(_case(model, state), "ms per step", step, other.step, AUTOGRAD, device, error=error, goal=goal, **rate)
 
 
 def _prepared(model: CET, state: CETState, clamped: CETClamped) -> PreparedSteps:
@@ -108,12 +107,9 @@ def _against_products(model: CET, state: CETState, clamped: CETClamped) -> Compa
             torch.mm(z, weights.mT, out=rows)
             torch.mm(rows, weights)
 
-    repetitions = _repetitions(state)
-    times = interleaved(
-        _repeated(_own_steps(steps), repetitions), _repeated(multiply, repetitions), repetitions, z.device
-    )
-    rate = _operations(model, state) / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
-    return Comparison(_case(model, state), "ms per step", *times, "its matrix products", 0.0, MATMUL_GOAL, rate)
+    sides = _own_steps(steps), multiply, "its matrix products"
+    rate: dict[str, Any] = {"calls": _repetitions(z.device), "flops": _operations(model, state)}
+    return timed(_case(model, state), "ms per step", *sides, z.device, goal=MATMUL_GOAL, **rate)
 
 
 def _graph(model: CET, clamped: CETClamped) -> Comparison:
@@ -128,9 +124,8 @@ def _graph(model: CET, clamped: CETClamped) -> Comparison:
 
     ours, other = relaxed(True), relaxed(False)
     error = relative_error(ours(), other())
-    times = interleaved(ours, other, CAPTURED_STEPS, first.z.device)
-    case = f"{_case(model, first)}, {CAPTURED_STEPS} steps as one graph"
-    return Comparison(case, "ms per step", *times, "without a graph", error)
+    case, steps = f"{_case(model, first)}, {CAPTURED_STEPS} steps as one graph", CAPTURED_STEPS
+    return timed(case, "ms per step", ours, other, "without a graph", first.z.device, units=steps, error=error)
 
 
 def _operations(model: CET, state: CETState) -> float:
@@ -146,13 +141,5 @@ def _case(model: CET, state: CETState) -> str:
     return f"the paper's size, batch {len(state.z)}, {model.precision}"
 
 
-def _repetitions(state: CETState) -> int:
-    return 2 if state.z.device.type == "cpu" else 50
-
-
-def _repeated(work: Callable[[], Any], count: int) -> Callable[[], None]:
-    def several() -> None:
-        for _ in range(count):
-            work()
-
-    return several
+def _repetitions(device: torch.device) -> int:
+    return 2 if device.type == "cpu" else 50

@@ -76,21 +76,19 @@ def compare(device: Any, rounds: int = ROUNDS, artifacts: Sequence[str] | None =
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name)
         for case, words, code in QUICK:
-            called = _with_runs(words, runs / "none")
-            found = [_call(called, code) for _ in range(rounds + 1)][1:]
-            yield _row(case, words, found, AT_ONCE)
+            in_none = [f"runs={runs / 'none'}"] if words[0] == "reproduce.py" and not words[1].startswith("--") else []
+            yield _row(case, words, [_call([*words, *in_none], code) for _ in range(rounds + 1)][1:], AT_ONCE)
         planned = ["reproduce.py", "cem/table3", "--plan"]
-        first = [_call(_with_runs(planned, runs / f"plan{turn}"), 0) for turn in range(rounds)]
-        yield _row("--plan for the first time", planned, first, FIRST_PLAN)
-        again = [_call(_with_runs(planned, runs / f"plan{turn}"), 0) for turn in range(rounds)]
-        yield _row("--plan once more", planned, again, SECOND_PLAN)
+        for case, goal in (("--plan for the first time", FIRST_PLAN), ("--plan once more", SECOND_PLAN)):
+            found = [_call([*planned, f"runs={runs / f'plan{turn}'}"], 0) for turn in range(rounds)]
+            yield _row(case, planned, found, goal)
         for artifact, scale in scales.items():
-            words = ["reproduce.py", artifact, f"scale={scale}", "machine.workers=1"]
             folder = runs / artifact.replace("/", "-")
             folder.mkdir()
             shown = ["reproduce.py", artifact, "--render"]
-            yield _row(f"{artifact} rendered", shown, [_call(_with_runs(shown, folder), 0)], RENDERED)
-            yield _row(f"{artifact} at scale {scale}", words, [_call(_with_runs(words, folder), 0)], SMOKE)
+            yield _row(f"{artifact} rendered", shown, [_call([*shown, f"runs={folder}"], 0)], RENDERED)
+            words = ["reproduce.py", artifact, f"scale={scale}", "machine.workers=1"]
+            yield _row(f"{artifact} at scale {scale}", words, [_call([*words, f"runs={folder}"], 0)], SMOKE)
 
 
 def _scale(artifact: str) -> str:
@@ -99,10 +97,6 @@ def _scale(artifact: str) -> str:
     if missing := next((cell.missing for cell in plan.make(loaded, scale).cells if cell.missing), ""):
         raise SystemExit(f"error: {artifact} at scale {scale} lacks its data: {missing}")
     return scale
-
-
-def _with_runs(words: Sequence[str], folder: Path) -> list[str]:
-    return [*words] if words[0] != "reproduce.py" or words[1].startswith("--") else [*words, f"runs={folder}"]
 
 
 def _call(words: Sequence[str], code: int) -> tuple[float, float]:

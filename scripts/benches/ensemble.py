@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
-from side_by_side import ROUNDS, Comparison, interleaved, relative_error
+from side_by_side import ROUNDS, Comparison, relative_error, timed
 from torch import Tensor, nn
 
 from paper_repro.base.identity import mix
@@ -54,63 +55,63 @@ def _trained(
     ensemble = Ensemble(modules(), data, steps, clip_norm=1.0, device=device)
     alone = [_Alone(module.to(device), own, steps) for module, own in zip(modules(), data, strict=True)]
 
-    def stacked() -> None:
-        for _ in range(steps_per_round):
-            ensemble.advance()
-
     def one_after_the_other() -> None:
         for trainer in alone:
             trainer.advance(steps_per_round)
 
-    ours, theirs = interleaved(stacked, one_after_the_other, len(data) * steps_per_round, device)
+    def stacked() -> None:
+        for _ in range(steps_per_round):
+            ensemble.advance()
+
+    unit, units = "ms per model and step", len(data) * steps_per_round
+    found = timed(case, unit, stacked, one_after_the_other, "plain loop, stock AdamW", device, units=units, goal=goal)
     ensemble.unstack()
     pairs = zip(ensemble.modules, (trainer.module for trainer in alone), strict=True)
-    error = max(relative_error(one.parameters(), two.parameters()) for one, two in pairs)
-    return Comparison(case, "ms per model and step", ours, theirs, "plain loop, stock AdamW", error, goal)
+    return replace(found, relative_error=max(relative_error(one.parameters(), two.parameters()) for one, two in pairs))
 
 
-class _Points(CounterBasedDataModule):
-    """Batches of a smooth function of 10 inputs, all in memory: the cost of drawing a batch, not of making the data."""
+class _Drawn(CounterBasedDataModule):
+    """Batches that lie in memory: the cost of drawing a batch, not of making the data."""
 
     splits = ()
 
-    def __init__(self, seed: int, batch_size: int, points: int = 10_000) -> None:
+    def __init__(self, batch_size: int, places: Tensor) -> None:
         super().__init__()
-        self.batch_size = batch_size
+        self.batch_size, self.places = batch_size, places
+
+    def places_of(self, step: int) -> Tensor:
+        first = step * self.batch_size % (len(self.places) - self.batch_size)
+        return self.places[first : first + self.batch_size]
+
+    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from ()
+
+
+class _Points(_Drawn):
+    """A smooth function of 10 inputs."""
+
+    def __init__(self, seed: int, batch_size: int, points: int = 10_000) -> None:
         generator = torch.Generator().manual_seed(mix(seed, "bench"))
         self.inputs = torch.rand(points, 10, generator=generator) * 2 - 1
         self.targets = torch.sin(self.inputs @ torch.randn(10, generator=generator))
-        self.order = torch.randperm(points, generator=generator)
+        super().__init__(batch_size, torch.randperm(points, generator=generator))
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        first = step * self.batch_size % (len(self.order) - self.batch_size)
-        chosen = self.order[first : first + self.batch_size]
+        chosen = self.places_of(step)
         return self.inputs[chosen], self.targets[chosen]
 
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ()
 
-
-class _Windows(CounterBasedDataModule):
+class _Windows(_Drawn):
     """Windows of a stream of random tokens, each with its next tokens."""
 
-    splits = ()
-
     def __init__(self, seed: int, batch_size: int, tokens: int = 100_000) -> None:
-        super().__init__()
-        self.batch_size = batch_size
         generator = torch.Generator().manual_seed(mix(seed, "bench"))
         self.stream = torch.randint(VOCABULARY, (tokens,), generator=generator)
-        self.starts = torch.randint(tokens - WINDOW, (tokens,), generator=generator)
+        super().__init__(batch_size, torch.randint(tokens - WINDOW, (tokens,), generator=generator))
 
     def train_batch(self, step: int) -> tuple[Tensor, Tensor]:
-        first = step * self.batch_size % (len(self.starts) - self.batch_size)
-        starts = self.starts[first : first + self.batch_size, None]
-        windows = self.stream[starts + torch.arange(WINDOW + 1)]
+        windows = self.stream[self.places_of(step)[:, None] + torch.arange(WINDOW + 1)]
         return windows[:, :-1], windows[:, 1:]
-
-    def evaluation_batches(self, split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ()
 
 
 class _Alone:

@@ -1,22 +1,18 @@
 """Cross entropy of nGPT's scaled logits, forward and backward: a piece at a time against all logits at once.
 
-The memory rows start this file as a child process on a CPU: ``linear_ce.py VOCABULARY pieces|whole`` prints the
-MiB that one forward and backward pass adds to a process.
+The memory is what one forward and backward pass adds, on a CPU to a process of its own.
 """
 
-import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from children import measure_in_child
-from side_by_side import Comparison, interleaved, relative_error, wait
+from side_by_side import Comparison, Results, added_memory, in_child, largest_error, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.linear_ce import linear_cross_entropy
 from paper_repro.training.counting import count_flops
-from paper_repro.training.machine import peak_memory_mib
 
 VOCABULARIES = (32000, 50304)
 OTHER = "cross_entropy(linear(h, weight) * scale)"
@@ -48,18 +44,19 @@ def compare(device: torch.device) -> Iterator[Comparison]:
 def _time(size: Size, vocabulary: int, device: torch.device) -> Comparison:
     inputs = _inputs(size, vocabulary, device)
     ours, other = _pass(linear_cross_entropy, inputs), _pass(_whole, inputs)
-    error = max(relative_error([one.float()], [two.float()]) for one, two in zip(ours(), other(), strict=True))
-    flops = count_flops(other)
-    times = interleaved(_repeated(ours, size), _repeated(other, size), size.repetitions, device)
-    rate = flops / (sorted(times[0])[len(times[0]) // 2] * 1e-3) / 1e12
-    return Comparison(_case(size, vocabulary), "ms", *times, OTHER, error, size.goal, rate)
+    counted: dict[str, Any] = {"error": largest_error(ours(), other()), "flops": count_flops(other)}
+    case, calls = _case(size, vocabulary), size.repetitions
+    return timed(case, "ms", ours, other, OTHER, device, calls=calls, goal=size.goal, **counted)
 
 
 def _memory(size: Size, vocabulary: int, device: torch.device) -> Comparison:
-    measure = _child if device.type == "cpu" else _allocated
-    ours, theirs = ([measure(size, vocabulary, device, way)] for way in ("pieces", "whole"))
+    inputs = (size, vocabulary, device)
+    ours, theirs = (
+        [in_child(_added, loss, *inputs) if device.type == "cpu" else _added(loss, *inputs)]
+        for loss in (linear_cross_entropy, _whole)
+    )
     case = f"{_case(size, vocabulary)}: memory beside the inputs"
-    return Comparison(case, "MiB at the peak", ours, theirs, OTHER, 0.0, MEMORY_GOAL)
+    return Comparison(case, "MiB at the peak", ours, theirs, OTHER, goal=MEMORY_GOAL)
 
 
 def _case(size: Size, vocabulary: int) -> str:
@@ -83,50 +80,10 @@ def _whole(h: Tensor, weight: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
     return functional.cross_entropy(functional.linear(h, weight) * scale, targets)
 
 
-def _pass(loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], inputs: list[Tensor]) -> Callable[[], list[Tensor]]:
-    leaves = [value for value in inputs if value.requires_grad]
-
-    def work() -> list[Tensor]:
-        found = loss(inputs[0], inputs[1], inputs[2], inputs[3])
-        return [found.detach(), *torch.autograd.grad(found, leaves)]
-
-    return work
+def _pass(loss: Callable[..., Tensor], inputs: list[Tensor]) -> Results:
+    return with_gradients(lambda: loss(*inputs), [value for value in inputs if value.requires_grad])
 
 
-def _repeated(work: Callable[[], object], size: Size) -> Callable[[], None]:
-    def several() -> None:
-        for _ in range(size.repetitions):
-            work()
-
-    return several
-
-
-def _allocated(size: Size, vocabulary: int, device: torch.device, way: str) -> float:
-    """Measure the MiB that a pass, its results included, adds to what the allocator gave out: after one that loads
-    libraries.
-    """
-    work = _pass(linear_cross_entropy if way == "pieces" else _whole, _inputs(size, vocabulary, device))
-    work()
-    wait(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device) / 2**20
-    work()
-    return (peak_memory_mib(device) or 0.0) - before
-
-
-def _child(size: Size, vocabulary: int, device: torch.device, way: str) -> float:
-    assert (size, device.type) == (CPU, "cpu")
-    return measure_in_child(__file__, str(vocabulary), way)
-
-
-def _added_to_process(vocabulary: int, way: str) -> float:
-    """Measure the MiB that a pass, its results included, adds to the peak of a process that holds the inputs."""
-    device = torch.device("cpu")
-    work = _pass(linear_cross_entropy if way == "pieces" else _whole, _inputs(CPU, vocabulary, device))
-    before = peak_memory_mib(device) or 0.0
-    work()
-    return (peak_memory_mib(device) or 0.0) - before
-
-
-if __name__ == "__main__":
-    print(_added_to_process(int(sys.argv[1]), sys.argv[2]))
+def _added(loss: Callable[..., Tensor], size: Size, vocabulary: int, device: torch.device) -> float:
+    """Measure the MiB that a pass, its results included, adds to what holds the inputs."""
+    return added_memory(_pass(loss, _inputs(size, vocabulary, device)), device)

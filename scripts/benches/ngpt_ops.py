@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, largest_error, timed, with_gradients
 from torch import Tensor
 from torch.nn import functional
 
@@ -116,26 +116,10 @@ def _against(
     case: Case, label: str, other: Callable[..., tuple[Tensor, ...]], goal: float | None, device: torch.device
 ) -> Comparison:
     leaves = [tensor.requires_grad_() for tensor in (*case.large, *case.small)]
-    directions = [torch.randn_like(output) for output in other(*leaves)]
-
-    def way(op: Callable[..., tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
-        def work() -> tuple[Tensor, ...]:
-            outputs = op(*leaves)
-            return *(output.detach() for output in outputs), *torch.autograd.grad(outputs, leaves, directions)
-
-        return work
-
-    ours, theirs = way(_by(case, "auto")), way(other)
-    found, expected = ours(), theirs()
-    error = max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
-    mine, others = interleaved(_repeated(ours), _repeated(theirs), REPETITIONS, device)
-    rate = case.moved(found[: len(directions)]) / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e9
-    return Comparison(case.name, "ms forward and backward", mine, others, label, error, goal, gigabytes_per_second=rate)
-
-
-def _repeated(work: Callable[[], object]) -> Callable[[], None]:
-    def several() -> None:
-        for _ in range(REPETITIONS):
-            work()
-
-    return several
+    auto = _by(case, "auto")
+    ours, theirs = with_gradients(lambda: auto(*leaves), leaves), with_gradients(lambda: other(*leaves), leaves)
+    found = list(ours())
+    error, moved = largest_error(found, theirs()), case.moved(found[: -len(leaves)])
+    sides = ours, theirs, label
+    unit = "ms forward and backward"
+    return timed(case.name, unit, *sides, device, calls=REPETITIONS, error=error, goal=goal, moved=moved)

@@ -4,11 +4,11 @@ The goal is a ratio to the first, which does less: 1.05 times its time on a GPU,
 is that of the parameters after a step, always against the loop.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, relative_error, timed
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -33,9 +33,9 @@ def compare(device: torch.device) -> Iterator[Comparison]:
         error = relative_error(_tensors(step), _tensors(projected))
         case = f"{sum(tensor.numel() for tensor in _tensors(step)) / 1e6:.1f}M parameters, D={width}, {layers} layers"
         for other, optimizer in others.items():
-            mine, theirs = interleaved(_several(step, steps), _several(optimizer, steps), steps, device)
             target = goal if optimizer is not projected else None
-            yield Comparison(case, "ms per step", mine, theirs, other, error, target)
+            sides = step.step, optimizer.step, other
+            yield timed(case, "ms per step", *sides, device, calls=steps, error=error, goal=target)
 
 
 def _parameters(width: int, layers: int, vocabulary: int, device: torch.device) -> list[dict[str, object]]:
@@ -58,11 +58,3 @@ def _parameters(width: int, layers: int, vocabulary: int, device: torch.device) 
 
 def _tensors(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _several(optimizer: Optimizer, steps: int) -> Callable[[], None]:
-    def work() -> None:
-        for _ in range(steps):
-            optimizer.step()
-
-    return work

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, relative_error, timed
 from torch import Tensor
 
 from paper_repro.base.configs import compose, instantiate
@@ -66,11 +66,10 @@ def compare(device: torch.device) -> Iterator[Comparison]:
             fused = way == other_way == "fused"
             run = size if cpu or fused else size._replace(batch=size.batch // 2)  # for two models that keep more
             ours, theirs = _work(run, model, way, device), _work(run, other, other_way, device)
-            mine, others = interleaved(ours, theirs, 1, device)
             goal = 1 / size.most if fused else None
             case = f"nGPT {way}, D={run.width}, {run.layers} layers, {run.batch} windows of {run.window}"
             label = f"{'GPT' if other == 'gpt' else 'nGPT'} {other_way}"
-            yield Comparison(case, "ms per step", mine, others, label, errors[way], goal)
+            yield timed(case, "ms per step", ours, theirs, label, device, error=errors[way], goal=goal)
             del ours, theirs
 
 

@@ -1,24 +1,20 @@
-"""One step of NRGPT, forward and backward: the closed form against torch.func.grad of the same energy; and its memory.
-
-The memory rows start this file as a child process: ``nrgpt_block.py MODEL keep|recompute`` prints the MiB that
-one training step of a Shakespeare model of width 512 adds to a process.
+"""One step of NRGPT, forward and backward: the closed form against torch.func.grad of the same energy; and the memory
+that one training step of a Shakespeare model of width 512 adds to a process.
 """
 
 import copy
 import math
-import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from children import measure_in_child
-from side_by_side import Comparison, interleaved, relative_error
+from side_by_side import Comparison, added_memory, in_child, largest_error, timed
 from torch import Tensor
 from torch.nn import functional
 
 from paper_repro.kernels.preferences import prefer
 from paper_repro.models import nrgpt
 from paper_repro.training.counting import count_flops
-from paper_repro.training.machine import peak_memory_mib
 
 MODELS: tuple[type[nrgpt.NRGPT], ...] = (nrgpt.NRGPT_H_FF1, nrgpt.NRGPT_H_FF2W, nrgpt.NRGPT_H_FF2)
 WINDOW, STEPS_PER_ROUND = 256, 5
@@ -44,16 +40,12 @@ def _step(make: type[nrgpt.NRGPT], width: int, batch_size: int, goal: float | No
     by_autograd = copy.deepcopy(closed)
     x = torch.randn(batch_size, WINDOW, width, device=device)
     direction = torch.randn_like(x)
-    ours, other = (
-        _pass(closed, closed.gradients, x, direction),
-        _pass(by_autograd, _Functional(by_autograd), x, direction),
-    )
-    error = max(relative_error([one], [two]) for one, two in zip(ours(), other(), strict=True))
-    flops = count_flops(ours)
-    mine, theirs = interleaved(_repeated(ours), _repeated(other), STEPS_PER_ROUND, device)
-    rate = flops / (sorted(mine)[len(mine) // 2] * 1e-3) / 1e12
+    ours = _pass(closed, closed.gradients, x, direction)
+    other = _pass(by_autograd, lambda at: _by_autograd(by_autograd, at), x, direction)
     case = f"{make.__name__}, D={width}, batch {batch_size}, window {WINDOW}"
-    return Comparison(case, "ms per step", mine, theirs, "torch.func.grad of the energy", error, goal, rate)
+    sides = ours, other, "torch.func.grad of the energy"
+    counted: dict[str, Any] = {"error": largest_error(ours(), other()), "flops": count_flops(ours)}
+    return timed(case, "ms per step", *sides, device, calls=STEPS_PER_ROUND, goal=goal, **counted)
 
 
 def attention_energy(query: Tensor, key: Tensor, beta: float) -> Tensor:
@@ -67,20 +59,15 @@ def attention_energy(query: Tensor, key: Tensor, beta: float) -> Tensor:
     return -scores.masked_fill(future, -math.inf).logsumexp(-1).sum(1) / beta
 
 
-class _Functional:
-    """``NRGPT.gradients`` by functional autograd of the energies, the keys held fixed."""
-
-    def __init__(self, model: nrgpt.NRGPT) -> None:
-        self.model = model
-
-    def __call__(self, x: Tensor) -> nrgpt.NRGPTGradients:
-        attention, feed_forward = self.model.attention, self.model.feed_forward
-        g = self.model.norm(x)
-        key = attention.key(g[:, :-1]).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-        return nrgpt.NRGPTGradients(
-            torch.func.grad(lambda at: attention_energy(at[:, 1:], key, attention.beta).sum())(g),
-            torch.func.grad(lambda at: feed_forward.energy(at).sum())(g),
-        )
+def _by_autograd(model: nrgpt.NRGPT, x: Tensor) -> nrgpt.NRGPTGradients:
+    """Return ``NRGPT.gradients`` by functional autograd of the energies, the keys held fixed."""
+    attention, feed_forward = model.attention, model.feed_forward
+    g = model.norm(x)
+    key = attention.key(g[:, :-1]).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+    return nrgpt.NRGPTGradients(
+        torch.func.grad(lambda at: attention_energy(at[:, 1:], key, attention.beta).sum())(g),
+        torch.func.grad(lambda at: feed_forward.energy(at).sum())(g),
+    )
 
 
 def _pass(
@@ -104,31 +91,21 @@ def _pass(
     return work
 
 
-def _repeated(work: Callable[[], object]) -> Callable[[], None]:
-    def several() -> None:
-        for _ in range(STEPS_PER_ROUND):
-            work()
-
-    return several
-
-
 def _memory(make: type[nrgpt.NRGPT]) -> Comparison:
-    ours, theirs = ([measure_in_child(__file__, make.__name__, way)] for way in ("recompute", "keep"))
+    ours, theirs = ([in_child(_added, make, recompute)] for recompute in (True, False))
     case = f"{make.__name__}, D=512, 6 recurrences, batch 64, window {WINDOW}: memory of a training step (at most 4 GB)"
-    return Comparison(case, "MiB at the peak", ours, theirs, "all steps' activations kept", 0.0)
+    return Comparison(case, "MiB at the peak", ours, theirs, "all steps' activations kept")
 
 
-def _training_step(make: type[nrgpt.NRGPT], recompute: bool) -> float:
+def _added(make: type[nrgpt.NRGPT], recompute: bool) -> float:
     """Measure the MiB that building a model and one optimiser step of it add to the process's peak."""
-    before = peak_memory_mib(torch.device("cpu")) or 0.0
-    model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    ids = torch.randint(65, (64, WINDOW))
-    with prefer(recompute=recompute):
-        functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
-    optimizer.step()
-    return (peak_memory_mib(torch.device("cpu")) or 0.0) - before
 
+    def work() -> None:
+        model = make(65, WINDOW, 512, num_heads=2, num_steps=6, dropout=0.1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        ids = torch.randint(65, (64, WINDOW))
+        with prefer(recompute=recompute):
+            functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
 
-if __name__ == "__main__":
-    print(_training_step({make.__name__: make for make in MEMORY_MODELS}[sys.argv[1]], sys.argv[2] == "recompute"))
+    return added_memory(work, torch.device("cpu"))

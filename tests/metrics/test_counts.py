@@ -49,15 +49,6 @@ def test_a_vocabulary_too_large_for_a_table_is_counted_alike(monkeypatch: pytest
     assert torch.equal(dense.pair_counts, sparse.pair_counts) and dense.pair_counts.sum() == len(ids) - 1
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.6, 1.0])
-def test_probabilities_of_all_next_tokens_sum_to_one(weight: float) -> None:
-    counts, _ = counted(30)
-    every = torch.arange(SIZE)
-    for token in every:
-        assert counts.bigram(token.expand(SIZE), every, weight).sum().item() == pytest.approx(1)
-    assert counts.unigram(every).sum().item() == pytest.approx(1)
-
-
 def test_the_weight_is_the_best_of_a_fine_grid_on_the_held_out_pairs() -> None:
     counts, _ = counted(60)
     held_out = text(500, 1)
@@ -79,17 +70,3 @@ def test_on_much_text_the_pairs_reach_the_entropy_of_their_source_and_beat_the_u
     share = float((pairs[0] % 2 == 0).double().mean())
     assert loss == pytest.approx(share * even + (1 - share) * math.log(6), abs=0.02)
     assert loss < cross_entropy(counts.unigram(pairs[1])) - 0.2
-
-
-@pytest.mark.parametrize(
-    ("previous", "following", "reason"),
-    [
-        ([], [], "at least one"),
-        ([1, 2], [1], "equally many"),
-        ([1], [7], "following must hold ids from 0 to below 7"),
-        ([-1], [1], "previous must hold ids from 0 to below 7"),
-    ],
-)
-def test_pairs_that_cannot_be_counted_are_refused(previous: list[int], following: list[int], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        BigramCounts.of(torch.tensor(previous).long(), torch.tensor(following).long(), SIZE)

@@ -56,7 +56,6 @@ def test_perplexity_by_hand(folder: Path) -> None:
         # float32 against float64: rounding of logits of size ten, 1e-5, then exponentiated
         assert scorer(text) == pytest.approx(by_hand(folder, text), rel=1e-4)
     assert by_hand(folder, "hi") != pytest.approx(by_hand(folder, "What light through yonder"), rel=0.1)
-    assert scorer.quantity.heading == f"perplexity ({folder}) ↓"
 
 
 def test_text_is_cut_to_what_the_model_sees(folder: Path) -> None:
@@ -69,11 +68,6 @@ def test_text_is_cut_to_what_the_model_sees(folder: Path) -> None:
 def test_texts_without_a_predicted_token_are_refused(folder: Path, text: str, tokens: int) -> None:
     with pytest.raises(ValueError, match=rf"perplexity .* of a text of {tokens} tokens, expected at least 2"):
         TextPerplexity(folder)(text)
-
-
-def test_what_is_no_text_is_refused(folder: Path) -> None:
-    with pytest.raises(TypeError, match="found bytes, expected a text"):
-        TextPerplexity(folder)(b"bytes")  # type: ignore[arg-type]
 
 
 def test_a_name_is_found_in_the_data_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +98,6 @@ def test_another_model_does_not_pass_for_gpt2(folder: Path, monkeypatch: pytest.
         TextPerplexity("gpt2")
 
 
-def test_path_that_is_not_there() -> None:
-    with pytest.raises(
-        UsageError, match=r"\./nowhere|nowhere: no config.json there, expected the folder of a language model"
-    ):
-        TextPerplexity("./nowhere")
-
-
 def test_folder_without_weights(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "model.safetensors").unlink()
@@ -118,7 +105,7 @@ def test_folder_without_weights(folder: Path, tmp_path: Path) -> None:
         TextPerplexity(copy)
 
 
-@pytest.mark.parametrize("size", [0, 5, 1000, 40_000])
+@pytest.mark.parametrize("size", [0, 1000])
 def test_truncated_weights(folder: Path, tmp_path: Path, size: int) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     weights = copy / "model.safetensors"

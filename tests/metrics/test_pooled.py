@@ -1,16 +1,33 @@
+"""Metrics that pool sums over batches and processes: means, errors of numbers and of images."""
+
 import copy
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 import torch
+import torchmetrics
+from torchmetrics.image import PeakSignalNoiseRatio
 
-from paper_repro.metrics.likelihood import CrossEntropy
-from paper_repro.metrics.pooled import Largest, Mean
+from paper_repro.metrics.likelihood import BitsPerByte, CrossEntropy, Perplexity
+from paper_repro.metrics.pooled import (
+    Largest,
+    Mean,
+    MeanImagePSNR,
+    MeanSquaredError,
+    PooledPSNR,
+    RootMeanSquaredError,
+    new_errors,
+    update_errors,
+)
 
 CONVERSIONS = {
     "half": lambda module: module.half(),
-    "bfloat16": lambda module: module.bfloat16(),
     "float": lambda module: module.float(),
-    "to half": lambda module: module.to(torch.float16),
     "to bfloat16": lambda module: module.to(dtype=torch.bfloat16),
 }
 
@@ -29,11 +46,8 @@ def test_changing_the_precision_of_the_model_loses_nothing_of_the_sum(conversion
     assert metric.pooled_sum.dtype is torch.float64
 
 
-def test_asking_for_another_precision_by_name_is_obeyed():
+def test_asking_for_another_precision_by_name_is_obeyed_and_another_device():
     assert CrossEntropy().set_dtype(torch.float32).pooled_sum.dtype is torch.float32
-
-
-def test_moving_to_another_device_moves_sum_and_count():
     metric = CrossEntropy().to("meta")
     assert (metric.pooled_sum.device.type, metric.count.device.type) == ("meta", "meta")
     assert metric.pooled_sum.dtype is torch.float64
@@ -78,11 +92,141 @@ def test_what_is_not_finite_passes_into_the_result(kind, wrong, place):
     assert metric.compute().item() == pytest.approx(wrong, nan_ok=True)
 
 
-@pytest.mark.parametrize("kind", [Mean, Largest])
-def test_no_number_is_refused(kind):
-    with pytest.raises(ValueError, match=f"{kind.__name__} has seen no numbers"):
-        kind().compute()
-    with pytest.raises(ValueError, match="no number in this update"):
-        kind().update(torch.zeros(0))
-    with pytest.raises(ValueError, match="weight must be a whole number of at least 1, got 0"):
-        Mean().update(torch.zeros(1), 0)
+@pytest.mark.parametrize(
+    "make", [Mean, MeanSquaredError, RootMeanSquaredError, Perplexity, BitsPerByte, lambda: PooledPSNR(data_range=1.0)]
+)
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_compute_before_update_is_refused(make):
+    with pytest.raises(ValueError, match=r"has seen no .*: call update before compute"):
+        make().compute()
+
+
+@pytest.mark.parametrize(("ours", "squared"), [(MeanSquaredError, True), (RootMeanSquaredError, False)])
+def test_errors_agree_with_torchmetrics_in_float64(ours, squared):
+    metric, reference = ours(), torchmetrics.MeanSquaredError(squared=squared).set_dtype(torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for size in (7, 1, 32, 3):
+        preds, target = torch.randn(2, size, 5, generator=generator, dtype=torch.float64)
+        metric.update(preds, target)
+        reference.update(preds.flatten(), target.flatten())
+    # 215 additions in float64: 215 * 2^-53 = 2.4e-14
+    torch.testing.assert_close(metric.compute(), reference.compute(), rtol=3e-14, atol=0)
+
+
+def test_forward_returns_the_batch_and_accumulates_and_reset_forgets():
+    metric = RootMeanSquaredError()
+    assert metric(torch.tensor([3.0]), torch.tensor([0.0])).item() == 3.0
+    assert metric(torch.tensor([4.0]), torch.tensor([0.0])).item() == 4.0
+    assert metric.compute().item() == math.sqrt(12.5)
+    metric.reset()
+    metric.update(torch.tensor([1.0]), torch.tensor([0.0]))
+    assert metric.compute().item() == 1.0
+
+
+def test_small_error_after_a_large_one_is_not_lost_to_float32():
+    metric = MeanSquaredError()
+    metric.update(torch.tensor([1e4]), torch.tensor([0.0]))
+    for _ in range(100):
+        metric.update(torch.tensor([1.0]), torch.tensor([0.0]))
+    assert metric.compute().item() == (1e8 + 100) / 101  # in float32 1e8 + 1 is 1e8
+
+
+def test_difference_of_bytes_does_not_wrap_and_shapes_are_not_broadcast():
+    metric = MeanSquaredError()
+    metric.update(torch.tensor([0], dtype=torch.uint8), torch.tensor([255], dtype=torch.uint8))
+    assert metric.compute().item() == 255.0**2
+    with pytest.raises(ValueError, match=r"\(3, 1\).*\(3,\).*nothing is broadcast"):
+        metric.update(torch.zeros(3, 1), torch.zeros(3))
+
+
+def flat_images(*errors):
+    target = torch.zeros(len(errors), 3, 4, 4, dtype=torch.float64)
+    return target + torch.tensor(errors, dtype=torch.float64).reshape(-1, 1, 1, 1), target
+
+
+def test_pooled_takes_the_logarithm_of_one_mean_and_per_image_the_mean_of_logarithms():
+    pooled, per_image = PooledPSNR(data_range=1.0), MeanImagePSNR(data_range=1.0)
+    for metric in (pooled, per_image):
+        metric.update(*flat_images(0.1, 0.01))
+        metric.update(*flat_images(0.1))
+    # errors 1e-2, 1e-4, 1e-2: their mean is 6.7e-3; their decibels are 20, 40, 20
+    assert pooled.compute().item() == pytest.approx(-10 * math.log10((1e-2 + 1e-4 + 1e-2) / 3), rel=1e-13)
+    assert per_image.compute().item() == pytest.approx(80 / 3, rel=1e-13)
+
+
+@pytest.mark.parametrize(("metric_class", "dim"), [(PooledPSNR, None), (MeanImagePSNR, (1, 2, 3))])
+def test_psnr_agrees_with_torchmetrics_in_float64(metric_class, dim):
+    reference = PeakSignalNoiseRatio(data_range=2.0, dim=dim, reduction="elementwise_mean").set_dtype(torch.float64)
+    metric = metric_class(data_range=2.0)
+    generator = torch.Generator().manual_seed(1)
+    for size in (4, 1, 3):
+        preds, target = 2 * torch.rand(2, size, 3, 5, 7, generator=generator, dtype=torch.float64)
+        metric.update(preds, target)
+        reference.update(preds, target)
+    # torchmetrics keeps the range as a float32 tensor; 2 is exact there, its logarithm is good to 6e-8
+    torch.testing.assert_close(metric.compute(), reference.compute().double(), rtol=1e-6, atol=0)
+
+
+def test_one_perfect_image_makes_the_mean_infinite_but_not_the_pooled_value():
+    pooled, per_image = PooledPSNR(data_range=1.0), MeanImagePSNR(data_range=1.0)
+    for metric in (pooled, per_image):
+        metric.update(*flat_images(0.1, 0.0))
+    assert per_image.compute().item() == math.inf
+    assert pooled.compute().item() == pytest.approx(-10 * math.log10(1e-2 / 2), rel=1e-13)
+
+
+def test_errors_of_images_are_on_the_scale_of_8_bits_and_clipped_to_it():
+    metrics, images = new_errors(), torch.tensor([-1.0, 1.0]).expand(2, 1, 2, 2)
+    update_errors(metrics, images.clone().fill_(3.0), images)
+    found = {name: metric.compute().item() for name, metric in metrics.items()}
+    assert found == {"psnr": pytest.approx(10 * math.log10(2)), "image_psnr": found["psnr"], "mse": 255.0**2 / 2}
+
+
+PREDS = torch.linspace(0, 1, 60, dtype=torch.float64).reshape(5, 12)
+TARGET = PREDS.flip(1)
+NLL, COUNTS = torch.tensor([3.0, 90.0, 0.5, 7.0, 11.0], dtype=torch.float64), torch.tensor([2, 50, 1, 3, 4])
+
+
+def fed(rows):
+    errors = [MeanSquaredError(), RootMeanSquaredError(), PooledPSNR(data_range=1.0), MeanImagePSNR(data_range=1.0)]
+    likelihoods, numbers, lost = [CrossEntropy(), Perplexity(), BitsPerByte()], [Mean(), Largest()], [Mean(), Largest()]
+    for metric in errors:
+        metric.update(PREDS[rows], TARGET[rows])
+    for metric in likelihoods:
+        metric.update(NLL[rows], COUNTS[rows])
+    for metric in numbers:
+        metric.update(NLL[rows])
+    for metric in lost:  # the only number of the second process is none
+        metric.update(torch.where(NLL[rows] == 11, torch.nan, NLL[rows]))
+    return errors + likelihoods + numbers + lost
+
+
+def answer_as_one_of_two(rank, port):
+    address = f"tcp://127.0.0.1:{port}"
+    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    metrics = fed(slice(0, 4) if rank == 0 else slice(4, 5))
+    answer = [metric.compute().item() for metric in metrics]
+    torch.distributed.destroy_process_group()
+    return answer
+
+
+@pytest.mark.slow
+def test_two_processes_with_unequal_shares_agree_with_one():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "1", str(port)]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        answers = [answer_as_one_of_two(0, port), json.loads(other.communicate(timeout=120)[0])]
+    finally:
+        other.kill()
+    expected = [metric.compute().item() for metric in fed(slice(0, 5))]
+    # sums of at most 60 float64 terms in another order: 60 * 2^-53 = 7e-15; perplexity and decibels amplify it by < 5
+    assert answers[0] == pytest.approx(answers[1], rel=0, abs=0, nan_ok=True)
+    assert answers[1] == pytest.approx(expected, rel=4e-14, nan_ok=True)
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer_as_one_of_two(int(sys.argv[1]), int(sys.argv[2]))))

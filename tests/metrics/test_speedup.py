@@ -27,13 +27,6 @@ def test_losses_read_off_the_authors_plot_give_its_speedups():
     assert str(late) == "> 4x"
 
 
-def test_longer_context_of_the_same_plot():
-    gpt, ngpt = read_off([(50e3, 2.637), (200e3, 2.594)]), read_off([(10e3, 2.597), (20e3, 2.537)])
-    early, late = tokens_to_same_loss(gpt, ngpt)
-    assert early.ratio == pytest.approx(5 * 4 ** (0.04 / 0.043), rel=1e-12)  # 18.2, read as about 18
-    assert (late.ratio, late.bound) == (pytest.approx(10, rel=1e-12), ">")
-
-
 def test_two_power_laws_a_constant_factor_apart_have_that_speedup_at_knots():
     budgets = [2.0**step for step in range(30, 38)]
     baseline = curve([(tokens, 100 * tokens**-0.1) for tokens in budgets])
@@ -42,11 +35,6 @@ def test_two_power_laws_a_constant_factor_apart_have_that_speedup_at_knots():
     assert [speedup.ratio for speedup in speedups[:6]] == pytest.approx([4.0] * 6, rel=1e-9)
     assert [speedup.bound for speedup in speedups[6:]] == [">", ">"]
     assert [speedup.ratio for speedup in speedups[6:]] == pytest.approx([2.0, 1.0], rel=1e-12)
-
-
-def test_model_against_itself_is_not_faster():
-    runs = curve([(1e9, 3.0), (2e9, 2.8), (4e9, 2.7)])
-    assert [str(speedup) for speedup in tokens_to_same_loss(runs, runs)] == ["1x", "1x", "1x"]
 
 
 def test_worse_than_the_smallest_baseline_is_an_upper_bound():
@@ -98,36 +86,16 @@ def seeded(points, noise, seeds, stream):
 BASELINE_POINTS = [(1e9, 3.2), (4e9, 3.0), (16e9, 2.8)]
 
 
-def test_step_time_divides_everything_once():
-    (speedup,) = tokens_to_same_loss(seeded(BASELINE_POINTS, 0.01, 3, 0), seeded([(1e9, 2.9)], 0.01, 3, 1))
-    corrected = speedup.step_time_corrected(1.6)
-    assert corrected.ratio == speedup.ratio / 1.6
-    assert corrected.interval == (speedup.interval[0] / 1.6, speedup.interval[1] / 1.6)
-    assert corrected.step_time_ratio == 1.6
-    with pytest.raises(ValueError, match=r"already corrected by 1\.6"):
-        corrected.step_time_corrected(1.6)
-    for wrong in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="expected t_candidate / t_baseline"):
-            speedup.step_time_corrected(wrong)
-
-
-def test_step_time_keeps_a_bound_a_bound():
-    (speedup,) = tokens_to_same_loss(curve([(4e9, 2.8)]), curve([(1e9, 2.5)]))
-    assert str(speedup.step_time_corrected(1.6)) == "> 2.5x"
-
-
 def test_interval_is_the_one_computed_by_hand():
     # losses fall by 1 per factor e of tokens and only the candidate has noise: the seeds' log ratios are 3 and 2
     baseline = [FinishedRun(math.e**step, 5.0 - step, 1e-3, seed) for step in range(5) for seed in range(2)]
     candidate = [FinishedRun(1.0, loss, 1e-3, seed) for seed, loss in enumerate([2.0, 3.0])]
-    (wide,) = tokens_to_same_loss(baseline, candidate, confidence=0.95)
-    (narrow,) = tokens_to_same_loss(baseline, candidate, confidence=0.40)
-    assert wide.ratio == pytest.approx(math.exp(2.5), rel=1e-12)
-    assert {seed: log for seed, (log, _) in wide.by_seed.items()} == pytest.approx({0: 3.0, 1: 2.0}, rel=1e-12)
+    (found,) = tokens_to_same_loss(baseline, candidate)
+    assert found.ratio == pytest.approx(math.exp(2.5), rel=1e-12)
+    assert {seed: log for seed, (log, _) in found.by_seed.items()} == pytest.approx({0: 3.0, 1: 2.0}, rel=1e-12)
     # Student's t with one degree of freedom is Cauchy's distribution; the standard error of the mean is 1/2.
-    for found, confidence in ((wide, 0.95), (narrow, 0.40)):
-        half = math.tan(math.pi * confidence / 2) / 2
-        assert found.interval == pytest.approx((math.exp(2.5 - half), math.exp(2.5 + half)), rel=1e-9)
+    half = math.tan(math.pi * 0.95 / 2) / 2
+    assert found.interval == pytest.approx((math.exp(2.5 - half), math.exp(2.5 + half)), rel=1e-9)
 
 
 def test_seeds_are_paired_so_that_what_both_models_share_cancels():
@@ -136,16 +104,6 @@ def test_seeds_are_paired_so_that_what_both_models_share_cancels():
     candidate = [FinishedRun(1e9, 2.9 + shared[seed], 1e-3, seed) for seed in shared]
     (speedup,) = tokens_to_same_loss(baseline, candidate)
     assert speedup.interval == pytest.approx((8.0, 8.0), rel=1e-9) and speedup.ratio == pytest.approx(8.0, rel=1e-9)
-
-
-def test_interval_contains_the_estimate_and_shrinks_with_the_noise():
-    widths = []
-    for noise in (0.02, 0.002):
-        runs = seeded(BASELINE_POINTS, noise, 5, 0)
-        (speedup,) = tokens_to_same_loss(runs, seeded([(1e9, 2.9)], noise, 5, 1))
-        assert speedup.interval[0] < speedup.ratio < speedup.interval[1]
-        widths.append(speedup.interval[1] - speedup.interval[0])
-    assert widths[1] < widths[0] / 5
 
 
 def test_interval_is_open_where_a_seed_leaves_the_baseline():
@@ -164,11 +122,6 @@ def test_interval_is_open_where_a_seed_leaves_the_baseline():
     assert speedup.interval == (0.0, math.inf)
 
 
-def test_order_of_the_runs_changes_nothing():
-    baseline, candidate = seeded(BASELINE_POINTS, 0.02, 5, 0), seeded([(1e9, 2.9)], 0.02, 5, 1)
-    assert tokens_to_same_loss(baseline, candidate) == tokens_to_same_loss(baseline[::-1], candidate[::-1])
-
-
 def test_no_interval_where_a_budget_has_one_seed():
     baseline = seeded(BASELINE_POINTS[:2], 0.01, 3, 0) + seeded(BASELINE_POINTS[2:], 0.01, 1, 2)
     (speedup,) = tokens_to_same_loss(baseline, seeded([(1e9, 2.9)], 0.01, 3, 1))
@@ -183,8 +136,6 @@ RUN = FinishedRun(1e9, 3.0, 1e-3, 0)
     [
         ([], "no finished runs"),
         ([RUN, RUN], "another run with these tokens, rate and seed"),
-        ([FinishedRun(0.0, 3.0, 1e-3, 0)], "positive and finite"),
-        ([FinishedRun(1e9, 3.0, math.nan, 0)], "positive and finite"),
         ([RUN, FinishedRun(4e9, math.inf, 1e-3, 0)], r"every learning rate diverged at 4e\+09 tokens"),
     ],
 )
@@ -193,9 +144,3 @@ def test_unusable_runs_are_refused(runs, message):
         tokens_to_same_loss(runs, [RUN])
     with pytest.raises(ValueError, match=message):
         tokens_to_same_loss([RUN], runs)
-
-
-@pytest.mark.parametrize("confidence", [1.0, 0.0, math.nan])
-def test_a_confidence_that_is_none_is_refused(confidence):
-    with pytest.raises(ValueError, match="expected a number between 0 and 1"):
-        tokens_to_same_loss([RUN], [RUN], confidence=confidence)

@@ -1,4 +1,5 @@
 import math
+import random
 import sys
 import zipfile
 from contextlib import closing
@@ -11,11 +12,10 @@ import torch
 
 from paper_repro.base.errors import UsageError
 from paper_repro.metrics import text_scores
-from paper_repro.metrics.diversity import distinct_n
-from paper_repro.metrics.grammar import FixedRules, PaperRules, grammar_quality
+from paper_repro.metrics.grammar import LANGUAGETOOL_JAR, FixedRules, PaperRules, grammar_quality
 from paper_repro.metrics.perplexity import TextPerplexity
-from paper_repro.metrics.text_scores import ENGINES, TextScorer, metric_names
-from paper_repro.tests.support import tiny_gpt2
+from paper_repro.metrics.text_scores import ENGINES, TextScorer, distinct_n, metric_names
+from paper_repro.tests.support import golden, tiny_gpt2
 
 TEXT = "ROMEO: what light is this?\nIt is the east. We has seen it...\n\nIt is the east."
 
@@ -74,15 +74,9 @@ def test_what_is_not_on_the_machine_is_named_with_what_mends_it() -> None:
     assert set(scorer(TEXT).values) == {"distinct_1", "distinct_2", "gqs_paper", "gqs_fixed"}
 
 
-def test_server_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(text_scores.LANGUAGETOOL_VARIABLE, "http://[")
-    scorer = TextScorer("no-such-model", ["languagetool"], embed)
-    assert "http://[ does not answer as a LanguageTool server" in scorer.unavailable["gqs_languagetool"]
-
-
 def with_archive(folder: Path) -> Path:
     """Make what a download leaves behind, as far as it is looked at."""
-    jar = folder / "LanguageTool-6.6" / text_scores.LANGUAGETOOL_JAR
+    jar = folder / "LanguageTool-6.6" / LANGUAGETOOL_JAR
     jar.parent.mkdir()
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr("org/languagetool/server/HTTPServer.class", b"class" * 100)
@@ -98,13 +92,6 @@ def test_a_download_that_broke_off_is_none(tmp_path: Path, kept: int | None) -> 
         jar.write_bytes(jar.read_bytes()[:kept])
     scorer = TextScorer("no-such-model", ["languagetool"], embed)
     assert "no download of it is on this machine" in scorer.unavailable["gqs_languagetool"]
-
-
-def test_no_java_for_a_languagetool_that_was_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with_archive(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    scorer = TextScorer("no-such-model", ["languagetool"], embed)
-    assert "no Java was found" in scorer.unavailable["gqs_languagetool"]
 
 
 def test_checker_that_stops_answering_becomes_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +173,7 @@ def test_names() -> None:
         "gqs_paper", "gqs_fixed", "gqs_languagetool", "gqs_harper",
     ]  # fmt: skip
     assert metric_names("models/other gpt", ["fixed"])[::5] == ["perplexity_other_gpt", "gqs_fixed"]
-    quantities = [metric.quantity.name for metric in TextScorer("no-such", similarity_model=embed).metrics.values()]
-    assert len(set(quantities)) == len(quantities) == 6
-    assert len(ENGINES) == 4
+    assert len(TextScorer("no-such", similarity_model=embed).metrics) == 6 and len(ENGINES) == 4
 
 
 def test_wrong_arguments_are_refused(folder: Path) -> None:
@@ -198,3 +183,37 @@ def test_wrong_arguments_are_refused(folder: Path) -> None:
         TextScorer(str(folder.parent))
     with pytest.raises(TypeError, match="expected a text"):
         TextScorer(str(folder), ["fixed"], embed)(b"bytes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", golden.files("nrgpt", "metrics.json"))
+def test_golden_nrgpt_distinct_n(path):
+    cases = golden.document(path)["cases"]
+    assert cases
+    for case in cases:
+        # one division of the same two integers
+        assert distinct_n(case["text"], 1) == case["distinct1"], case["name"]
+        assert distinct_n(case["text"], 2) == case["distinct2"], case["name"]
+
+
+def test_counted_by_hand():
+    text = "to be or\tnot  to\nbe"
+    assert distinct_n(text, 1) == 4 / 6
+    assert distinct_n(text, 2) == 4 / 5
+    assert distinct_n(text, 6) == 1
+
+
+def test_repetition_scores_near_zero_and_shuffling_keeps_distinct_1():
+    words = [f"w{index % 40}" for index in range(400)]
+    assert distinct_n(" ".join(words), 1) == 0.1
+    assert distinct_n("a " * 1000, 2) == 1 / 999
+    random.Random(0).shuffle(words)
+    assert distinct_n(" ".join(words), 1) == 0.1
+    assert distinct_n(" ".join(words), 2) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "words"), [("", 1, 0), (" \n", 1, 0), ("hi", 2, 1), ("word", 2, 1), ("a b", 3, 2)]
+)
+def test_texts_that_are_too_short_are_refused_by_name(text, n, words):
+    with pytest.raises(ValueError, match=f"distinct-{n} of a text of {words} words, expected at least {n}"):
+        distinct_n(text, n)

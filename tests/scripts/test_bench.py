@@ -1,20 +1,22 @@
-"""The bench command: rows of both kinds in its file, and the page that shows them."""
+"""The bench command, the page that shows what it wrote, and benches at a tiny size."""
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from paper_repro.base.errors import RESULTS, ROOT, UsageError
-from paper_repro.base.files import CodeState, read_code_state
+from paper_repro.base.files import CodeState
 from paper_repro.cells.records import SEAL, processor_name, seal
+from paper_repro.training.machine import Machine, settings
 
 BENCH = """
 from side_by_side import Comparison
-def about():
-    return {"compiler": "1.0"}
 class Row:
     kind = "programs"
     def line(self): return "kernel: 3 blocks"
@@ -26,38 +28,28 @@ def compare(device):
 """
 
 
-@pytest.fixture
+COMMITTED = CodeState("0" * 40, False)
+
+
+@pytest.fixture(autouse=True)
 def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    for folder in (ROOT / "scripts", ROOT / "scripts" / "benches"):
+        monkeypatch.syspath_prepend(str(folder))
 
 
-def test_rows_of_both_kinds_are_printed_and_written(
-    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "made_up.py").write_text(BENCH)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    bench = import_module("bench")
-    monkeypatch.setattr(bench, "BENCHES", tmp_path)
-    assert bench.main(["made_up", "--json", str(tmp_path / "out.json")]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert lines == [
-        "small: 2.00x, goal 1.5x; ms: ours 2.000 (1.000 to 3.000), definition 4.000 (3.000 to 5.000); "
-        "relative error 1.0e-07; 0.25 TFLOP/s",
-        "kernel: 3 blocks",
-        "kernel: 3 blocks",
-    ]
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found.pop(SEAL) == seal(found)
-    assert (found["commit"], found["dirty"]) == read_code_state()
-    assert found["device"] == f"cpu: {processor_name()}"
-    assert found["bench"] == "made_up" and found["compiler"] == "1.0" and found["programs"] == [{"blocks": 3}] * 2
-    assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
-        (2.0, sys.modules["side_by_side"].ROUNDS)
-    ]
+@pytest.fixture
+def index() -> Any:
+    return import_module("results_index")
 
 
-def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState) -> Path:
-    (folder / "made_up.py").write_text(BENCH.replace("    yield Row()\n", ""))
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("side_by_side"), "ROUNDS", 1)
+
+
+def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState = COMMITTED) -> Path:
+    """Run the bench above as if from this code, and return its file."""
+    (folder / "made_up.py").write_text(BENCH)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "made_up", raising=False)
     bench = import_module("bench")
@@ -69,6 +61,27 @@ def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState) -> P
     return path
 
 
+def test_rows_of_both_kinds_are_printed_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, monkeypatch)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert lines == [
+        "small: 2.00x, goal 1.5x; ms: ours 2.000 (1.000 to 3.000), definition 4.000 (3.000 to 5.000); "
+        "relative error 1.0e-07; 0.25 TFLOP/s",
+        "kernel: 3 blocks",
+        "kernel: 3 blocks",
+    ]
+    found = json.loads(path.read_text())
+    assert found.pop(SEAL) == seal(found)
+    assert (found["commit"], found["dirty"]) == ("0" * 40, False)
+    assert found["device"] == f"cpu: {processor_name()}"
+    assert found["bench"] == "made_up" and found["programs"] == [{"blocks": 3}] * 2
+    assert [(item["ratio"], item["rounds"]) for item in found["comparisons"]] == [
+        (2.0, sys.modules["side_by_side"].ROUNDS)
+    ]
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [
@@ -78,18 +91,17 @@ def written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState) -> P
     ],
 )
 def test_the_page_says_from_which_code_a_bench_is(
-    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState, text: str
+    index: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: CodeState, text: str
 ) -> None:
     path = written(tmp_path, monkeypatch, code)
-    line = next(line for line in import_module("results_index")._benches(path.parent).splitlines() if "small" in line)
+    line = next(line for line in index._benches(path.parent).splitlines() if "small" in line)
     assert f"| {text}" in line
 
 
 def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(
-    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path, monkeypatch, CodeState("0" * 40, False))
-    index = import_module("results_index")
+    path = written(tmp_path, monkeypatch)
     path.write_text(path.read_text().replace('"ratio": 2.0', '"ratio": 3.0'))
     with pytest.raises(UsageError, match="does not fit its content") as caught:
         index._benches(path.parent)
@@ -103,8 +115,103 @@ def test_an_edited_bench_is_refused_and_one_from_before_seals_is_read(
     assert "commit unknown" in index._benches(path.parent)
 
 
-def test_published_benches_are_sealed_or_from_before_and_from_committed_code(scripts: None) -> None:
-    index = import_module("results_index")
+def test_published_benches_are_sealed_or_from_before_and_from_committed_code(index: Any) -> None:
     found = [index.read_bench(path) for path in sorted((RESULTS / "bench").glob("*.json"))]
     assert len(found) >= 27
     assert all(not bench.get("dirty") for bench in found)
+
+
+def test_a_child_has_one_thread_and_returns_what_it_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(
+        "import os\nimport side_by_side\n"
+        "def half(x): return x * float(os.environ['HALF']) / int(os.environ['OMP_NUM_THREADS'])"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    measured, before = import_module("measured"), dict(os.environ)
+    assert import_module("side_by_side").in_child(measured.half, 9.0, HALF="0.5") == 4.5
+    with pytest.raises(TypeError, match="can't multiply"):
+        import_module("side_by_side").in_child(measured.half, "9", HALF="0.5")
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("name", "place"), [("cem/table3", {"model": "t2"}), ("cet/table1", {"method": "ep"})])
+def test_a_step_of_a_cell_its_shares_and_its_line(
+    index: Any, name: str, place: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = import_module("cells")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    with settings(Machine(accelerator="cpu", threads=1)):
+        found = cells.measured(name, place, scale="smoke", rounds=2)
+    record = found.record()
+    assert len(found.milliseconds) == 2 and min(found.milliseconds) > 0
+    assert record["rate"] == pytest.approx(found.gigaflops / sum(found.milliseconds) * 2e3)
+    assert 0 < found.products < 1 and 0 < found.others < 1 and found.products + found.others < 1.05
+    assert len(found.slowest) == cells.SLOWEST
+    assert not cells.PRODUCTS & {operation for operation, _ in found.slowest}
+    assert sum(share for _, share in found.slowest) <= found.others + 1e-3
+    assert found.evaluations == 0 and 0 < found.last < 1
+    assert (found.compiled is None) == (name == "cet/table1")
+    assert found.line().startswith(f"{name} {', '.join(place.values())}: ")
+    line = index._cell(record, "here", "commit unknown")
+    assert len(line) == len(index.CELL_HEADERS) and line[0] == found.case and line[-2:] == ["here", "commit unknown"]
+
+
+def test_every_place_of_the_bench_of_cells_is_one_of_its_artifact() -> None:
+    cells = import_module("cells")
+    for name, place in cells.CELLS:
+        assert cells._cell(name, place, "cpu").config["task"]["_target_"].endswith(".Fit")
+    with pytest.raises(SystemExit, match="leave --device out"):
+        next(cells.compare(torch.device("cuda")))
+
+
+@pytest.mark.slow
+def test_commands_are_called_as_processes_and_held_against_their_goals() -> None:
+    bench = import_module("commands")
+    rows = {row.case: row for row in bench.compare(None, rounds=1, artifacts=["cem/table2", "cem/table3"])}
+    assert {"--list", "--plan for the first time", "--plan once more"} < rows.keys()
+    assert {"cem/table2 at scale exact", "cem/table3 at scale smoke", "cem/table3 rendered"} < rows.keys()
+    assert all(0.02 < row.processor[0] < 300 and len(row.processor) == len(row.wall) == 1 for row in rows.values())
+    smoke = rows["cem/table3 at scale smoke"]
+    assert smoke.command == "scripts/reproduce.py cem/table3 scale=smoke machine.workers=1"
+    assert smoke.record()["met"] == (smoke.processor[0] < smoke.goal == bench.SMOKE)
+    late = bench.Row("late", "x", [1.0, 3.0, 2.5], [1.0, 1.0, 1.0], 2.0)
+    assert not late.is_met and late.line().endswith("2.50 s of a processor, 1.00 s, goal 2 s: MISSED")
+
+
+def test_a_command_that_ends_otherwise_is_no_measurement() -> None:
+    with pytest.raises(SystemExit, match=r"ended with exit code 2: .*did you mean"):
+        import_module("commands")._call(["reproduce.py", "cem/tabel3"], 0)
+
+
+TIME, MEMORY, PRODUCTS = "ms per step", "MiB that a step adds", "GFLOPs of matrix products per step"
+
+
+@pytest.mark.slow
+def test_ebts_step_in_both_streams_stands_beside_transformer_s(once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = import_module("ebt_step")
+    monkeypatch.setattr(bench, "ON_CPU", bench.Size(8, 2, 2, 13, 16, 4, 5.0))
+    monkeypatch.setattr(bench, "CASES", bench.CASES[3:])
+    found = list(bench.compare(torch.device("cpu")))
+    assert [(item.unit, "split" in item.case, item.goal) for item in found] == [
+        (TIME, True, 1 / 6.5),
+        (MEMORY, True, None),
+        (PRODUCTS, True, None),
+        (TIME, False, None),
+        (MEMORY, False, None),
+        (PRODUCTS, False, None),
+    ]
+    assert 0 < found[0].relative_error < 1e-4  # two ways to the same gradients
+    assert found[2].ratio > 1.2 * found[5].ratio and found[4].ratio < found[1].ratio < 1
+
+
+def test_ebts_step_on_images_stands_beside_dits(once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, device = import_module("ebt_image_step"), torch.device("cpu")
+    size = bench.Size(16, 2, 2, 8, 4, 3)
+    times, memory, products = bench._comparisons(size, 1, False, device)
+    assert [item.unit for item in (times, memory, products)] == [TIME, MEMORY, PRODUCTS]
+    assert times.relative_error < 1e-4 and len(times.ours) == len(times.theirs) == 1
+    assert products.ratio < 1 and memory.ratio > 0  # EBT needs more products
+    *_, more = bench._comparisons(size, 2, False, device)
+    assert more.ours[0] > 1.5 * products.ours[0] and more.theirs == products.theirs
+    loading = bench._loading(size, device)
+    assert loading.unit == "ms per batch" and loading.other == "a step of EBT"

@@ -19,7 +19,6 @@ from paper_repro.models.generation import Settle, generate
 from paper_repro.training import checkpoints
 from paper_repro.training.build import build
 
-SCRIPT = ROOT / "scripts" / "generate.py"
 CORPUS = "To be, or not to be: that is the question.\nROMEO and JULIET.\n" * 3
 CELL = "0123456789abcdef"
 NRGPT = {"_target_": "paper_repro.models.nrgpt.NRGPT_H_FF1", "inference_rate": "identity"}
@@ -93,13 +92,12 @@ def test_top_k_and_top_p_shape_the_text_and_the_cache_does_not(
     ("model", "words", "message"),
     [
         (RGPT, ["--top-p", "1.5"], "top_p must lie in (0, 1]"),
-        (RGPT, ["--top-k", "0"], "--top-k: 0: give 1 or more"),
         (RGPT, ["--stop"], "no token that ends a text"),
         (NRGPT, ["--cache"], "no cache of keys and values"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_in_one_line(
-    make: Callable[..., Path], capsys: pytest.CaptureFixture[str], model: dict[str, Any], words: list[str], message: str
+def test_options_that_do_not_fit_are_refused(
+    make: Callable[..., Path], capsys: Any, model: dict[str, Any], words: list[str], message: str
 ) -> None:
     assert run(make(model), "--prompt", "to", "--tokens", "2", *words) == 2
     assert message in capsys.readouterr().err
@@ -130,15 +128,6 @@ def test_prompts_are_continued_by_the_cells_weights(make: Callable[..., Path], c
     data = str(folder.parent.parent / "data")
     assert run_main(MAIN, [str(folder / checkpoints.WEIGHTS), "--data-root", data, *words]) == 0
     assert capsys.readouterr().out == output.out
-
-
-@pytest.mark.slow
-def test_the_command_itself(make: Callable[..., Path]) -> None:
-    folder = make(RGPT)
-    command = [sys.executable, str(SCRIPT), str(folder), "--prompt", "be", "--tokens", "5", "--temperature", "0"]
-    environment = {**os.environ, "PAPER_REPRO_DATA": str(folder.parent.parent / "data"), "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
-    assert (found.returncode, found.stdout) == (0, expected(folder, "be", 5, temperature=0.0) + "\n"), found.stderr
 
 
 def test_settling_is_reported(make: Callable[..., Path], capsys: Any) -> None:
@@ -189,11 +178,6 @@ def test_another_vocabulary_is_refused_naming_both(make: Callable[..., Path], ca
     assert "trained with abababababababab..." in message and "--data-root" in message
 
 
-def test_data_without_a_recorded_vocabulary_are_compared_as_a_whole(make: Callable[..., Path], capsys: Any) -> None:
-    assert run(make(hashes={"text": "cd" * 32}), "--prompt", "be") == 2
-    assert "the text found here is" in capsys.readouterr().err
-
-
 def test_a_prompt_longer_than_the_context(make: Callable[..., Path], capsys: Any) -> None:
     folder, long = make(), "To be, or not to be: that is"
     assert run(folder, "--prompt", long, "--tokens", "3") == 2
@@ -206,10 +190,8 @@ def test_a_prompt_longer_than_the_context(make: Callable[..., Path], capsys: Any
     ("words", "message"),
     [
         (["--promt", "x"], r"unknown option --promt (did you mean '--prompt'?)"),
-        (["--tokens", "many"], "--tokens: invalid int value: 'many'"),
         (["--tokens", "0"], "--tokens: 0: give 1 or more"),
         (["--prompt", ""], "the prompt has no token, expected at least one: a blank prompt is two newlines"),
-        (["--prompt", "be", "--temperature", "-1"], "--temperature: -1: give 0 or more"),
         (["--prompt", "xyz"], "the character 'x' (U+0078) at position 0"),
         (["--settle", "-1"], "tolerance must be a finite number of at least 0"),
         (["--inner-steps", "0"], "num_steps must be a whole number of at least 1"),
@@ -252,11 +234,6 @@ def test_a_temperature_at_which_logits_overflow_is_that_of_the_likeliest_token(
     for temperature in ("nan", "inf"):
         assert run(folder, "--prompt", "be", "--temperature", temperature) == 2
         assert f"--temperature: {temperature}: give 0" in capsys.readouterr().err
-
-
-def test_help_names_the_options(capsys: Any) -> None:
-    assert run_main(MAIN, ["--help"]) == 0 and run_main(MAIN, []) == 2
-    assert "--settle SETTLE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("script", ["generate", "inspect_model", "think"])

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from paper_repro.base import files
-from paper_repro.base.errors import ROOT
 from paper_repro.datamodules import docstrings, preparations
 from paper_repro.datamodules.tokenizers import BytePairTokenizer
 from paper_repro.scripts import prepare_data
@@ -282,7 +281,6 @@ def test_shakespeare_is_checked_copied_and_refused_when_it_is_another_text(
         (["docstrings", "colour=1"], "unknown word 'colour=1'"),
         (["docstrings", "--from", "x"], "docstrings takes no --from (valid: --to,"),
         (["docstrings", "--to"], "--to needs a value"),
-        (["docstrings", "--to", "--verify"], "--to needs a value"),
         (["docstrings", "--to=a", "--to", "b"], "to is given twice"),
         (["docstrings", "--vocabulary", "many"], "--vocabulary many: give a whole number above 0"),
         (["docstrings", "--verify", "--to", "/nonexistent"], "give the command without --verify"),
@@ -311,13 +309,6 @@ def test_a_wrong_corpus_is_refused(corpus: Path, name: str, content: bytes, part
         openwebtext(corpus, corpus / "out", source=name)
     assert part in str(caught.value) and name in str(caught.value)
     assert not (corpus / "out").exists()
-
-
-def test_the_command_answers_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "prepare_data.py"), "shakespear"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("error: unknown data")
 
 
 def test_the_hub_is_asked_twice_and_a_part_of_the_corpus_is_refused(

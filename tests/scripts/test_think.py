@@ -331,16 +331,9 @@ def test_texts_are_for_one_ebt_and_boards_for_the_other(trained: Path, player: P
         (["--prompt", "the cat sat on th"], "has 17 tokens, the model's context holds 16: shorten it"),
         (["--prompt", "the dog"], "the character 'g' (U+0067) at position 6"),
         (["--prompt", "a", "--steps", "0,2"], "--steps: 0,2: give whole numbers of 1 or more with commas"),
-        (["--prompt", "a", "--steps", "two"], "--steps: two: give whole numbers"),
         (["--prompt", "a", "--steps", "4,1"], "--steps 1: the model's predictions pass 2 landscapes"),
         (["--prompt", "a", "--samples", "0"], "--samples: 0: give 1 or more"),
-        (["--prompt", "a", "--samples", "x"], "--samples: invalid int value: 'x'"),
-        (["--prompt", "a", "--step-size", "0"], "--step-size: 0: give a number from 1e-30"),
-        (["--prompt", "a", "--step-size", "-2"], "--step-size: -2: give a number from 1e-30"),
-        (["--prompt", "a", "--step-size", "nan"], "--step-size: nan: give a number"),
         (["--prompt", "a", "--step-size", "1e39"], "--step-size: 1e39: give a number from 1e-30 to 1e+30"),
-        (["--prompt", "a", "--noise", "-1"], "--noise: -1: give 0 or more"),
-        (["--prompt", "a", "--tokens", "-1"], "--tokens: -1: give 0 or more"),
         (["--prompt", "a", "--out", "x.png"], "--out x.png: give a folder"),
         (["--promt", "a"], "unknown option --promt (did you mean '--prompt'?)"),
     ],
@@ -371,11 +364,6 @@ def test_what_cannot_think(tmp_path: Path, capsys: Any, change: Callable[[Path],
     assert run(change(tmp_path), "--prompt", "a") == 2
     found = capsys.readouterr()
     assert message in found.err and found.err.count("\n") == 1 and found.out == ""
-
-
-def test_help_names_the_options(capsys: Any) -> None:
-    assert run_main(THINK.main, ["--help"]) == 0 and run_main(THINK.main, []) == 2
-    assert "--landscape" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["generate", "inspect_model"])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from paper_repro.metrics.regression import RootMeanSquaredError
+from paper_repro.metrics.pooled import RootMeanSquaredError
 from paper_repro.models.descent import GradientStep, descend
 from paper_repro.training.carry import add, choose, empty_ring
 from paper_repro.training.draws import Distribution, Integers, Normal, Uniform

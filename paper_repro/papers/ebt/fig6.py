@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from paper_repro.metrics.lines import fit_line
+from paper_repro.metrics.fits import fit_line
 from paper_repro.papers.ebt import thinking
 from paper_repro.papers.ebt.learning import S2
 from paper_repro.tables import claims, plots, stats

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from paper_repro.metrics.lines import Line, fit_line
+from paper_repro.metrics.fits import Line, fit_line
 from paper_repro.papers.ebt.learning import S2
 from paper_repro.papers.ebt.thinking import grids, longest, mean_gain, trained_tokens
 from paper_repro.tables import claims, plots

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paper_repro.metrics.scaling import fit_power_law
+from paper_repro.metrics.fits import fit_power_law
 from paper_repro.papers.ebt.tableD1 import EBT_FLOPS, TRANSFORMER_FLOPS
 from paper_repro.tables import claims, plots
 from paper_repro.tables.figure import Axes, Row

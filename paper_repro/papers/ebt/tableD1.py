@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paper_repro.cells.tasks import FINISHED, Cell, Outcome, Report, Task
-from paper_repro.metrics.scaling import ExponentGap, PowerLaw, exponent_gap, fit_power_law
+from paper_repro.metrics.fits import ExponentGap, PowerLaw, exponent_gap, fit_power_law
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Canvas, Figure, PrintedNumber, Row
 from paper_repro.tables.table import Table

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paper_repro.metrics.transition import THRESHOLD, Transition, transition
+from paper_repro.metrics.fits import THRESHOLD, Transition, transition
 from paper_repro.papers.nrgpt.closest import closest_step, label
 from paper_repro.tables import claims, figure, plots, table
 from paper_repro.tables.figure import Axes, BaselineLine, Canvas, PrintedNumber, Row, baseline_lines

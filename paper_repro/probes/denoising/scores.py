@@ -10,7 +10,7 @@ from paper_repro.base.errors import UsageError
 from paper_repro.base.identity import mix
 from paper_repro.datamodules.counter_based import CounterBasedDataModule
 from paper_repro.datamodules.images import ImageData
-from paper_repro.metrics.denoising import new_errors, update_errors
+from paper_repro.metrics.pooled import new_errors, update_errors
 from paper_repro.models import ebt_image as diffusion
 
 LEVELS: Mapping[str, int] = {"in": 99, "out": 199}

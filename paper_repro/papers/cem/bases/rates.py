@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from paper_repro.cells.tasks import DIVERGED
-from paper_repro.metrics.learning_rate import LearningRateOptimum, optimal_learning_rate
+from paper_repro.metrics.fits import LearningRateOptimum, optimal_learning_rate
 from paper_repro.papers.cem.text import PERPLEXITY, PerplexityFigure, chosen
 from paper_repro.tables import claims, plots, stats
 from paper_repro.tables.figure import Axes, Canvas, Row

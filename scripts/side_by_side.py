@@ -1,0 +1,210 @@
+"""What every bench shares: both sides interleaved in one process, what is kept of the measurement, and memory."""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from paper_repro.kernels.preferences import prefer
+from paper_repro.training import step_cost
+from paper_repro.training.counting import count_flops
+from paper_repro.training.machine import peak_memory_mib
+from paper_repro.training.step_time import Stepper, wait
+
+ROUNDS = 7
+MIB = 2**20
+Work = Callable[[], object]
+Results = Callable[[], Iterable[Tensor]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our side against the other, in ``unit`` (lower is better)."""
+
+    kind: ClassVar[str] = "comparisons"
+    """What such rows are called in a bench's file."""
+    case: str
+    unit: str
+    ours: list[float]
+    theirs: list[float]
+    other: str
+    relative_error: float = 0.0
+    """The largest relative difference of what both sides computed."""
+    goal: float | None = None
+    teraflops: float | None = None
+    """Matrix products per second of our side, where they were counted."""
+    gigabytes_per_second: float | None = None
+    """What our side has to move through memory, per second, where it was counted."""
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.theirs) / statistics.median(self.ours)
+
+    def line(self) -> str:
+        """Write the comparison for the terminal."""
+        goal = f", goal {self.goal:g}x" if self.goal else ""
+        rate = f"; {self.teraflops:.3g} TFLOP/s" if self.teraflops else ""
+        rate += f"; {self.gigabytes_per_second:.3g} GB/s" if self.gigabytes_per_second else ""
+        return (
+            f"{self.case}: {self.ratio:.2f}x{goal}; {self.unit}: ours {_spread(self.ours)}, "
+            f"{self.other} {_spread(self.theirs)}; relative error {self.relative_error:.1e}{rate}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return everything measured."""
+        return {**asdict(self), "ratio": self.ratio, "rounds": ROUNDS}
+
+
+def _spread(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):.3f} ({min(times):.3f} to {max(times):.3f})"
+
+
+def timed(
+    case: str,
+    unit: str,
+    ours: Work,
+    theirs: Work,
+    other: str,
+    device: torch.device,
+    *,
+    calls: int = 1,
+    units: int = 1,
+    error: float = 0.0,
+    goal: float | None = None,
+    flops: float | None = None,
+    moved: float | None = None,
+) -> Comparison:
+    """Compare the milliseconds of two sides: one round of each in turn, after a round that is not counted.
+
+    Args:
+        case, unit, other, error, goal: see ``Comparison``.
+        calls: of a side in a round, between which nothing waits.
+        units: of work in a call; times are per unit.
+        flops, moved: operations of matrix products, and bytes to move, of a unit of our side.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    for round_index in range(ROUNDS + 1):
+        for side, work in zip(times, (ours, theirs), strict=True):
+            wait(device)
+            start = time.perf_counter()
+            for _ in range(calls):
+                work()
+            wait(device)
+            if round_index:
+                side.append((time.perf_counter() - start) / (calls * units) * 1e3)
+    seconds = sorted(times[0])[ROUNDS // 2] * 1e-3
+    return Comparison(
+        case,
+        unit,
+        *times,
+        other,
+        error,
+        goal,
+        teraflops=None if flops is None else flops / seconds / 1e12,
+        gigabytes_per_second=None if moved is None else moved / seconds / 1e9,
+    )
+
+
+def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
+    """Return the norm of the difference of all tensors together, relative to the norm of the expected ones."""
+    pairs = [(one.detach(), two.detach()) for one, two in zip(found, expected, strict=True)]
+    difference = torch.stack([torch.linalg.vector_norm(one - two) for one, two in pairs])
+    size = torch.stack([torch.linalg.vector_norm(two) for _, two in pairs])
+    return float(torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(size))
+
+
+def largest_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
+    """Return the largest ``relative_error`` of a tensor by itself, in float64."""
+    return max(relative_error([one.double()], [two.double()]) for one, two in zip(found, expected, strict=True))
+
+
+def with_gradients(forward: Callable[[], Tensor | Sequence[Tensor]], leaves: Sequence[Tensor]) -> Results:
+    """Return what computes results and their gradients by all leaves, along the same directions each time."""
+    directions: list[Tensor] = []
+
+    def work() -> list[Tensor]:
+        found = forward()
+        results = [found] if isinstance(found, Tensor) else list(found)
+        if not directions:
+            directions.extend(
+                torch.arange(one.numel(), device=one.device).cos().view_as(one).to(one) for one in results
+            )
+        gradients = torch.autograd.grad(results, list(leaves), directions)
+        return [*(one.detach() for one in results), *gradients]
+
+    return work
+
+
+class Pair:
+    """A model and another one of its sizes, with their optimisers: rows of the time, memory and products of a step.
+
+    Args:
+        build: makes both on a device; on the meta device without numbers.
+        other: the other one's name.
+        device: where they are trained.
+    """
+
+    def __init__(
+        self, build: Callable[[torch.device], tuple[Stepper, Stepper]], other: str, device: torch.device
+    ) -> None:
+        self.build, self.other, self.device = build, other, device
+        self.ours, self.theirs = build(device)
+
+    def times(self, case: str, error: float = 0.0, goal: float | None = None) -> Comparison:
+        sides = self.ours.step, self.theirs.step, self.other
+        with prefer("auto"):
+            return timed(case, "ms per step", *sides, self.device, error=error, goal=goal)
+
+    def memory(self, case: str, goal: float | None = None) -> Comparison:
+        with prefer("auto"):
+            ours, theirs = ([step_cost.added_memory(own, self.device) / MIB] for own in (self.ours, self.theirs))
+        return Comparison(case, "MiB that a step adds", ours, theirs, self.other, goal=goal)
+
+    def products(self, case: str) -> Comparison:
+        with prefer("reference"):
+            ours, theirs = ([count_flops(own.gradients) / 1e9] for own in self.build(torch.device("meta")))
+        return Comparison(case, "GFLOPs of matrix products per step", ours, theirs, self.other)
+
+    def gradients(self, implementation: str = "auto") -> list[Tensor]:
+        """Return our side's gradients of a first batch, and forget them."""
+        fresh, _ = self.build(self.device)
+        with prefer(implementation):
+            fresh.gradients()
+        return [parameter.grad for parameter in fresh.parameters if parameter.grad is not None]
+
+
+def added_memory(work: Work, device: torch.device, warm_up: Work | None = None) -> float:
+    """Return the MiB by which ``work`` raises the peak of this process; on a GPU what the allocator has given out.
+
+    Args:
+        warm_up: is done first on a GPU, where libraries are loaded that keep memory.
+    """
+    if device.type == "cuda":
+        (warm_up or work)()
+        wait(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device) / MIB
+    else:
+        before = peak_memory_mib(device) or 0.0
+    work()
+    wait(device)
+    return (peak_memory_mib(device) or 0.0) - before
+
+
+def in_child(measure: Callable[..., float], *arguments: object, **environment: str) -> float:
+    """Return ``measure(*arguments)`` of a process of its own on one thread: no process can lower the peak it has."""
+    before = dict(os.environ)
+    os.environ.update(OMP_NUM_THREADS="1", **environment)
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(measure, *arguments).result()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
