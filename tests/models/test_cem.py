@@ -199,22 +199,6 @@ def test_regressor_is_linear_norm_block_linear() -> None:
     torch.testing.assert_close(model(x).detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_stacked_models_equal_single_models(name: str) -> None:
-    torch.manual_seed(1)
-    models = [cem.GaussianProcessRegressor(BLOCKS[name][0]()).double() for _ in range(3)]
-    parameters, _ = torch.func.stack_module_state(models)
-    x = torch.randn(3, 20, 10).double()
-    stacked = torch.func.vmap(lambda p, rows: torch.func.functional_call(models[0], p, (rows,)))(parameters, x)
-    gradients = torch.autograd.grad(stacked.square().sum(), list(parameters.values()))
-    for index, model in enumerate(models):
-        out = model(x[index])
-        torch.testing.assert_close(stacked[index], out, rtol=1e-12, atol=1e-12)
-        single = torch.autograd.grad(out.square().sum(), list(model.parameters()))
-        for key, (ours, theirs) in enumerate(zip(gradients, single, strict=True)):
-            torch.testing.assert_close(ours[index], theirs, rtol=1e-10, atol=1e-10, msg=str(key))
-
-
 # Attention.
 
 DIAGONALS = {"none": "none", "shared": "shared", "per_head": "per_head"}
